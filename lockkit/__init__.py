@@ -1,0 +1,77 @@
+"""Locks that hold across processes and machines, and know when they do not.
+
+>>> import lockkit
+>>> locks = lockkit.connect("memory://")
+>>> with locks.lock("nightly-report", ttl=60, timeout=0) as lease:
+...     lease.check()
+>>> locks.close()
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lockkit.client import Lease, Lock, LockClient
+from lockkit.config import URL_VARIABLE, load_backend, settings_from_url
+from lockkit.errors import (
+    AcquireTimeout,
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    DriverMissing,
+    InvalidName,
+    KindMismatch,
+    LayoutMismatch,
+    LeaseLost,
+    LockError,
+    LockHeld,
+    OutcomeUnknown,
+    TooManyWaiters,
+    UnknownBackend,
+    UnsupportedCapability,
+)
+from lockkit.naming import name
+from lockkit.types import LockInfo, LockState, Owner
+
+__all__ = [
+    "AcquireTimeout",
+    "BackendError",
+    "BackendUnavailable",
+    "ConfigurationError",
+    "DriverMissing",
+    "InvalidName",
+    "KindMismatch",
+    "LayoutMismatch",
+    "Lease",
+    "LeaseLost",
+    "Lock",
+    "LockClient",
+    "LockError",
+    "LockHeld",
+    "LockInfo",
+    "LockState",
+    "OutcomeUnknown",
+    "Owner",
+    "TooManyWaiters",
+    "UnknownBackend",
+    "UnsupportedCapability",
+    "connect",
+    "name",
+]
+
+
+def connect(url: str | None = None, **options: Any) -> LockClient:
+    """A client for the store at ``url`` (default: $LOCKKIT_URL, else an SQLite file).
+
+    Options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout, max_hold,
+    max_queue, options. Nothing is connected before the first lock. Raises ConfigurationError.
+    """
+    settings = settings_from_url(url or os.environ.get(URL_VARIABLE) or default_url(), **options)
+    return LockClient(load_backend(settings), settings)
+
+
+def default_url() -> str:
+    """The embedded store: one SQLite file per user, in the state directory."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return f"sqlite:///{os.path.join(state, 'lockkit', 'locks.sqlite3')}"

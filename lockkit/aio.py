@@ -1,0 +1,328 @@
+"""The asyncio API: the twin of ``lockkit.client``, awaited.
+
+Two sets of classes, so that a forgotten ``await`` is a type error. Native on Redis; elsewhere the
+steps run in worker threads. One client belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockkit import flow, process
+from lockkit.clock import now
+from lockkit.config import URL_VARIABLE, load_async_backend, settings_from_url
+from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
+from lockkit.lease import BaseClient, BaseLease, BaseLock, log, new_token
+from lockkit.schedule import Schedule
+from lockkit.types import UNSET, LockInfo, Request, Unset
+
+if TYPE_CHECKING:
+    from lockkit.backends.base import AsyncBackend
+    from lockkit.config import AliasSettings
+
+__all__ = ["AsyncLease", "AsyncLock", "AsyncLockClient", "connect"]
+
+R = TypeVar("R")
+
+
+def connect(url: str | None = None, **options: Any) -> AsyncLockClient:
+    """The twin of ``lockkit.connect``. Nothing is connected before the first lock."""
+    from lockkit import default_url
+
+    settings = settings_from_url(url or os.environ.get(URL_VARIABLE) or default_url(), **options)
+    return AsyncLockClient(load_async_backend(settings), settings)
+
+
+class AsyncLockClient(BaseClient):
+    """Locks in one store, for the tasks of one event loop."""
+
+    def __init__(self, backend: AsyncBackend, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        self.backend = backend
+        self._watchdog = AsyncWatchdog(backend)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+    ) -> AsyncLock:
+        """A lock on ``name``: no I/O yet. Arguments as in ``LockClient.lock``."""
+        return AsyncLock(self, *self._lock_arguments(name, ttl, timeout), label)
+
+    def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
+        """What is held, abandoned or queued for, streamed from the store, in no order."""
+        return self.backend.holders(name)
+
+    async def inspect(self, name: str) -> LockInfo | None:
+        """What the store knows of one name; None if nothing."""
+        async for info in self.backend.holders(self._name(name)):
+            return info
+        return None
+
+    async def break_(self, name: str, *, fence: int) -> bool:
+        """Release what somebody else holds, if it still is the grant with this fencing token."""
+        return await self.backend.break_(self._name(name), fence)
+
+    async def close(self) -> None:
+        """Close connections. Leases still held are not released: they expire."""
+        await self._watchdog.stop()
+        await self.backend.close()
+
+    async def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
+        return await drive(steps, self.backend, self._watchdog)
+
+
+async def drive(
+    steps: Generator[flow.Step, flow.Reply, R],
+    backend: AsyncBackend,
+    watchdog: AsyncWatchdog | None,
+) -> R:
+    """Run a flow to its end, awaiting each step. A cancellation is thrown into the flow."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                sent = now()
+                try:
+                    value = await _perform(step, backend, watchdog)
+                except BackendError as error:
+                    value = error
+                reply = flow.Reply(value, sent, now())
+            except BaseException as interruption:
+                step = steps.throw(interruption)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def _perform(step: flow.Step, backend: AsyncBackend, watchdog: AsyncWatchdog | None) -> Any:
+    match step:
+        case flow.Attempt(request):
+            return await backend.acquire(request)
+        case flow.Free(request):
+            return await _to_its_end(backend.release(request))
+        case flow.Wait(request, seconds, ahead):
+            return await backend.wait(request, seconds, ahead)
+        case flow.Extend(requests):
+            return await backend.extend(requests)
+        case flow.Withdraw(request):
+            return await _to_its_end(backend.withdraw(request))
+        case flow.Abandon(request):
+            if watchdog is not None:
+                watchdog.withdraw_later(request)
+            return None
+
+
+_finishing: set[asyncio.Task[Any]] = set()
+
+
+async def _to_its_end(step: Coroutine[Any, Any, R]) -> R:
+    """Await a step that must be carried out even if its task is cancelled meanwhile."""
+    task = asyncio.ensure_future(step)
+    _finishing.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_finishing.discard)
+    return await asyncio.shield(task)
+
+
+class AsyncLock(BaseLock):
+    """A claim on a name, to be made any number of times, by any task. Holds nothing itself."""
+
+    __slots__ = ("_client", "_entered")
+
+    def __init__(
+        self, client: AsyncLockClient, name: str, ttl: float, timeout: float | None, label: str
+    ) -> None:
+        super().__init__(name, ttl, timeout, label)
+        self._client = client
+        self._entered: dict[int, list[AsyncLease]] | None = None
+
+    async def acquire(self, timeout: float | None | Unset = UNSET) -> AsyncLease:
+        """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does.
+
+        Cancelling it leaves neither a lease nor a place in the queue.
+        """
+        client = self._client
+        wait = self.timeout if timeout is UNSET else client._timeout(timeout)
+        request = self._request(client.settings, wait, process.owner(self.label, _task_name()))
+        try:
+            granted = await client._run(flow.acquire(request, wait, new_token))
+        except AcquireTimeout as refusal:
+            refusal.retry_after = client.retry_after(self.name)
+            raise
+        except BackendError as error:
+            error.name = self.name
+            raise
+        lease = AsyncLease(client, granted)
+        client._watchdog.watch(lease._hold)
+        return lease
+
+    async def try_acquire(self) -> AsyncLease | None:
+        """The lease, or None if somebody else has the lock. Every other failure raises."""
+        try:
+            return await self.acquire(timeout=0)
+        except AcquireTimeout:
+            return None
+
+    async def __aenter__(self) -> AsyncLease:
+        lease = await self.acquire()
+        if self._entered is None:
+            self._entered = {}
+        self._entered.setdefault(id(asyncio.current_task()), []).append(lease)
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        entered = self._entered or {}
+        task = id(asyncio.current_task())
+        lease = entered[task].pop()
+        if not entered[task]:
+            del entered[task]
+        await lease.__aexit__(kind, error, traceback)
+
+
+class AsyncLease(BaseLease):
+    """A held, expiring claim; guarantee and limit as of ``Lease``.
+
+    Renewed by a task of the event loop: code that blocks the loop for longer than two thirds of
+    the TTL loses the lease.
+    """
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: AsyncLockClient, granted: flow.Granted) -> None:
+        super().__init__(granted)
+        self._client = client
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Set what is left to ``ttl`` seconds (default: the lock's). Raises LeaseLost."""
+        self.check()
+        seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
+        await self._client._run(flow.extend(self._hold, seconds))
+
+    async def release(self) -> bool:
+        """Give it back. False if it was not ours any more, or was released before."""
+        if not self._finish():
+            return False
+        client = self._client
+        client._watchdog.unwatch(self._hold)
+        if self._foreign:
+            return False
+        client.note_hold(self.name, now() - self._hold.granted)
+        return await client._run(flow.release(self._hold))
+
+    async def __aenter__(self) -> AsyncLease:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release. Raises LeaseLost if the lease was lost while the body went through."""
+        if self.released:
+            return
+        try:
+            kept = await self.release()
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", self.name, failure)
+            return
+        if not kept and kind is None:
+            raise LeaseLost(f"the lease on {self.name!r} was lost before its end", name=self.name)
+
+
+class AsyncWatchdog:
+    """Renews the holds of one client: one task of its loop, started with the first lease."""
+
+    def __init__(self, backend: AsyncBackend) -> None:
+        self._backend = backend
+        self._schedule = Schedule()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._schedule = Schedule()
+        self._wake = asyncio.Event()
+        self._task = None
+
+    def watch(self, hold: Any) -> None:
+        if self._schedule.add(hold) or self._task is None:
+            self._hurry()
+
+    def unwatch(self, hold: Any) -> None:
+        self._schedule.discard(hold)
+
+    def withdraw_later(self, request: Request) -> None:
+        self._schedule.withdraw(request, now())
+        self._hurry()
+
+    async def stop(self) -> None:
+        self._schedule.clear()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _hurry(self) -> None:
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(
+                _work(weakref.ref(self), self._wake), name="lockkit-watchdog"
+            )
+
+    async def work(self) -> float:
+        """One pass; returns the seconds until the next."""
+        holds, withdrawals = self._schedule.take_due(now())
+        if holds:
+            await drive(flow.renew(holds), self._backend, None)
+        for request in withdrawals:
+            await drive(self._withdraw(request), self._backend, None)
+        moment = now()
+        return max(self._schedule.sleep_until(moment) - moment, 0.0)
+
+    def _withdraw(self, request: Request) -> Generator[flow.Step, flow.Reply, None]:
+        reply = yield flow.Withdraw(request)
+        if not isinstance(reply.value, BackendError):
+            self._schedule.withdrawn(request)
+
+
+async def _work(reference: weakref.ref[AsyncWatchdog], wake: asyncio.Event) -> None:
+    """The task: it keeps no watchdog alive while it sleeps, and ends when there is no work."""
+    while True:
+        watchdog = reference()
+        if watchdog is None:
+            return
+        wake.clear()
+        try:
+            pause = await watchdog.work()
+        except Exception:  # a defect must not end renewal silently: say it, and go on
+            log.exception("the lockkit watchdog failed; it goes on")
+            pause = 1.0
+        if math.isinf(pause):
+            watchdog._task = None
+            return
+        del watchdog
+        try:
+            await asyncio.wait_for(wake.wait(), pause)
+        except TimeoutError:
+            continue
+
+
+def _task_name() -> str | None:
+    task = asyncio.current_task()
+    return None if task is None else task.get_name()

@@ -1,0 +1,1 @@
+"""Where leases live: one module per store. Import none of them directly; use a URL."""

@@ -1,0 +1,140 @@
+"""What a backend is: single atomic steps over one store. It does not loop, retry or wait long.
+
+To write one: subclass Backend, implement the steps, declare honest capabilities, and subclass
+``lockkit.testing.conformance.BackendConformance`` in your tests.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lockkit.types import (
+    Busy,
+    Capabilities,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from lockkit.config import AliasSettings
+
+__all__ = ["AsyncBackend", "Backend"]
+
+POLL_STEP = 0.005
+POLL_MOST = 0.25
+
+
+class Backend(ABC):
+    """One store. Every method may be called from any thread.
+
+    Errors: BackendUnavailable when the request was certainly not applied, OutcomeUnknown when it
+    was sent and no reply came. Names are valid lock names; the backend adds the key prefix.
+    """
+
+    capabilities: Capabilities = Capabilities()
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: AliasSettings) -> Backend:
+        """Make one; no I/O. Unknown options raise ConfigurationError."""
+
+    @classmethod
+    def async_from_settings(cls, settings: AliasSettings) -> AsyncBackend:
+        """The native async twin, if the driver has one; else the steps run in worker threads."""
+        from lockkit.backends.offload import OffloadedBackend
+
+        return OffloadedBackend(cls.from_settings(settings))
+
+    @abstractmethod
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        """One attempt. Same token twice: the same grant, with what is left of it."""
+
+    @abstractmethod
+    def release(self, request: Request) -> Release:
+        """Give the claim back and hand it to the head of the queue."""
+
+    @abstractmethod
+    def withdraw(self, request: Request) -> None:
+        """Leave the queue or give back a racing grant; found nothing or unsure: leave a tombstone."""
+
+    @abstractmethod
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        """Set what is left of each to its ttl, in one or few round trips."""
+
+    def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None:
+        """Wait for a grant by message, at most so long; None: ask again. Default: sleep."""
+        time.sleep(self.pause(seconds, ahead))
+        return None
+
+    def pause(self, seconds: float, ahead: int) -> float:
+        """How long a waiter of a store without messages sleeps: the head of the queue shortest."""
+        return min(seconds, min(POLL_STEP * (1 + ahead), POLL_MOST) * random.uniform(0.5, 1.0))
+
+    @abstractmethod
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        """All names that are held, abandoned or queued for, or just the one; in no order."""
+
+    @abstractmethod
+    def break_(self, name: str, fence: int) -> bool:
+        """An operator's release of exactly the holder with this fence."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what is open. Idempotent; the backend may be used again and then reconnects."""
+
+    def check(self) -> None:
+        """One cheap request; raises BackendError when the store is down."""
+        for _ in self.holders("lockkit-check"):
+            pass
+
+    def health(self) -> Iterator[tuple[str, str]]:
+        """Dangers of the store's configuration, as (identifier, sentence) pairs. Does I/O."""
+        return iter(())
+
+
+class AsyncBackend(ABC):
+    """The async twin of Backend: the same steps, awaited. One event loop each."""
+
+    capabilities: Capabilities = Capabilities()
+
+    @abstractmethod
+    async def acquire(self, request: Request) -> Grant | Busy | Gone: ...
+
+    @abstractmethod
+    async def release(self, request: Request) -> Release: ...
+
+    @abstractmethod
+    async def withdraw(self, request: Request) -> None: ...
+
+    @abstractmethod
+    async def extend(self, requests: Sequence[Request]) -> list[Renewal]: ...
+
+    @abstractmethod
+    async def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None: ...
+
+    @abstractmethod
+    def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]: ...
+
+    @abstractmethod
+    async def break_(self, name: str, fence: int) -> bool: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+
+def reject_unknown_options(settings: AliasSettings, known: Sequence[str]) -> dict[str, Any]:
+    """The options, or a ConfigurationError that names the first one this backend does not have."""
+    from lockkit.config import unknown_key
+
+    for key in settings.options:
+        if key not in known:
+            raise unknown_key(f"OPTIONS of the lock alias {settings.alias!r}", key, known)
+    return dict(settings.options)

@@ -1,0 +1,112 @@
+"""``memory://``: locks within this process. For tests, and for threads of one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from lockkit import grant, process
+from lockkit.backends.base import Backend, reject_unknown_options
+from lockkit.clock import now
+from lockkit.config import AliasSettings
+from lockkit.inspect import info_of
+from lockkit.types import (
+    Busy,
+    Capabilities,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+)
+
+__all__ = ["MemoryBackend"]
+
+T = TypeVar("T")
+
+_EPOCH = time.time() - now()
+"""Makes the monotonic clock look like a wall clock, so that fences share the stores' domain."""
+
+
+class MemoryBackend(Backend):
+    """The grant rule over a dict, under one mutex. A forked child starts with no locks."""
+
+    capabilities = Capabilities(push=True, process_local=True)
+
+    def __init__(self) -> None:
+        self._forget()
+        process.after_fork(self._forget)
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> MemoryBackend:
+        reject_unknown_options(settings, ())
+        return cls()
+
+    def _forget(self) -> None:
+        self._mutex = threading.Lock()
+        self._states: dict[str, grant.State] = {}
+        self._woken: dict[str, threading.Event] = {}
+        self._fence = 0
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        return self._step(request.name, lambda s, t: grant.acquire(s, request, t))
+
+    def release(self, request: Request) -> Release:
+        return self._step(request.name, lambda s, t: grant.release(s, request, t))
+
+    def withdraw(self, request: Request) -> None:
+        self._step(request.name, lambda s, t: grant.withdraw(s, request, t))
+
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        return [self._step(r.name, lambda s, t, r=r: grant.extend(s, r, t)) for r in requests]
+
+    def break_(self, name: str, fence: int) -> bool:
+        return self._step(name, lambda s, t: grant.break_(s, fence, t))
+
+    def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None:
+        """Sleep until a step of somebody else grants this claim; the flow then asks for it."""
+        with self._mutex:
+            state = self._states.get(request.name)
+            if state is None or not any(w.token == request.token for w in state.queue):
+                return None
+            woken = self._woken.setdefault(request.token, threading.Event())
+        try:
+            woken.wait(seconds)
+        finally:
+            self._woken.pop(request.token, None)
+        return None
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        with self._mutex:
+            moment = _now()
+            names = list(self._states) if name is None else [name]
+            infos = [
+                info_of(n, self._states[n], moment) for n in names if n in self._states
+            ]
+        return (info for info in infos if info is not None)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _step(self, name: str, rule: Callable[[grant.State, int], grant.Outcome[T]]) -> T:
+        with self._mutex:
+            state = self._states.get(name)
+            if state is None:
+                state = self._states[name] = grant.State(fence=self._fence)
+            moment = _now()
+            outcome = rule(state, moment)
+            self._fence = max(self._fence, state.fence)
+            if state.prune(moment):
+                del self._states[name]
+            woken = [self._woken.get(handoff.token) for handoff in outcome.handoffs]
+        for event in woken:
+            if event is not None:
+                event.set()
+        return outcome.reply
+
+
+def _now() -> int:
+    return int((now() + _EPOCH) * grant.SECOND)

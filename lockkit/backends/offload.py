@@ -1,0 +1,71 @@
+"""Any sync backend, awaited: each step runs in a worker thread of lockkit's own.
+
+Only steps are offloaded, and a step never waits: waiting is ``asyncio.sleep`` on the loop. So the
+releaser always finds a free thread, which it would not on a thread-sensitive executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lockkit.backends.base import AsyncBackend, Backend
+from lockkit.types import Busy, Gone, Grant, LockInfo, Release, Renewal, Request
+
+__all__ = ["OffloadedBackend"]
+
+T = TypeVar("T")
+THREADS = 4
+PAGE = 100
+
+
+class OffloadedBackend(AsyncBackend):
+    """Runs the steps of a sync backend in threads. Cancelling leaves a step running to its end:
+    the tombstone of the withdraw that follows makes a late grant impossible."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.capabilities = backend.capabilities
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lockkit-offload")
+
+    async def _run(self, step: Callable[..., T], *args: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, functools.partial(step, *args))
+
+    async def acquire(self, request: Request) -> Grant | Busy | Gone:
+        return await self._run(self.backend.acquire, request)
+
+    async def release(self, request: Request) -> Release:
+        return await self._run(self.backend.release, request)
+
+    async def withdraw(self, request: Request) -> None:
+        await self._run(self.backend.withdraw, request)
+
+    async def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        return await self._run(self.backend.extend, requests)
+
+    async def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None:
+        await asyncio.sleep(self.backend.pause(seconds, ahead))
+        return None
+
+    async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
+        found = self.backend.holders(name)
+        while page := await self._run(_page, found):
+            for info in page:
+                yield info
+
+    async def break_(self, name: str, fence: int) -> bool:
+        return await self._run(self.backend.break_, name, fence)
+
+    async def close(self) -> None:
+        await self._run(self.backend.close)
+        self._threads.shutdown(wait=False)
+
+
+def _page(found: object) -> list[LockInfo]:
+    import itertools
+
+    return list(itertools.islice(found, PAGE))  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,246 @@
+"""The blocking API: a client makes locks, a lock makes leases, a lease says whether it still holds.
+
+``aio`` is the same for asyncio; what both need lives in ``flow`` and ``lease``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockkit import flow, process
+from lockkit.clock import now
+from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
+from lockkit.lease import BaseClient, BaseLease, BaseLock, log, new_token
+from lockkit.types import UNSET, LockInfo, Unset
+from lockkit.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from lockkit.backends.base import Backend
+    from lockkit.config import AliasSettings
+
+__all__ = ["Lease", "Lock", "LockClient"]
+
+R = TypeVar("R")
+
+
+class LockClient(BaseClient):
+    """Locks in one store. Thread-safe; cheap to keep, so make one per process and alias.
+
+    After a fork the child goes on with the same client: it opens connections of its own, and owns
+    none of its parent's leases.
+    """
+
+    def __init__(self, backend: Backend, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        self.backend = backend
+        self._watchdog = Watchdog(lambda steps: drive(steps, backend, None))
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+    ) -> Lock:
+        """A lock on ``name``: no I/O yet.
+
+        ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
+        None: for ever. label: what people see beside the owner. Raises ConfigurationError.
+        """
+        return Lock(self, *self._lock_arguments(name, ttl, timeout), label)
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        """What is held, abandoned or queued for, streamed from the store, in no order."""
+        return self.backend.holders(name)
+
+    def inspect(self, name: str) -> LockInfo | None:
+        """What the store knows of one name; None if nothing."""
+        return next(iter(self.backend.holders(self._name(name))), None)
+
+    def break_(self, name: str, *, fence: int) -> bool:
+        """Release what somebody else holds, if it still is the grant with this fencing token.
+
+        For operators. The holder is not stopped: it hears of it at its next renewal.
+        """
+        return self.backend.break_(self._name(name), fence)
+
+    def close(self) -> None:
+        """Close connections. Leases still held are not released: they expire."""
+        self._watchdog.stop()
+        self.backend.close()
+
+    def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
+        return drive(steps, self.backend, self._watchdog)
+
+
+def drive(
+    steps: Generator[flow.Step, flow.Reply, R],
+    backend: Backend,
+    watchdog: Watchdog | None,
+) -> R:
+    """Run a flow to its end with blocking calls.
+
+    Whatever interrupts a step is thrown into the flow, which cleans up with further steps.
+    """
+    try:
+        step = next(steps)
+        while True:
+            try:
+                sent = now()
+                try:
+                    value = _perform(step, backend, watchdog)
+                except BackendError as error:
+                    value = error
+                reply = flow.Reply(value, sent, now())
+            except BaseException as interruption:
+                step = steps.throw(interruption)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _perform(step: flow.Step, backend: Backend, watchdog: Watchdog | None) -> Any:
+    match step:
+        case flow.Attempt(request):
+            return backend.acquire(request)
+        case flow.Free(request):
+            return backend.release(request)
+        case flow.Wait(request, seconds, ahead):
+            return backend.wait(request, seconds, ahead)
+        case flow.Extend(requests):
+            return backend.extend(requests)
+        case flow.Withdraw(request):
+            return backend.withdraw(request)
+        case flow.Abandon(request):
+            if watchdog is not None:
+                watchdog.withdraw_later(request)
+            return None
+
+
+class Lock(BaseLock):
+    """A claim on a name, to be made any number of times, from any thread. Holds nothing itself."""
+
+    __slots__ = ("_client", "_entered")
+
+    def __init__(
+        self, client: LockClient, name: str, ttl: float, timeout: float | None, label: str
+    ) -> None:
+        super().__init__(name, ttl, timeout, label)
+        self._client = client
+        self._entered: dict[int, list[Lease]] | None = None
+
+    def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
+        """Wait for the lock and return the lease.
+
+        Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
+        BackendUnavailable or OutcomeUnknown when the store fails. After any of them nothing is
+        held, or at most until the TTL if the store cannot be told.
+        """
+        client = self._client
+        wait = self.timeout if timeout is UNSET else client._timeout(timeout)
+        request = self._request(client.settings, wait, process.owner(self.label))
+        try:
+            granted = client._run(flow.acquire(request, wait, new_token))
+        except AcquireTimeout as refusal:
+            refusal.retry_after = client.retry_after(self.name)
+            raise
+        except BackendError as error:
+            error.name = self.name
+            raise
+        lease = Lease(client, granted)
+        client._watchdog.watch(lease._hold)
+        return lease
+
+    def try_acquire(self) -> Lease | None:
+        """The lease, or None if somebody else has the lock. Every other failure raises."""
+        try:
+            return self.acquire(timeout=0)
+        except AcquireTimeout:
+            return None
+
+    def __enter__(self) -> Lease:
+        lease = self.acquire()
+        if self._entered is None:
+            self._entered = {}
+        self._entered.setdefault(threading.get_ident(), []).append(lease)
+        return lease
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        entered = self._entered or {}
+        thread = threading.get_ident()
+        lease = entered[thread].pop()
+        if not entered[thread]:
+            del entered[thread]
+        lease.__exit__(kind, error, traceback)
+
+
+class Lease(BaseLease):
+    """A held, expiring claim. May be passed to, checked and released by any thread.
+
+    It is renewed in the background until it is released, lost, or held for MAX_HOLD.
+    Guarantee: while ``check()`` passes, the store has granted the name to nobody else. Limit: a
+    process can be paused right after any check; only a fencing token, compared by the resource
+    that is written to, stops such a writer.
+    """
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: LockClient, granted: flow.Granted) -> None:
+        super().__init__(granted)
+        self._client = client
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Set what is left to ``ttl`` seconds (default: the lock's). Raises LeaseLost."""
+        self._check_alive()
+        seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
+        self._client._run(flow.extend(self._hold, seconds))
+
+    def release(self) -> bool:
+        """Give it back. False if it was not ours any more, or was released before.
+
+        Raises a BackendError when the store cannot be told; it is told later, or it expires.
+        """
+        if not self._finish():
+            return False
+        client = self._client
+        client._watchdog.unwatch(self._hold)
+        if self._foreign:
+            return False
+        client.note_hold(self.name, now() - self._hold.granted)
+        return client._run(flow.release(self._hold))
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release. Raises LeaseLost if the lease was lost while the body went through.
+
+        A store that cannot be told of the release is not an error of the body, which had the
+        lock from its beginning to its end: it is logged, and the store is told later.
+        """
+        if self.released:
+            return
+        try:
+            kept = self.release()
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", self.name, failure)
+            return
+        if not kept and kind is None:
+            raise LeaseLost(f"the lease on {self.name!r} was lost before its end", name=self.name)
+
+

@@ -1,0 +1,24 @@
+"""The one local clock: monotonic, and not stopped while the machine sleeps.
+
+CLOCK_MONOTONIC stands still during suspend on Linux, so a lease would look alive on a laptop or
+a migrated virtual machine that slept past its TTL. CLOCK_BOOTTIME does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["now"]
+
+
+def _choose() -> Callable[[], float]:
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    if boottime is None:
+        return time.monotonic
+    clock_gettime = time.clock_gettime
+    return lambda: clock_gettime(boottime)
+
+
+now: Callable[[], float] = _choose()
+"""Seconds since some fixed moment; only differences mean anything."""

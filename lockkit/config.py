@@ -1,0 +1,252 @@
+"""Settings: a mapping of aliases, like Django's CACHES, validated before anything connects."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import ConfigurationError, DriverMissing, UnknownBackend
+
+if TYPE_CHECKING:
+    from lockkit.backends.base import AsyncBackend, Backend
+
+__all__ = ["DEFAULT_ALIAS", "URL_VARIABLE", "AliasSettings", "Settings", "load_async_backend",
+           "load_backend", "read_settings"]
+
+DEFAULT_ALIAS = "default"
+URL_VARIABLE = "LOCKKIT_URL"
+"""The environment variable that overrides the LOCATION of the default alias everywhere."""
+
+ENTRY_POINTS = "lockkit.backends"
+KEYS = ("LOCATION", "BACKEND", "KEY_PREFIX", "TTL", "ACQUIRE_TIMEOUT", "MAX_HOLD", "MAX_QUEUE",
+        "OPTIONS")
+SCHEMES = {
+    "memory": "lockkit.backends.memory:MemoryBackend",
+    "sqlite": "lockkit.backends.sql:SQLiteBackend",
+    "sqlalchemy": "lockkit.backends.sql:SQLAlchemyBackend",
+    "redis": "lockkit.backends.redis:RedisBackend",
+    "rediss": "lockkit.backends.redis:RedisBackend",
+    "unix": "lockkit.backends.redis:RedisBackend",
+    "django": "lockkit_django.backends:DatabaseBackend",
+    "django-redis": "lockkit_django.backends:DjangoRedisBackend",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AliasSettings:
+    """One alias, validated. Durations are seconds."""
+
+    alias: str = DEFAULT_ALIAS
+    location: str = field(default="memory://", repr=False)  # may hold a password
+    backend: str | None = None
+    key_prefix: str = "lockkit"
+    ttl: float = 30.0
+    acquire_timeout: float | None = 10.0
+    max_hold: float | None = 600.0
+    max_queue: int | None = 100
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def scheme(self) -> str:
+        return self.location.partition("://")[0]
+
+    @property
+    def shown_location(self) -> str:
+        """The location without user, password and query: fit for a log."""
+        scheme, separator, rest = self.location.partition("://")
+        if not separator:
+            return scheme
+        return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+
+
+Settings = Mapping[str, AliasSettings]
+
+
+def read_settings(
+    mapping: Mapping[str, Any] | None,
+    *,
+    source: str = "LOCKKIT",
+    default_location: str,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, AliasSettings]:
+    """Validate a settings mapping. Errors name the key and the remedy.
+
+    ``default_location`` is what the default alias gets when it is not configured; the environment
+    variable LOCKKIT_URL overrides whatever location it has.
+    """
+    if mapping is None:
+        mapping = {}
+    if not isinstance(mapping, Mapping):
+        raise ConfigurationError(f"{source} must map aliases to settings, not {mapping!r}")
+    aliases = {DEFAULT_ALIAS: default_location, **mapping}
+    settings = {a: _read_alias(a, entry, source, default_location) for a, entry in aliases.items()}
+    url = environ.get(URL_VARIABLE)
+    if url:
+        settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], url)
+    return settings
+
+
+def settings_from_url(location: str, **options: Any) -> AliasSettings:
+    """The settings of ``lockkit.connect(url, ttl=…, key_prefix=…, options={…})``."""
+    known = [key.lower() for key in KEYS if key != "LOCATION"]
+    for key in options:
+        if key not in known:
+            raise unknown_key("lockkit.connect", key, known)
+    entry = {key.upper(): value for key, value in options.items()}
+    return _read_alias(DEFAULT_ALIAS, {"LOCATION": location, **entry}, "connect", location)
+
+
+def load_backend(settings: AliasSettings) -> Backend:
+    """The backend of an alias: imports its driver, but does no I/O."""
+    return _backend_class(settings).from_settings(settings)
+
+
+def load_async_backend(settings: AliasSettings) -> AsyncBackend:
+    return _backend_class(settings).async_from_settings(settings)
+
+
+def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationError:
+    """An error for a misspelt key, with the likely right one."""
+    known = sorted(known)
+    close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    return ConfigurationError(f"{where} has no key {key!r}: {hint}")
+
+
+def check_ttl(key: str, value: object) -> float:
+    return _seconds(key, value, "seconds greater than 0, such as 30", least=0.001)
+
+
+def check_timeout(key: str, value: object) -> float | None:
+    if value is None:
+        return None
+    return _seconds(key, value, "seconds, 0 (do not wait) or None (wait for ever)", least=0.0)
+
+
+def check_count(key: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _wrong(key, value, "a whole number, or None for no limit")
+    return value
+
+
+def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _wrong(key, value, remedy)
+    if not math.isfinite(value) or value < least or value > LONGEST:
+        raise _wrong(key, value, remedy)
+    return float(value)
+
+
+LONGEST = 366 * 24 * 3600.0
+
+
+def _wrong(key: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
+
+
+def _read_alias(
+    alias: str, entry: object, source: str, default_location: str
+) -> AliasSettings:
+    if not isinstance(alias, str) or not alias:
+        raise _wrong(f"a key of {source}", alias, "an alias, such as 'default'")
+    if isinstance(entry, str):
+        entry = {"LOCATION": entry}
+    if not isinstance(entry, Mapping):
+        raise ConfigurationError(
+            f"{source}[{alias!r}] must be a URL or a mapping, not {type(entry).__name__}"
+        )
+    where = f"{source}[{alias!r}]"
+    for key in entry:
+        if key not in KEYS:
+            raise unknown_key(where, key, KEYS)
+    defaults = AliasSettings()
+    location = entry.get("LOCATION", default_location if alias == DEFAULT_ALIAS else None)
+    if location is None and entry.get("BACKEND"):
+        location = ""
+    if not isinstance(location, str):
+        raise ConfigurationError(f"{where} needs a LOCATION, such as 'redis://127.0.0.1:6379/0'")
+
+    def checked(key: str, check: Any, default: Any) -> Any:
+        return check(f"{where}[{key!r}]", entry[key]) if key in entry else default
+
+    return AliasSettings(
+        alias=alias,
+        location=location,
+        backend=checked("BACKEND", _dotted, None),
+        key_prefix=checked("KEY_PREFIX", _prefix, defaults.key_prefix),
+        ttl=checked("TTL", check_ttl, defaults.ttl),
+        acquire_timeout=checked("ACQUIRE_TIMEOUT", check_timeout, defaults.acquire_timeout),
+        max_hold=checked("MAX_HOLD", check_timeout, defaults.max_hold),
+        max_queue=checked("MAX_QUEUE", check_count, defaults.max_queue),
+        options=checked("OPTIONS", _options, {}),
+    )
+
+
+def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
+    """Another store: what was said to the configured one's backend does not apply to it."""
+    if settings.location == url:
+        return settings
+    return replace(settings, location=url, backend=None, options={})
+
+
+def _dotted(key: str, value: object) -> str | None:
+    if value is None or (isinstance(value, str) and "." in value):
+        return value
+    raise _wrong(key, value, "the dotted path of a Backend class")
+
+
+def _prefix(key: str, value: object) -> str:
+    if isinstance(value, str) and value.isascii() and value.isprintable() and len(value) <= 64:
+        if not set(value) & set("{}"):
+            return value
+    raise _wrong(key, value, "at most 64 printable ASCII characters without braces")
+
+
+def _options(key: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(key, value, "a mapping")
+    return dict(value)
+
+
+def _backend_class(settings: AliasSettings) -> type[Backend]:
+    path = settings.backend or SCHEMES.get(settings.scheme) or _entry_point(settings)
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except DriverMissing:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise UnknownBackend(
+            f"the backend {path!r} of lock alias {settings.alias!r} cannot be imported: {error}"
+        ) from error
+    from lockkit.backends.base import Backend
+
+    if not (isinstance(found, type) and issubclass(found, Backend)):
+        raise UnknownBackend(f"{path!r} is not a subclass of lockkit.backends.base.Backend")
+    return found
+
+
+def _entry_point(settings: AliasSettings) -> str:
+    """A scheme of somebody else's, from the entry points of installed distributions."""
+    from importlib.metadata import entry_points
+
+    found = {point.value for point in entry_points(group=ENTRY_POINTS, name=settings.scheme)}
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        raise UnknownBackend(
+            f"several packages offer a lock backend for {settings.scheme!r}: "
+            f"{', '.join(sorted(found))}; name one as BACKEND"
+        )
+    known = sorted(SCHEMES)
+    close = difflib.get_close_matches(settings.scheme, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+    where = f"lock alias {settings.alias!r}"
+    raise UnknownBackend(f"no backend for the URL scheme {settings.scheme!r} of {where}{hint}")

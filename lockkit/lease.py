@@ -1,0 +1,198 @@
+"""What the blocking and the asyncio API have in common: everything but the waiting."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import warnings
+
+from typing import TYPE_CHECKING
+
+from lockkit import process
+from lockkit.clock import now
+from lockkit.errors import ConfigurationError, LeaseLost
+from lockkit.hold import Hold
+from lockkit.naming import check_name
+from lockkit.types import UNSET, Mode, Owner, Request, Unset
+
+if TYPE_CHECKING:
+    from lockkit.config import AliasSettings
+    from lockkit.flow import Granted
+
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "log", "new_token"]
+
+log = logging.getLogger("lockkit")
+
+REMEMBERED_NAMES = 1024
+
+
+TOKEN_BYTES = 16
+TOKENS_AT_ONCE = 128
+
+
+class _Tokens:
+    """Random tokens, drawn from the operating system many at a time: one draw can cost 20 µs.
+
+    A forked child starts with none, so no two processes share a draw.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._ready: list[str] = []
+
+    def next(self) -> str:
+        """128 random bits in hexadecimal: what proves the right to extend and to release."""
+        try:
+            return self._ready.pop()  # atomic, so no two threads get the same
+        except IndexError:
+            drawn = secrets.token_hex(TOKEN_BYTES * TOKENS_AT_ONCE)
+            size = TOKEN_BYTES * 2
+            self._ready += [drawn[i : i + size] for i in range(size, len(drawn), size)]
+            return drawn[:size]
+
+
+_tokens = _Tokens()
+new_token = _tokens.next
+
+
+class BaseClient:
+    """Settings, their validation per call, and the hold times that Retry-After comes from."""
+
+    def __init__(self, settings: AliasSettings) -> None:
+        self.settings = settings
+        self._held_for: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.settings.alias!r} at {self.settings.shown_location}>"
+
+    def retry_after(self, name: str) -> int:
+        """Whole seconds (1 to 60) after which another try is worth it, from recent hold times."""
+        return min(max(math.ceil(self._held_for.get(name, 0.0)), 1), 60)
+
+    def note_hold(self, name: str, seconds: float) -> None:
+        """Remember a hold time (moving average; of the names used last, so memory is bounded)."""
+        held = self._held_for
+        before = held.get(name)
+        if before is None and len(held) >= REMEMBERED_NAMES:
+            held.clear()
+        held[name] = seconds if before is None else (3 * before + seconds) / 4
+
+    def _lock_arguments(
+        self, name: str, ttl: float | Unset, timeout: float | None | Unset
+    ) -> tuple[str, float, float | None]:
+        settings = self.settings
+        return (
+            self._name(name),
+            settings.ttl if ttl is UNSET else self._ttl(ttl),
+            settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
+        )
+
+    def _name(self, name: str) -> str:
+        return check_name(name)
+
+    def _ttl(self, ttl: object) -> float:
+        from lockkit.config import check_ttl
+
+        return check_ttl("ttl", ttl)
+
+    def _timeout(self, timeout: object) -> float | None:
+        from lockkit.config import check_timeout
+
+        return check_timeout("timeout", timeout)
+
+
+class BaseLock:
+    """The description of a claim."""
+
+    __slots__ = ("label", "name", "timeout", "ttl")
+
+    def __init__(self, name: str, ttl: float, timeout: float | None, label: str) -> None:
+        self.name = name
+        self.ttl = ttl
+        self.timeout = timeout
+        self.label = label
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    def _request(self, settings: AliasSettings, timeout: float | None, owner: Owner) -> Request:
+        return Request(
+            self.name,
+            new_token(),
+            self.ttl,
+            owner.encode(),
+            Mode.TRY if timeout == 0 else Mode.ENQUEUE,
+            settings.max_queue,
+            settings.max_hold,
+        )
+
+
+class BaseLease:
+    """A held claim as its holder sees it. The state is local: reading it costs no round trip."""
+
+    __slots__ = ("__weakref__", "_hold", "released")
+
+    def __init__(self, granted: Granted) -> None:
+        self._hold = Hold(granted.request, granted.fence, granted.deadline, granted.now)
+        self.released = False
+
+    @property
+    def name(self) -> str:
+        return self._hold.request.name
+
+    @property
+    def token(self) -> str:
+        """The secret that proves this claim. Do not log it."""
+        return self._hold.request.token
+
+    @property
+    def fencing_token(self) -> int:
+        """Grows with every grant of the name: have the protected resource refuse smaller ones."""
+        return self._hold.fence
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim can no longer be relied on. Final. True after release, too."""
+        return self.released or self._hold.lost(now())
+
+    def remaining(self) -> float:
+        """Seconds for which the claim can be relied on if no renewal succeeds; 0 when lost."""
+        return 0.0 if self.lost else max(0.0, self._hold.deadline - now())
+
+    def check(self) -> None:
+        """Raise LeaseLost if the claim can no longer be relied on. No round trip."""
+        if self.lost:
+            raise LeaseLost(f"the lease on {self.name!r} is lost", name=self.name)
+
+    def __repr__(self) -> str:
+        state = "released" if self.released else "lost" if self.lost else "held"
+        return f"<{type(self).__name__} {self.name!r} {state}, fence {self.fencing_token}>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "released", True):
+            self._hold.lose()  # the watchdog drops it, so it expires
+            if self._hold.generation == process.generation():
+                warnings.warn(f"{self!r} was never released", ResourceWarning, source=self,
+                              stacklevel=2)
+
+    @property
+    def _foreign(self) -> bool:
+        """Made before a fork: it belongs to the parent."""
+        return self._hold.generation != process.generation()
+
+    def _check_alive(self) -> None:
+        self.check()
+
+    def _finish(self) -> bool:
+        """Whether this call is the first release."""
+        first = not self.released
+        self.released = True
+        return first
+
+
+def bad_value(key: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} is {value!r}: {remedy}")

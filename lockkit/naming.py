@@ -1,0 +1,174 @@
+"""Lock names: what is one, and how templates make one from what a request brings.
+
+Names never collide by accident or by malice: a value put into a template is percent-encoded, so it
+cannot contain the separator ``:``, and the same data gives the same name in a view and in a task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from lockkit.errors import InvalidName
+
+__all__ = ["Field", "Source", "Template", "check_name", "name"]
+
+LONGEST_NAME = 255
+"""UTF-8 bytes."""
+
+SOURCES = ("kwargs", "user", "json", "form", "query", "header")
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
+
+
+def name(template: str, /, **values: object) -> str:
+    """A lock name from a template: ``name("stock:{sku}", sku="A:1")`` is ``"stock:A%3A1"``.
+
+    Values are strings, ints or UUIDs. Raises InvalidName.
+    """
+    return Template(template, bare_only=True).fill(lambda field: values.get(field.path[0], None))
+
+
+def check_name(text: object) -> str:
+    """The name itself, if it is one.
+
+    1 to 255 bytes of UTF-8, no control characters, no lone surrogates; it is not normalised: two
+    spellings of é are two names. Raises InvalidName.
+    """
+    if not isinstance(text, str):
+        raise InvalidName(f"a lock name is a string, not {type(text).__name__}")
+    if text.isascii() and text.isprintable() and 0 < len(text) <= LONGEST_NAME:
+        return text
+    return _check_unusual(text)
+
+
+def _check_unusual(text: str) -> str:
+    if not text:
+        raise InvalidName("a lock name must not be empty")
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"the lock name {ascii(text)[:80]} has a lone surrogate") from None
+    if length > LONGEST_NAME:
+        raise InvalidName(
+            f"the lock name {ascii(text)[:60]}… has {length} bytes; {LONGEST_NAME} is the most"
+        )
+    if any(c < " " or "\x7f" <= c <= "\x9f" or c in "\u2028\u2029" for c in text):
+        raise InvalidName(f"the lock name {ascii(text)[:80]} has a control character")
+    return text
+
+
+class Field(NamedTuple):
+    """One ``{…}`` of a template. ``{sku}`` is an URL parameter: source ``kwargs``."""
+
+    source: str
+    path: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{{{self.text}}}"
+
+
+class Source(Protocol):
+    """Where the fields of a template get their values: an adapter's view of one request."""
+
+    def __call__(self, field: Field, /) -> object:
+        """The value, or None when the request does not have it."""
+
+
+class Template:
+    """A parsed name template. Parsed once, at import; a misspelt field is an error there."""
+
+    def __init__(self, text: str, *, bare_only: bool = False) -> None:
+        if not isinstance(text, str):
+            raise InvalidName(f"a name template is a string, not {type(text).__name__}")
+        self.text = text
+        self._parts: list[str | Field] = []
+        position = 0
+        for match in _FIELD.finditer(text):
+            self._literal(text[position : match.start()])
+            self._parts.append(_field(text, match[1], bare_only=bare_only))
+            position = match.end()
+        self._literal(text[position:])
+        if not self._parts:
+            raise InvalidName("a name template must not be empty")
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(part for part in self._parts if isinstance(part, Field))
+
+    def fill(self, source: Callable[[Field], object]) -> str:
+        """The name. Raises InvalidName when a value is missing or of a wrong type."""
+        return check_name(
+            "".join(p if isinstance(p, str) else _encoded(p, source(p)) for p in self._parts)
+        )
+
+    def _literal(self, text: str) -> None:
+        if "{" in text or "}" in text:
+            raise InvalidName(f"the name template {self.text!r} has an unmatched brace")
+        if text:
+            self._parts.append(text)
+
+    def __repr__(self) -> str:
+        return f"Template({self.text!r})"
+
+
+def _field(template: str, text: str, *, bare_only: bool) -> Field:
+    if not _PATH.fullmatch(text):
+        raise InvalidName(f"the name template {template!r} has a malformed field {{{text}}}")
+    source, *path = text.split(".")
+    if not path:
+        return Field("kwargs", (source,), text)
+    if bare_only:
+        raise InvalidName(f"{{{text}}} in {template!r}: lockkit.name takes plain fields only")
+    if source not in SOURCES:
+        raise InvalidName(
+            f"{{{text}}} in {template!r}: there is no {source!r}; "
+            f"use {{name}} for an URL parameter, or one of {', '.join(SOURCES)}"
+        )
+    if source == "user" and path != ["pk"]:
+        raise InvalidName(f"{{{text}}} in {template!r}: only {{user.pk}} is there")
+    if source not in ("json",) and len(path) != 1:
+        raise InvalidName(f"{{{text}}} in {template!r}: only json fields nest")
+    return Field(source, tuple(path), text)
+
+
+def _encoded(field: Field, value: object) -> str:
+    from uuid import UUID
+
+    if value is None or value == "":
+        raise InvalidName(f"{field} has no value")
+    if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
+        raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
+    return percent_encoded(str(value))
+
+
+def percent_encoded(text: str) -> str:
+    """``%``, ``:`` and what is not printable, as ``%XX`` of its UTF-8 bytes."""
+    if text.isascii() and text.isprintable() and ":" not in text and "%" not in text:
+        return text
+    try:
+        return "".join(_escape(c) if c in "%:" or not c.isprintable() else c for c in text)
+    except UnicodeEncodeError:
+        raise InvalidName(f"{ascii(text)[:80]} has a lone surrogate") from None
+
+
+def _escape(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())
+
+
+def json_value(document: object, path: tuple[str, ...]) -> object:
+    """What a JSON document has at a path; None when it has nothing there."""
+    for key in path:
+        if not isinstance(document, Mapping) or key not in document:
+            return None
+        document = document[key]
+    return document
+
+
+def typed_json(field: Field, value: Any) -> object:
+    """Only strings and ints: 1, 1.0 and "1e0" must not become different names for one thing."""
+    if value is None or (isinstance(value, (str, int)) and not isinstance(value, bool)):
+        return value
+    raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")

@@ -1,0 +1,80 @@
+"""What the watchdog has to do and when: no clock, thread or loop, so that both watchdogs share it."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from lockkit.hold import Hold
+from lockkit.types import Request
+
+__all__ = ["Schedule"]
+
+RETRY = 0.25
+"""Seconds between two tries to withdraw from a store that is down."""
+
+BATCH_AHEAD = 0.1
+"""Part of its renewal interval by which a hold is renewed early to share a batch."""
+
+
+class Schedule:
+    """Holds to renew and requests to withdraw. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holds: dict[str, Hold] = {}
+        self._withdrawals: dict[str, tuple[Request, float]] = {}
+        self._wake_at = math.inf
+
+    def add(self, hold: Hold) -> bool:
+        """Whether the runner sleeps too long for this one and must be woken."""
+        with self._lock:
+            self._holds[hold.request.token] = hold
+            return self._sooner(hold.due)
+
+    def discard(self, hold: Hold) -> None:
+        self._holds.pop(hold.request.token, None)
+
+    def withdraw(self, request: Request, now: float) -> None:
+        """Keep trying until the TTL has passed: by then it has expired by itself."""
+        with self._lock:
+            self._withdrawals[request.token] = (request, now + request.ttl)
+            self._sooner(now + RETRY)
+
+    def withdrawn(self, request: Request) -> None:
+        self._withdrawals.pop(request.token, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._holds.clear()
+            self._withdrawals.clear()
+
+    def take_due(self, now: float) -> tuple[list[Hold], list[Request]]:
+        """What to renew and to withdraw now. Forgets what is lost or no longer wanted."""
+        with self._lock:
+            self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
+            due: list[Hold] = []
+            for token, hold in list(self._holds.items()):
+                if not hold.renewable(now):
+                    del self._holds[token]
+                elif hold.due <= now + (hold.deadline - now) * BATCH_AHEAD:
+                    due.append(hold)
+            for token, (_, until) in list(self._withdrawals.items()):
+                if until <= now:
+                    del self._withdrawals[token]
+            return due, [request for request, _ in self._withdrawals.values()]
+
+    def sleep_until(self, now: float) -> float:
+        """When the runner must look again; after this, ``add`` tells whether that is too late."""
+        with self._lock:
+            wake_at = min((hold.due for hold in self._holds.values()), default=math.inf)
+            if self._withdrawals:
+                wake_at = min(wake_at, now + RETRY)
+            self._wake_at = wake_at
+            return wake_at
+
+    def _sooner(self, moment: float) -> bool:
+        if moment >= self._wake_at:
+            return False
+        self._wake_at = moment
+        return True

@@ -1,0 +1,177 @@
+"""The values that pass between clients, flows and backends.
+
+Times are seconds (float) at every interface of lockkit, and integer microseconds inside stores.
+The hot ones are named tuples: immutable, and a third of the cost of a frozen dataclass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple
+
+__all__ = [
+    "UNSET",
+    "Busy",
+    "Capabilities",
+    "Gone",
+    "Grant",
+    "LockInfo",
+    "LockState",
+    "Mode",
+    "Owner",
+    "Release",
+    "Renewal",
+    "Request",
+    "Unset",
+    "alive_for",
+    "drift",
+]
+
+
+class Unset(Enum):
+    """The type of UNSET: 'not given', which is not the same as None."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+
+_SEPARATOR = "\x1f"
+
+
+class Owner(NamedTuple):
+    """Who holds or waits, for people to read. It proves nothing: the token does."""
+
+    host: str
+    pid: int
+    thread: str
+    label: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid} {self.label}".rstrip()
+
+    def encode(self) -> str:
+        return _SEPARATOR.join((self.host, str(self.pid), self.thread, self.label))
+
+    @classmethod
+    def decode(cls, text: str) -> Owner:
+        host, pid, thread, label = (text.split(_SEPARATOR, 3) + ["", "", ""])[:4]
+        return cls(host, int(pid) if pid.isdecimal() else 0, thread, label)
+
+
+class Mode(IntEnum):
+    """What an acquire may do when the lock is busy."""
+
+    TRY = 0  #: nothing
+    ENQUEUE = 1  #: join the queue
+    POLL = 2  #: ask again for a token that is in the queue; never joins it
+
+
+class Request(NamedTuple):
+    """One claim on one name, as a backend sees it. ``token`` proves it and must not be shown."""
+
+    name: str
+    token: str
+    ttl: float  #: seconds the lease lives without renewal
+    owner: str  #: an encoded Owner
+    mode: Mode = Mode.TRY
+    max_queue: int | None = None  #: refuse to join a queue of this length
+    max_hold: float | None = None  #: seconds the holder means to renew it at most
+    unsure: bool = False  #: an earlier request with this token got no reply
+
+    def __repr__(self) -> str:
+        return f"Request(name={self.name!r}, mode={self.mode.name}, ttl={self.ttl:g})"
+
+
+class Grant(NamedTuple):
+    """The claim is ours for ``left`` more seconds of the store's clock."""
+
+    token: str
+    fence: int
+    left: float
+
+    def __repr__(self) -> str:
+        return f"Grant(fence={self.fence}, left={self.left:.3f})"
+
+
+class Busy(NamedTuple):
+    """The claim is not ours."""
+
+    ticket: int = 0  #: of our enqueueing; 0: not in the queue
+    ahead: int = 0  #: waiters ahead of us
+    left: float | None = None  #: seconds until the holder expires; None: unknown or never
+    holder: str = ""  #: encoded Owner of the holder, if known
+    full: bool = False  #: MAX_QUEUE reached
+
+
+class Gone(NamedTuple):
+    """The store does not know this token (any more): draw a new one."""
+
+
+class Renewal(NamedTuple):
+    """The answer to one extend: seconds left, or None when the lease is not ours any more."""
+
+    left: float | None
+
+
+class Release(IntEnum):
+    """The answer to a release."""
+
+    ABSENT = 0  #: it was not there, or had expired
+    RELEASED = 1
+    BROKEN = 2  #: an operator released it before us
+
+
+class LockState(str, Enum):
+    """What ``locks`` shows in its STATE column."""
+
+    HELD = "held"
+    ABANDONED = "abandoned"  #: the lease expired and nobody released or took it
+    QUEUED = "queued"  #: nobody holds it, somebody is in the queue
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """One name as the store sees it at this moment. Holds no token."""
+
+    name: str
+    state: LockState
+    owner: Owner | None = None
+    fence: int | None = None
+    age: float | None = None  #: seconds since the grant
+    left: float | None = None  #: seconds until it expires; negative: since; None: it never does
+    renewed: float | None = None  #: seconds since the grant or the last renewal
+    ttl: float | None = None  #: seconds
+    max_hold: float | None = None  #: seconds the holder means to renew it at most
+    waiters: int = 0
+    waiters_alive: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend promises. The conformance suite tests what is claimed here."""
+
+    fencing: bool = True  #: fencing tokens that grow strictly per name
+    fifo: bool = True  #: grants in the order of enqueueing
+    push: bool = False  #: a waiter is woken by a message and need not poll
+    server_clock: bool = True  #: a store shared by hosts decides by one clock
+    durable: bool = False  #: leases survive a restart of the store
+    process_local: bool = False  #: excludes only within this process
+    host_local: bool = False  #: excludes only on this host
+
+
+def drift(ttl: float) -> float:
+    """Seconds by which the holder gives up before the store does (Redlock's rule: 1 % + 2 ms)."""
+    return ttl / 100 + 0.002
+
+
+def alive_for(ttl: float) -> float:
+    """Seconds a waiter counts as alive after it was last heard of; it refreshes twice as often.
+
+    A dead waiter at the head of the queue delays the others by at most this long.
+    """
+    return min(max(ttl / 3, 0.5), 3.0)
