@@ -111,8 +111,8 @@ async def _perform(step: flow.Step, backend: AsyncBackend, watchdog: AsyncWatchd
             return await backend.acquire(request)
         case flow.Free(request):
             return await _to_its_end(backend.release(request))
-        case flow.Wait(request, seconds, ahead):
-            return await backend.wait(request, seconds, ahead)
+        case flow.Wait(request, seconds, busy):
+            return await backend.wait(request, seconds, busy)
         case flow.Extend(requests):
             return await backend.extend(requests)
         case flow.Withdraw(request):

@@ -110,8 +110,8 @@ def _perform(step: flow.Step, backend: Backend, watchdog: Watchdog | None) -> An
             return backend.acquire(request)
         case flow.Free(request):
             return backend.release(request)
-        case flow.Wait(request, seconds, ahead):
-            return backend.wait(request, seconds, ahead)
+        case flow.Wait(request, seconds, busy):
+            return backend.wait(request, seconds, busy)
         case flow.Extend(requests):
             return backend.extend(requests)
         case flow.Withdraw(request):

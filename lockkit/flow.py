@@ -57,7 +57,7 @@ class Wait(NamedTuple):
 
     request: Request
     seconds: float
-    ahead: int
+    busy: Busy
 
 
 class Withdraw(NamedTuple):
@@ -172,7 +172,7 @@ class _Acquire:
         left = self._give_up_in_time(reply.now, busy)
         known = reply.sent
         self.request = self.request._replace(mode=Mode.POLL)
-        message = yield Wait(self.request, self._pause(busy, left), busy.ahead)
+        message = yield Wait(self.request, self._pause(busy, left), busy)
         if isinstance(message.value, Grant):
             grant = message.value
             if known + grant.left - drift(grant.left) > message.now:

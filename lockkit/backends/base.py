@@ -69,9 +69,13 @@ class Backend(ABC):
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
         """Set what is left of each to its ttl, in one or few round trips."""
 
-    def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None:
-        """Wait for a grant by message, at most so long; None: ask again. Default: sleep."""
-        time.sleep(self.pause(seconds, ahead))
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
+        """Wait for a grant by message, at most so long; None: ask again. Default: sleep.
+
+        ``busy`` is the last answer; a message counts only for its ticket. The ``left`` of a grant
+        by message counts from the moment at which the request with that answer was sent.
+        """
+        time.sleep(self.pause(seconds, busy.ahead))
         return None
 
     def pause(self, seconds: float, ahead: int) -> float:
@@ -118,7 +122,7 @@ class AsyncBackend(ABC):
     async def extend(self, requests: Sequence[Request]) -> list[Renewal]: ...
 
     @abstractmethod
-    async def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None: ...
+    async def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None: ...
 
     @abstractmethod
     def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]: ...

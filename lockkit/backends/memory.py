@@ -61,12 +61,15 @@ class MemoryBackend(Backend):
         self._step(request.name, lambda s, t: grant.withdraw(s, request, t))
 
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        return [self._step(r.name, lambda s, t, r=r: grant.extend(s, r, t)) for r in requests]
+        return [self._extend(request) for request in requests]
+
+    def _extend(self, request: Request) -> Renewal:
+        return self._step(request.name, lambda s, t: grant.extend(s, request, t))
 
     def break_(self, name: str, fence: int) -> bool:
         return self._step(name, lambda s, t: grant.break_(s, fence, t))
 
-    def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None:
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         """Sleep until a step of somebody else grants this claim; the flow then asks for it."""
         with self._mutex:
             state = self._states.get(request.name)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -29,9 +30,11 @@ class OffloadedBackend(AsyncBackend):
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.capabilities = backend.capabilities
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lockkit-offload")
+        self._threads: ThreadPoolExecutor | None = None
 
     async def _run(self, step: Callable[..., T], *args: object) -> T:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lockkit-offload")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, functools.partial(step, *args))
 
@@ -47,8 +50,8 @@ class OffloadedBackend(AsyncBackend):
     async def extend(self, requests: Sequence[Request]) -> list[Renewal]:
         return await self._run(self.backend.extend, requests)
 
-    async def wait(self, request: Request, seconds: float, ahead: int) -> Grant | None:
-        await asyncio.sleep(self.backend.pause(seconds, ahead))
+    async def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
+        await asyncio.sleep(self.backend.pause(seconds, busy.ahead))
         return None
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
@@ -62,10 +65,10 @@ class OffloadedBackend(AsyncBackend):
 
     async def close(self) -> None:
         await self._run(self.backend.close)
-        self._threads.shutdown(wait=False)
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
 
 
-def _page(found: object) -> list[LockInfo]:
-    import itertools
-
-    return list(itertools.islice(found, PAGE))  # type: ignore[call-overload, no-any-return]
+def _page(found: Iterator[LockInfo]) -> list[LockInfo]:
+    return list(itertools.islice(found, PAGE))
