@@ -1,0 +1,215 @@
+"""The rules of ``@lock_view``, for every framework: whose lock, how long to wait, what to refuse.
+
+An adapter makes a ``Guard`` of the decorator's arguments, and for each request
+
+1. ``guard.name_for(facts, …)``: the name, or a FieldError;
+2. ``guard.acquire(client, name, settings, label)``, or ``acquire_async``: a lease, or an error;
+3. ``refusal_of(error, settings.busy_status)``: the status, headers and words of the answer to either error.
+
+It adds its own: transactions, the response class, and when to release.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from lockkit import process
+from lockkit.config import DEFAULT_ALIAS, check_count, check_timeout, check_ttl, unknown_key
+from lockkit.errors import ConfigurationError, InvalidName, LockHeld, TooManyWaiters
+from lockkit.facts import Facts, FieldError, lock_name
+from lockkit.naming import Template, check_name
+from lockkit.refusal import Refusal, prefers_html, refusal_of
+from lockkit.types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from lockkit.aio import AsyncLease, AsyncLockClient
+    from lockkit.client import Lease, LockClient
+
+__all__ = [
+    "Guard",
+    "Refusal",
+    "ViewSettings",
+    "WaitingRoom",
+    "prefers_html",
+    "read_view_settings",
+    "refusal_of",
+    "request_label",
+    "waiting_room",
+]
+
+KEYS = ("TIMEOUT", "BUSY_STATUS", "MAX_WAITERS")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSettings:
+    """LOCKKIT_VIEWS, validated."""
+
+    timeout: float | None = 2.0  #: seconds a request waits; 0: not at all; None: for ever
+    busy_status: int = 423
+    max_waiters: int | None = 8  #: requests of this process that may wait; None: any number
+
+
+def read_view_settings(
+    mapping: Mapping[str, Any] | None, *, source: str = "LOCKKIT_VIEWS"
+) -> ViewSettings:
+    """Validate the mapping. Raises ConfigurationError that names the key and the remedy."""
+    if mapping is None:
+        return ViewSettings()
+    if not isinstance(mapping, Mapping):
+        raise ConfigurationError(f"{source} must be a mapping, not {type(mapping).__name__}")
+    for key in mapping:
+        if key not in KEYS:
+            raise unknown_key(source, key, KEYS)
+    defaults = ViewSettings()
+    return ViewSettings(
+        timeout=check_timeout(f"{source}['TIMEOUT']", mapping.get("TIMEOUT", defaults.timeout)),
+        busy_status=_status(source, mapping.get("BUSY_STATUS", defaults.busy_status)),
+        max_waiters=check_count(
+            f"{source}['MAX_WAITERS']", mapping.get("MAX_WAITERS", defaults.max_waiters)
+        ),
+    )
+
+
+def _status(source: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599:
+        return value
+    raise ConfigurationError(
+        f"{source}['BUSY_STATUS'] is {value!r}; it must be an error status, such as 423 or 409"
+    )
+
+
+class WaitingRoom:
+    """Counts the requests of this process that wait for a lock: each keeps a worker busy."""
+
+    def __init__(self) -> None:
+        self._empty()
+        process.after_fork(self._empty)
+
+    def _empty(self) -> None:
+        self._mutex = threading.Lock()
+        self.waiting = 0
+
+    @contextmanager
+    def place(self, limit: int | None) -> Iterator[bool]:
+        """Whether there is a place for one more; it is kept until the block ends."""
+        with self._mutex:
+            placed = limit is None or self.waiting < limit
+            self.waiting += placed
+        try:
+            yield placed
+        finally:
+            with self._mutex:
+                self.waiting -= placed
+
+
+waiting_room = WaitingRoom()
+"""The one of this process, whatever the alias, the view or the framework."""
+
+
+class Guard:
+    """One decorated view: what it locks, and how. Made once, at import; holds nothing.
+
+    ``name`` is a template, or a callable that gets what the adapter passes and returns a name.
+    ``timeout`` is in seconds (0: do not wait; None: for ever), ``ttl`` in seconds.
+    Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        name: str | Callable[..., str],
+        *,
+        timeout: float | None | Unset = UNSET,
+        ttl: float | Unset = UNSET,
+        alias: str = DEFAULT_ALIAS,
+    ) -> None:
+        self._name = name if callable(name) else _template(name)
+        self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
+        self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
+        self.alias = alias
+
+    def name_for(self, facts: Facts, /, *args: Any, **kwargs: Any) -> str:
+        """The name for one request; a callable gets ``args`` and ``kwargs``.
+
+        Raises FieldError (the request's fault) or ConfigurationError (the programmer's).
+        """
+        if isinstance(self._name, Template):
+            return lock_name(self._name, facts)
+        return _name_by(self._name, *args, **kwargs)
+
+    def acquire(self, client: LockClient, name: str, settings: ViewSettings, label: str) -> Lease:
+        """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
+        timeout = self._timeout(settings)
+        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label)
+        if timeout == 0:
+            return lock.acquire()
+        with waiting_room.place(settings.max_waiters) as placed:
+            if placed:
+                return lock.acquire()
+        try:
+            return lock.acquire(timeout=0)
+        except LockHeld as held:
+            raise _room_full(held) from None
+
+    async def acquire_async(
+        self, client: AsyncLockClient, name: str, settings: ViewSettings, label: str
+    ) -> AsyncLease:
+        """The same, awaited."""
+        timeout = self._timeout(settings)
+        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label)
+        if timeout == 0:
+            return await lock.acquire()
+        with waiting_room.place(settings.max_waiters) as placed:
+            if placed:
+                return await lock.acquire()
+        try:
+            return await lock.acquire(timeout=0)
+        except LockHeld as held:
+            raise _room_full(held) from None
+
+    def _timeout(self, settings: ViewSettings) -> float | None:
+        return settings.timeout if self.timeout is UNSET else self.timeout
+
+    def __repr__(self) -> str:
+        return f"Guard({self._name!r}, alias={self.alias!r})"
+
+
+def _template(text: str) -> Template:
+    template = Template(text)
+    if not template.fields:
+        check_name(text)  # an error of the programmer: it is found at import
+    return template
+
+
+def _name_by(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+    try:
+        name: object = make(*args, **kwargs)
+        if isinstance(name, str):
+            return check_name(name)
+    except FieldError:
+        raise
+    except InvalidName as error:
+        raise FieldError("the request makes no valid name") from error
+    raise ConfigurationError(f"{make!r} must return a name, not {type(name).__name__}")
+
+
+def _room_full(held: LockHeld) -> TooManyWaiters:
+    """A free lock is granted even when the waiting room is full; a busy one is refused at once."""
+    return TooManyWaiters(
+        f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
+        name=held.name,
+        holder=held.holder,
+        retry_after=held.retry_after,
+    )
+
+
+def request_label(method: str, path: str) -> str:
+    """What people see beside the owner: the request line without its query, escaped."""
+    return f"{quote(method, safe='')} {quote(path, safe=_PATH_SAFE, errors='replace')}"[:200]
+
+
+_PATH_SAFE = "/:@!$&'()*+,;=-._~"
