@@ -1,9 +1,14 @@
-"""``memory://``: locks within this process. For tests, and for threads of one process."""
+"""``memory://``: locks within this process. For tests, and for threads of one process.
+
+Every client of plain ``memory://`` has a store of its own; all clients of ``memory://some-name``
+with one key prefix share theirs, as they would share a server.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -43,7 +48,14 @@ class MemoryBackend(Backend):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> MemoryBackend:
         reject_unknown_options(settings, ())
-        return cls()
+        store = settings.location.partition("://")[2]
+        if not store:
+            return cls()
+        with _sharing:
+            shared = _shared.get((store, settings.key_prefix))
+            if shared is None:
+                shared = _shared[store, settings.key_prefix] = cls()
+            return shared
 
     def _forget(self) -> None:
         self._mutex = threading.Lock()
@@ -109,6 +121,12 @@ class MemoryBackend(Backend):
             if event is not None:
                 event.set()
         return outcome.reply
+
+
+_shared: weakref.WeakValueDictionary[tuple[str, str], MemoryBackend] = (
+    weakref.WeakValueDictionary()
+)
+_sharing = threading.Lock()
 
 
 def _now() -> int:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from lockkit import process
 from lockkit.backends.base import AsyncBackend, Backend
 from lockkit.types import Busy, Gone, Grant, LockInfo, Release, Renewal, Request
 
@@ -31,6 +32,11 @@ class OffloadedBackend(AsyncBackend):
         self.backend = backend
         self.capabilities = backend.capabilities
         self._threads: ThreadPoolExecutor | None = None
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        """The threads stayed in the parent."""
+        self._threads = None
 
     async def _run(self, step: Callable[..., T], *args: object) -> T:
         if self._threads is None:
