@@ -1,0 +1,181 @@
+"""What a request is, in plain values: whose order it is, which one, and what it asks for.
+
+Keys and fingerprints are SHA-256 over length-prefixed parts, so that no two different lists of
+parts ever look alike. Both formats are for ever: changing one makes retries run twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = [
+    "FileFacts",
+    "Identity",
+    "Order",
+    "Payload",
+    "RequestFacts",
+    "ResponseFacts",
+    "fingerprint_of",
+    "key_of",
+    "too_large",
+]
+
+FINGERPRINT_VERSION = "1"
+CSRF_FIELD = "csrfmiddlewaretoken"  # Django's; Flask-WTF's is csrf_token
+VOLATILE_FIELDS = frozenset({CSRF_FIELD, "csrf_token"})
+
+
+class FileFacts(NamedTuple):
+    """One uploaded file: never its raw multipart, whose boundary differs at each try."""
+
+    field: str
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The body: raw bytes, or the fields and files of a form (then ``body`` is empty)."""
+
+    body: bytes = b""
+    form: Sequence[tuple[str, str]] = ()
+    files: Sequence[FileFacts] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who sends it. The first of these that is set decides whose order it is."""
+
+    scope: str | None = None  #: what the SCOPE hook says
+    user: str | None = None  #: of an authenticated user; unique over all user models
+    authorization: str | None = field(default=None, repr=False)  #: the header; only hashed
+    session: str | None = field(default=None, repr=False)  #: key of a session the server knows
+    tenant: str = ""  #: added to any of them
+
+
+def _nobody() -> Identity:
+    return Identity()
+
+
+@dataclass(frozen=True)
+class RequestFacts:
+    """One request. What is costly to find out is a callable, asked at most once and if needed."""
+
+    method: str
+    path: str  #: as PATHS match it; shown to operators
+    route: str  #: the URL pattern, not the path
+    header: Callable[[str], str | None]
+    read_payload: Callable[[], Payload] = Payload
+    read_identity: Callable[[], Identity] = _nobody
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    query: Sequence[tuple[str, str]] = ()
+    media_type: str = ""  #: lower case, without parameters
+    content_length: int | None = None
+
+    @cached_property
+    def _payload(self) -> Payload:
+        return self.read_payload()
+
+    def payload(self) -> Payload:
+        return self._payload
+
+
+class ResponseFacts(NamedTuple):
+    """A rendered response; ``body`` is None when it streams."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order of one client: ``key`` says which, ``fingerprint`` what it asks for."""
+
+    order_id: str
+    key: str
+    fingerprint: str
+    request: str  #: method and path, for people
+
+    @property
+    def lock_name(self) -> str:
+        return f"order:{self.key}"
+
+    @property
+    def tag(self) -> str:
+        """Tells two payloads of one order apart in the owner's label, and nothing to others."""
+        return hashlib.sha256(f"{self.key}{self.fingerprint}".encode()).hexdigest()[:12]
+
+    @property
+    def label(self) -> str:
+        """At most 200 characters, the tag last: see ``engine``."""
+        return f"{self.request[:100]} order {self.order_id[:60]} #{self.tag}"
+
+
+def too_large(facts: RequestFacts, limit: int) -> bool:
+    """Whether the request exceeds ``limit`` bytes, as it says or as it turns out to be."""
+    if facts.content_length is not None and facts.content_length > limit:
+        return True
+    payload = facts.payload()
+    files = sum(each.size for each in payload.files)
+    return len(payload.body) + files + sum(len(v) for _, v in payload.form) > limit
+
+
+def key_of(facts: RequestFacts, identity: Identity, order_id: str) -> str | None:
+    """SHA-256 of whose order it is, its route and its ID; None when it is nobody's."""
+    owner = _owner(identity)
+    if owner is None:
+        return None
+    return _digest(["lockkit-order-1", identity.tenant, *owner, facts.route, order_id])
+
+
+def _owner(identity: Identity) -> tuple[str, str] | None:
+    if identity.scope:
+        return "scope", identity.scope
+    if identity.user:
+        return "user", identity.user
+    if identity.authorization:
+        return "authorization", identity.authorization  # hashed with the rest
+    if identity.session:
+        return "session", identity.session
+    return None
+
+
+def fingerprint_of(facts: RequestFacts) -> str:
+    """What must be equal in a retry: method, route and its values, query, type and content."""
+    payload = facts.payload()
+    form = [pair for pair in payload.form if pair[0] not in VOLATILE_FIELDS]
+    files = [(f.field, f.name, str(f.size), f.sha256) for f in sorted(payload.files)]
+    parts: list[str | bytes] = [facts.method, facts.route, facts.media_type]
+    parts += _group((name, str(value)) for name, value in sorted(facts.kwargs.items()))
+    parts += _group(sorted(facts.query, key=_name))
+    parts += _group(sorted(form, key=_name))
+    parts += _group(files)
+    parts.append(payload.body)
+    return f"{FINGERPRINT_VERSION}:{_digest(parts)}"
+
+
+def _name(pair: Sequence[str]) -> str:
+    """What to sort by: the fields may come in any order, the values of one field may not."""
+    return pair[0]
+
+
+def _group(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows of equal length, led by their number: no row can pass for one of the next group."""
+    flat = [list(row) for row in rows]
+    return [str(len(flat)), *(text for row in flat for text in row)]
+
+
+def _digest(parts: Iterable[str | bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        digest.update(len(raw).to_bytes(8, "big") + raw)
+    return digest.hexdigest()

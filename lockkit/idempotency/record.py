@@ -1,0 +1,117 @@
+"""What is kept of an order: plain columns, with the version of their meaning.
+
+No pickle. A record of an unknown, newer version is never guessed at: see ``replies.judge``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lockkit.idempotency.facts import ResponseFacts
+
+__all__ = [
+    "VERSION",
+    "Record",
+    "Snapshot",
+    "State",
+    "dump_headers",
+    "load_headers",
+    "snapshot_of",
+    "storable",
+]
+
+VERSION = 1
+
+KEPT_HEADERS = ("Content-Type", "Content-Language", "Location", "ETag", "Link")
+"""All others are made anew for each reply, or belong to one client alone (Set-Cookie)."""
+
+NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
+"""Refusals that another try may overcome."""
+
+
+class State(StrEnum):
+    """How far an order is."""
+
+    RUNNING = "running"
+    DONE = "done"
+    TOMBSTONE = "tombstone"  #: done; the response is not kept
+
+
+class Snapshot(NamedTuple):
+    """A response, to be given again byte for byte."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def header(self, name: str) -> str | None:
+        return dict(self.headers).get(name)
+
+
+NOTHING_YET = Snapshot(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One order in the store. Times are seconds since the epoch, by this host's clock."""
+
+    key: str
+    order_id: str
+    request: str
+    fingerprint: str
+    created: float
+    expires: float
+    state: State | str = State.RUNNING  #: a string that is none: written by a newer release
+    snapshot: Snapshot = NOTHING_YET
+    version: int = VERSION
+
+
+def storable(status: int) -> bool:
+    """Whether a response ends the order. 5xx and passing refusals do not: they are rolled back."""
+    return HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in NOT_STORED
+
+
+def snapshot_of(response: ResponseFacts, max_body: int) -> tuple[State, Snapshot]:
+    """What is kept of a storable response: all of it, or a tombstone with its Location.
+
+    An encoded body is a tombstone too: its Content-Encoding is not kept, and the client of the
+    next try may not accept it.
+    """
+    headers = _kept(response.headers)
+    body = response.body
+    if body is not None and len(body) <= max_body and not _encoded(response.headers):
+        return State.DONE, Snapshot(response.status, headers, body)
+    location = tuple(pair for pair in headers if pair[0] == "Location")
+    return State.TOMBSTONE, Snapshot(response.status, location)
+
+
+def dump_headers(headers: Iterable[tuple[str, str]]) -> str:
+    return json.dumps([list(pair) for pair in headers], ensure_ascii=True)
+
+
+def load_headers(text: str) -> tuple[tuple[str, str], ...]:
+    """Raises ValueError on anything but a list of pairs of strings; drops what is not kept."""
+    document = json.loads(text)
+    if not isinstance(document, list):
+        raise ValueError("headers are not a list")  # noqa: TRY004  the data is wrong, no caller
+    pairs = [(str(name), str(value)) for name, value in document]
+    return _kept(pairs)
+
+
+def _kept(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    proper = {name.lower(): name for name in KEPT_HEADERS}
+    return tuple((proper[name.lower()], value) for name, value in headers if name.lower() in proper)
+
+
+def _encoded(headers: Iterable[tuple[str, str]]) -> bool:
+    return any(
+        name.lower() == "content-encoding" and value.strip().lower() not in ("", "identity")
+        for name, value in headers
+    )

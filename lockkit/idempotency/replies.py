@@ -1,0 +1,231 @@
+"""What a client is told without its view being called, and when.
+
+Statuses are those of PEERS' reference, draft-ietf-httpapi-idempotency-key-header-07; bodies are
+problem details (RFC 9457) and name no other client's data.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from lockkit.idempotency.facts import FINGERPRINT_VERSION, Order
+from lockkit.idempotency.record import VERSION, Record, Snapshot, State
+
+__all__ = [
+    "PROBLEM_TYPE",
+    "REPLAYED_HEADER",
+    "Reject",
+    "Replay",
+    "crowded",
+    "different",
+    "judge",
+    "lease_lost",
+    "malformed",
+    "missing",
+    "nobody",
+    "not_allowed",
+    "running",
+    "store_down",
+    "too_big",
+]
+
+REPLAYED_HEADER = ("Idempotent-Replayed", "true")
+PROBLEM_TYPE = "application/problem+json"
+
+
+class Replay(NamedTuple):
+    """Give the stored response again, with REPLAYED_HEADER."""
+
+    snapshot: Snapshot
+
+
+class Reject(NamedTuple):
+    """Refuse. ``code`` is for programs and stable; ``detail`` is for people."""
+
+    status: int
+    code: str
+    title: str
+    detail: str
+    retry_after: int | None = None  #: whole seconds
+    location: str | None = None  #: of what the order made
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        pairs = [("Content-Type", PROBLEM_TYPE), ("Cache-Control", "no-store")]
+        if self.retry_after is not None:
+            pairs.append(("Retry-After", str(self.retry_after)))
+        if self.location is not None:
+            pairs.append(("Location", self.location))
+        return tuple(pairs)
+
+    def problem(self) -> bytes:
+        """The body: RFC 9457, and ``code``."""
+        return json.dumps(
+            {"title": self.title, "status": self.status, "detail": self.detail, "code": self.code}
+        ).encode()
+
+
+def judge(order: Order, record: Record | None, now: float) -> Replay | Reject | None:
+    """What a record says about a request with its key; None: there is none that counts.
+
+    ``now``: seconds since the epoch. A record that this release cannot read is never overwritten
+    or run over, even if it looks expired.
+    """
+    if record is None:
+        return None
+    if record.version > VERSION or not record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"):
+        return _unreadable()
+    if record.expires <= now:
+        return None
+    if record.fingerprint != order.fingerprint:
+        return different()
+    return _known(record)
+
+
+def _known(record: Record) -> Replay | Reject:
+    if record.state == State.DONE:
+        return Replay(record.snapshot)
+    if record.state == State.TOMBSTONE:
+        return _not_replayable(record.snapshot.header("Location"))
+    if record.state == State.RUNNING:
+        return _interrupted()
+    return _unreadable()
+
+
+def malformed(detail: str) -> Reject:
+    return Reject(400, "order-id-malformed", "Malformed order ID", _sentence(detail))
+
+
+def missing(sources: str) -> Reject:
+    return Reject(
+        400,
+        "order-id-missing",
+        "Order ID missing",
+        f"This request needs an order ID ({sources}), so that it can be repeated safely.",
+    )
+
+
+def nobody() -> Reject:
+    return Reject(
+        400,
+        "order-without-owner",
+        "Nobody to own the order ID",
+        "An order ID belongs to a user, an Authorization header or a session; "
+        "this request has none of them.",
+    )
+
+
+def too_big(limit: int) -> Reject:
+    return Reject(
+        413,
+        "order-too-large",
+        "Request too large",
+        f"A request with an order ID may have at most {limit} bytes.",
+    )
+
+
+def different() -> Reject:
+    return Reject(
+        422,
+        "order-id-reused",
+        "Order ID used for another request",
+        "This order ID came with another request before. Use a new one for a new order.",
+    )
+
+
+def running(retry_after: int) -> Reject:
+    return Reject(
+        409,
+        "order-running",
+        "Order is being processed",
+        "A request with this order ID is still running. Repeat it later.",
+        retry_after,
+    )
+
+
+def crowded(retry_after: int) -> Reject:
+    return Reject(
+        503,
+        "order-waiting-room-full",
+        "Too many requests wait",
+        "Too many requests wait for orders that are being processed.",
+        retry_after,
+    )
+
+
+def store_down(retry_after: int = 5) -> Reject:
+    return Reject(
+        503,
+        "order-store-unavailable",
+        "Orders cannot be accepted now",
+        "The order was not processed, because it could not be protected against being "
+        "processed twice. Repeat it with the same order ID.",
+        retry_after,
+    )
+
+
+def outcome_unknown(retry_after: int = 5) -> Reject:
+    return Reject(
+        503,
+        "order-outcome-unknown",
+        "Outcome unknown",
+        "The order may or may not have been saved. Repeat it with the same order ID: "
+        "it will not be processed twice.",
+        retry_after,
+    )
+
+
+def lease_lost(retry_after: int = 1) -> Reject:
+    return Reject(
+        503,
+        "order-lease-lost",
+        "Order not saved",
+        "Processing took too long and nothing was saved. Repeat it with the same order ID.",
+        retry_after,
+    )
+
+
+def not_allowed() -> Reject:
+    return Reject(
+        403,
+        "order-replay-refused",
+        "Not allowed",
+        "You may not see the response to this order any more.",
+    )
+
+
+def not_replayable(location: str | None = None) -> Reject:
+    return _not_replayable(location)
+
+
+def _not_replayable(location: str | None) -> Reject:
+    return Reject(
+        409,
+        "order-completed",
+        "Order completed, response not kept",
+        "This order was processed before; its response cannot be repeated.",
+        location=location,
+    )
+
+
+def _interrupted() -> Reject:
+    return Reject(
+        409,
+        "order-interrupted",
+        "Order was interrupted",
+        "This order was begun and its end is not known. It is not run again by itself.",
+    )
+
+
+def _unreadable() -> Reject:
+    return Reject(
+        503,
+        "order-record-unreadable",
+        "Orders cannot be accepted now",
+        "This order is known to a newer release of the service. Repeat it later.",
+        60,
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."

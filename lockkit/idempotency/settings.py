@@ -1,0 +1,174 @@
+"""``LOCKKIT_ORDERS``: validated before the first request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.config import DEFAULT_ALIAS, check_count, check_timeout, check_ttl, unknown_key
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency.orderid import IdSource
+
+__all__ = ["SOURCE", "OrderSettings", "read_order_settings"]
+
+SOURCE = "LOCKKIT_ORDERS"
+
+UNSAFE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSettings:
+    """Which requests are orders, and what is kept of them. Seconds and bytes."""
+
+    order_id: tuple[IdSource, ...] = (
+        IdSource("header", ("Idempotency-Key",)),
+        IdSource("header", ("X-Order-ID",)),
+    )
+    paths: tuple[re.Pattern[str], ...] | None = None  #: None: every path
+    methods: frozenset[str] = frozenset({"POST", "PATCH"})
+    required: bool = False  #: without an order ID: 400
+    scope: str | None = None  #: dotted path of callable(request) -> str | None: whose order it is
+    tenant: str | None = None  #: dotted path of callable(request) -> str | None
+    authorize_replay: str | None = None  #: dotted path of callable(request) -> bool
+    ttl: float = 86400.0  #: a record lives this long
+    max_request: int = 1024 * 1024
+    max_response: int = 256 * 1024
+    wait: float = 2.0  #: a duplicate waits this long for the one that is running
+    max_waiters: int = 16  #: duplicates that wait at one time, per process
+    using: str | None = None  #: database of the records; None: as the routers say
+    alias: str = DEFAULT_ALIAS  #: lock alias
+
+    def covers(self, method: str, path: str) -> bool:
+        """Whether a request is one that may be an order. ``path`` begins with a slash."""
+        if method not in self.methods:
+            return False
+        return self.paths is None or any(pattern.search(path) for pattern in self.paths)
+
+
+def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
+    """Validate a settings mapping. Errors name the key and the remedy."""
+    if mapping is None:
+        return OrderSettings()
+    if not isinstance(mapping, Mapping):
+        raise ConfigurationError(f"{SOURCE} must be a mapping, not {type(mapping).__name__}")
+    for key in mapping:
+        if key not in _CHECKS:
+            raise unknown_key(SOURCE, key, _CHECKS)
+    values = {k.lower(): _CHECKS[k](f"{SOURCE}[{k!r}]", v) for k, v in mapping.items()}
+    settings = OrderSettings(**values)
+    _check_reach(settings)
+    return settings
+
+
+def _check_reach(settings: OrderSettings) -> None:
+    """What reads bodies or refuses requests must be told where."""
+    if settings.paths is not None:
+        return
+    if settings.required:
+        raise ConfigurationError(
+            f"{SOURCE}['REQUIRED'] would refuse every request without an order ID; "
+            f"say where with PATHS, such as [r'^/orders/']"
+        )
+    for source in settings.order_id:
+        if source.kind != "header":
+            raise ConfigurationError(
+                f"{SOURCE}['ORDER_ID'] has {str(source)!r}, which any request could bring by "
+                f"chance; say where it counts with PATHS, such as [r'^/orders/']"
+            )
+
+
+def _sources(key: str, value: object) -> tuple[IdSource, ...]:
+    return tuple(IdSource.parse(text, where=key) for text in _strings(key, value))
+
+
+def _paths(key: str, value: object) -> tuple[re.Pattern[str], ...] | None:
+    if value is None:
+        return None
+    return tuple(_pattern(key, text) for text in _strings(key, value))
+
+
+def _pattern(key: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigurationError(f"{key} has {text!r}, which is no regex: {error}") from None
+
+
+def _methods(key: str, value: object) -> frozenset[str]:
+    methods = frozenset(_strings(key, value))
+    for method in methods - set(UNSAFE_METHODS):
+        raise _wrong(key, method, f"of {', '.join(UNSAFE_METHODS)}")
+    return methods
+
+
+def _strings(key: str, value: object) -> list[str]:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
+        return list(value)
+    raise _wrong(key, value, "a list of strings that is not empty")
+
+
+def _flag(key: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _wrong(key, value, "True or False")
+
+
+def _dotted(key: str, value: object) -> str | None:
+    if value is None or (isinstance(value, str) and "." in value):
+        return value
+    raise _wrong(key, value, "the dotted path of a callable, or None")
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise _wrong(key, value, "a name")
+
+
+def _text_or_none(key: str, value: object) -> str | None:
+    return None if value is None else _text(key, value)
+
+
+def _bytes(key: str, value: object) -> int:
+    count = check_count(key, value)
+    if count is None:
+        raise _wrong(key, value, "a number of bytes")
+    return count
+
+
+def _waiters(key: str, value: object) -> int:
+    count = check_count(key, value)
+    if count is None:
+        raise _wrong(key, value, "a number of requests: each one waiting holds a thread")
+    return count
+
+
+def _wait(key: str, value: object) -> float:
+    seconds = check_timeout(key, value)
+    if seconds is None:
+        raise _wrong(key, value, "seconds: a request cannot wait for ever")
+    return seconds
+
+
+def _wrong(key: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
+
+
+_CHECKS: dict[str, Callable[[str, object], Any]] = {
+    "ORDER_ID": _sources,
+    "PATHS": _paths,
+    "METHODS": _methods,
+    "REQUIRED": _flag,
+    "SCOPE": _dotted,
+    "TENANT": _dotted,
+    "AUTHORIZE_REPLAY": _dotted,
+    "TTL": check_ttl,
+    "MAX_REQUEST": _bytes,
+    "MAX_RESPONSE": _bytes,
+    "WAIT": _wait,
+    "MAX_WAITERS": _waiters,
+    "USING": _text_or_none,
+    "ALIAS": _text,
+}
