@@ -1,0 +1,89 @@
+"""One connection through the fault proxy, and the faults that can happen to it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import socket
+import struct
+import threading
+
+__all__ = ["Fault", "Link", "connect", "reset"]
+
+NO_ADDRESS = struct.pack("H14x", socket.AF_UNSPEC)
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: close() sends RST
+
+
+class Fault:
+    """One fault that was ordered, for the next ``left`` requests which contain ``matching``."""
+
+    def __init__(self, matching: bytes, left: int) -> None:
+        self.matching = matching
+        self.left = left
+        self.happened = threading.Event()
+        """Set when the store has answered the last of them: it has applied them all."""
+        self.arrived = threading.Event()
+        """Set when the first of the requests has reached the proxy."""
+        self._released = threading.Event()
+
+    def release(self) -> None:
+        """Let held requests go on to the store."""
+        self._released.set()
+
+    def wait_for_release(self) -> None:
+        self._released.wait()
+
+    def answered(self) -> None:
+        self.arrived.set()
+        if self.left <= 0:
+            self.happened.set()
+
+
+class Link:
+    """One client's connection and ours to the store for it."""
+
+    def __init__(self, client: socket.socket, store: socket.socket) -> None:
+        self.client = client
+        self.store = store
+        self.threads: tuple[threading.Thread, ...] = ()
+        self.drop: Fault | None = None
+        self.delayed: Fault | None = None
+        self.swallowed = False
+        self.ended = 0
+
+    def answered(self) -> bool:
+        """The store has replied: tell those who wait for that. True: drop the reply."""
+        if self.drop is not None:
+            self.cut()
+        for fault in (self.delayed, self.drop):
+            if fault is not None:
+                fault.answered()
+        self.delayed = None
+        return self.drop is not None
+
+    def cut(self) -> None:
+        """Reset the client, close the store's side; both threads then end and close the rest."""
+        reset(self.client)
+        with contextlib.suppress(OSError):
+            self.store.shutdown(socket.SHUT_RDWR)
+
+
+def connect(host: str, port: int | None) -> socket.socket:
+    if port is not None:
+        connection = socket.create_connection((host, port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(host)
+    return connection
+
+
+def reset(connection: socket.socket) -> None:
+    """Send RST now, and wake the threads that are blocked in this socket.
+
+    connect() to no address is the one way to do both: close() waits for those threads, shutdown()
+    says goodbye politely, and Python's own connect() cannot say "no address".
+    """
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    ctypes.CDLL(None).connect(connection.fileno(), NO_ADDRESS, len(NO_ADDRESS))

@@ -1,0 +1,25 @@
+"""Real servers on private ports of 127.0.0.1, with their data in a temporary directory.
+
+>>> with RedisServer() as server:                                            # doctest: +SKIP
+...     locks = lockkit.connect(server.url)
+
+A server that is not installed raises MissingServer, which names the line that installs it. They end
+with the process that started them, also when that process is killed. Linux only.
+"""
+
+from __future__ import annotations
+
+from lockkit.testing.servers.base import MissingServer, Server, ServerFailed
+from lockkit.testing.servers.mariadb import MariaDBServer
+from lockkit.testing.servers.postgres import PostgresServer
+from lockkit.testing.servers.redis import RedisServer, ValkeyServer
+
+__all__ = [
+    "MariaDBServer",
+    "MissingServer",
+    "PostgresServer",
+    "RedisServer",
+    "Server",
+    "ServerFailed",
+    "ValkeyServer",
+]

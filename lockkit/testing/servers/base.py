@@ -1,0 +1,266 @@
+"""What all servers have in common: one process, its port, its directory, its log."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Self
+
+__all__ = ["MissingServer", "Server", "ServerFailed", "as_user", "free_port"]
+
+HOST = "127.0.0.1"
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+# Below the ports from which the kernel serves outgoing connections: none of these can take the
+# port while its server restarts.
+PORTS = range(15_000, 32_000)
+
+# Waits on a pipe. "done": the server was stopped in order. End of file: whoever started it is gone.
+REAPER = """
+read -r _ && exit 0
+kill -s "$1" "$2"
+for _ in 1 2 3 4 5 6 7 8 9 10; do kill -s 0 "$2" || break; sleep 0.1; done
+rm -rf -- "$3"
+"""
+
+
+class MissingServer(RuntimeError):
+    """The server is not installed. Carries the command that installs it as ``remedy``."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} is not installed; install it with: {remedy}")
+        self.what = what
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type[MissingServer], tuple[str, str]]:
+        return type(self), (self.what, self.remedy)
+
+
+class ServerFailed(RuntimeError):
+    """The server did not start or did not do what it was told. Carries the end of its log."""
+
+
+class Server(ABC):
+    """One server process. start() and stop() or ``with``; usable again after stop().
+
+    The port, and what is on disk, stay the same over restart() and kill() + start().
+    """
+
+    ready: ClassVar[str]
+    """What the server logs once it accepts connections."""
+
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    abort_signal: ClassVar[signal.Signals] = signal.SIGKILL
+    """What ends it without delay and leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="lockkit-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._log = _Log(self.ready)
+        self._prepared = False
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where clients connect."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Write what must be on disk before the first start."""
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """The program to run, in the foreground, logging to its standard output."""
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def log(self) -> str:
+        """The end of what the server has logged since it was last started."""
+        return self._log.text()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Start and wait until it accepts connections. Raises ServerFailed, MissingServer."""
+        if self._process is not None:
+            raise ServerFailed(f"{type(self).__name__} is running already")
+        if not self._prepared:
+            self.prepare()
+            self._prepared = True
+        self._spawn()
+        if not self._log.wait_until_ready(START_SECONDS):
+            log = self.log
+            self.kill()
+            raise ServerFailed(f"{type(self).__name__} did not start:\n{log}")
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order and wait for the end. Does nothing when it is not running."""
+        if self._process is None:
+            return
+        self.resume()
+        self._process.send_signal(self.stop_signal)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._reap()
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Stop (or kill) and start on the same port with the same data."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop and delete the data."""
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._prepared = False
+
+    def _spawn(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        self._log = _Log(self.ready)
+        self._process = subprocess.Popen(
+            self.command(),
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in a terminal is for the tests, which then stop us
+        )
+        self._log.follow(self._process)
+        self._reaper = subprocess.Popen(
+            ["/bin/sh", "-c", REAPER, "reaper", self.abort_signal.name.removeprefix("SIG"),
+             str(self._process.pid), str(self.directory)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _reap(self) -> None:
+        process, self._process = self._running(), None
+        process.wait()
+        self._log.join()
+        if process.stdout is not None:
+            process.stdout.close()
+        if self._reaper is not None:
+            self._reaper.communicate(b"done\n")
+            self._reaper = None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerFailed(f"{type(self).__name__} is not running")
+        return self._process
+
+
+class _Log:
+    """Reads a server's output in a thread, so that it can never block on a full pipe."""
+
+    def __init__(self, ready: str) -> None:
+        self._ready = ready.encode()
+        self._lines: deque[bytes] = deque(maxlen=200)
+        self._settled = threading.Event()  # ready, or ended
+        self._is_ready = False
+        self._thread: threading.Thread | None = None
+
+    def follow(self, process: subprocess.Popen[bytes]) -> None:
+        self._thread = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._thread.start()
+
+    def wait_until_ready(self, seconds: float) -> bool:
+        self._settled.wait(seconds)
+        return self._is_ready
+
+    def text(self) -> str:
+        return b"".join(list(self._lines)).decode(errors="replace")
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._lines.append(line)
+            if self._ready in line:
+                self._is_ready = True
+                self._settled.set()
+        self._settled.set()
+
+
+def free_port() -> int:
+    """A TCP port on which nothing listens, and which no outgoing connection is given."""
+    for port in random.SystemRandom().sample(PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise ServerFailed("no free port")
+
+
+def as_user(name: str, directory: Path) -> list[str]:
+    """The command prefix for servers that refuse to run as root; gives them the directory."""
+    if os.geteuid() != 0:
+        return []
+    entry = pwd.getpwnam(name)
+    os.chown(directory, entry.pw_uid, entry.pw_gid)
+    return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
+
+
+def run(command: Sequence[str], directory: Path) -> str:
+    """Run a program to its end and return what it printed. Raises ServerFailed."""
+    done = subprocess.run(
+        command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False,
+    )
+    if done.returncode:
+        raise ServerFailed(f"{command[0]} failed with status {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def find_program(name: str, *directories: str) -> str | None:
+    """The path of a server's program, which may be outside of a user's PATH."""
+    path = os.pathsep.join([*directories, os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    return shutil.which(name, path=path)

@@ -1,0 +1,146 @@
+"""Real servers for the tests: each is started once per run, when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import (
+    MariaDBServer,
+    MissingServer,
+    PostgresServer,
+    RedisServer,
+    Server,
+    ValkeyServer,
+)
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+MARKER = "LOCKKIT_TEST_RUN"
+GRACE_SECONDS = 5.0
+RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
+
+SomeServer = TypeVar("SomeServer", bound=Server)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Fails the run when a process that a test started is still there at its end."""
+    os.environ[MARKER] = run = secrets.token_hex(8)
+    yield
+    left = [*_descendants_marked(run)]
+    assert not left, "processes left running:\n" + "\n".join(left)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    yield from _running(RedisServer)
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[ValkeyServer]:
+    yield from _running(ValkeyServer)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    yield from _running(PostgresServer)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    yield from _running(MariaDBServer)
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of a Redis without data."""
+    redis_server.flush()
+    return redis_server.url
+
+
+@pytest.fixture
+def valkey_url(valkey_server: ValkeyServer) -> str:
+    valkey_server.flush()
+    return valkey_server.url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
+    url = mariadb_server.create_database()
+    yield url
+    mariadb_server.drop_database(url)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[[Server], FaultProxy]]:
+    """``proxy(redis_server)``: a started FaultProxy in front of a server."""
+    with ExitStack() as stack:
+        yield lambda server: stack.enter_context(FaultProxy("127.0.0.1", server.port))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    with _skipping_if_missing():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    with _skipping_if_missing():
+        return (yield)
+
+
+@contextmanager
+def _skipping_if_missing() -> Iterator[None]:
+    """A server that is not installed fails CI; elsewhere it skips and says how to install it."""
+    try:
+        yield
+    except MissingServer as missing:
+        if IN_CI:
+            raise
+        pytest.skip(str(missing))
+
+
+def _running(kind: type[SomeServer]) -> Iterator[SomeServer]:
+    with kind() as server:
+        yield server
+
+
+def _descendants_marked(run: str) -> Iterator[str]:
+    """What still runs with our mark in its environment, after a moment to end by itself."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            program = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue  # it is not ours, or has just ended
+        marked = f"{MARKER}={run}".encode() in environment.split(b"\0")
+        if marked and RESOURCE_TRACKER not in program and not _ends(int(process.name)):
+            yield f"{process.name} {program}"
+
+
+def _ends(pid: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], GRACE_SECONDS)[0])
+    finally:
+        os.close(descriptor)
