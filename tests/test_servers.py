@@ -42,7 +42,9 @@ def client_of(url: str) -> redis.Redis:
 
 
 @pytest.fixture
-def through(redis_server: RedisServer, proxy: MakeProxy) -> Iterator[tuple[FaultProxy, redis.Redis]]:
+def through(
+    redis_server: RedisServer, proxy: MakeProxy
+) -> Iterator[tuple[FaultProxy, redis.Redis]]:
     redis_server.flush()
     faulty = proxy(redis_server)
     with client_of(f"redis://127.0.0.1:{faulty.port}") as client:

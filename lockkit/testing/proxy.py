@@ -157,9 +157,7 @@ class FaultProxy:
         link = Link(client, store)
         with self._lock:  # stop() sees the link with its threads, or sets _stopped before this
             self._links.add(link)
-            link.threads = (
-                _thread(self._carry_requests, link), _thread(self._carry_replies, link)
-            )
+            link.threads = (_thread(self._carry_requests, link), _thread(self._carry_replies, link))
             if self._stopped.is_set():
                 link.cut()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import random
+import secrets
 import shutil
 import signal
 import socket
@@ -66,7 +67,7 @@ class Server(ABC):
 
     def __init__(self) -> None:
         self.port = free_port()
-        self.directory = Path(tempfile.mkdtemp(prefix="lockkit-"))
+        self.directory = Path(tempfile.gettempdir(), f"lockkit-{secrets.token_hex(6)}")
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
         self._log = _Log(self.ready)
@@ -109,8 +110,7 @@ class Server(ABC):
         if self._process is not None:
             raise ServerFailed(f"{type(self).__name__} is running already")
         if not self._prepared:
-            self.prepare()
-            self._prepared = True
+            self._prepare()
         self._spawn()
         if not self._log.wait_until_ready(START_SECONDS):
             log = self.log
@@ -157,8 +157,16 @@ class Server(ABC):
         shutil.rmtree(self.directory, ignore_errors=True)
         self._prepared = False
 
+    def _prepare(self) -> None:
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.prepare()
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+        self._prepared = True
+
     def _spawn(self) -> None:
-        self.directory.mkdir(exist_ok=True)
         self._log = _Log(self.ready)
         self._process = subprocess.Popen(
             self.command(),
@@ -170,8 +178,15 @@ class Server(ABC):
         )
         self._log.follow(self._process)
         self._reaper = subprocess.Popen(
-            ["/bin/sh", "-c", REAPER, "reaper", self.abort_signal.name.removeprefix("SIG"),
-             str(self._process.pid), str(self.directory)],
+            [
+                "/bin/sh",
+                "-c",
+                REAPER,
+                "reaper",
+                self.abort_signal.name.removeprefix("SIG"),
+                str(self._process.pid),
+                str(self.directory),
+            ],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -252,8 +267,13 @@ def as_user(name: str, directory: Path) -> list[str]:
 def run(command: Sequence[str], directory: Path) -> str:
     """Run a program to its end and return what it printed. Raises ServerFailed."""
     done = subprocess.run(
-        command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False,
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise ServerFailed(f"{command[0]} failed with status {done.returncode}:\n{done.stdout}")

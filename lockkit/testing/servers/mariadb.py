@@ -12,8 +12,14 @@ from lockkit.testing.servers.base import HOST, MissingServer, Server, as_user, f
 __all__ = ["MariaDBServer"]
 
 SYSTEM_USER = "mysql"
-FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--skip-log-bin",
-        "--innodb-log-file-size=16M", "--performance-schema=off", "--skip-name-resolve")
+FAST = (
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-buffer-pool-size=32M",
+    "--skip-log-bin",
+    "--innodb-log-file-size=16M",
+    "--performance-schema=off",
+    "--skip-name-resolve",
+)
 
 
 class MariaDBServer(Server):
@@ -50,23 +56,42 @@ class MariaDBServer(Server):
 
     def execute(self, sql: str) -> str:
         """Run SQL with the mariadb client and return its bare output."""
-        command = [_program("mariadb"), "--no-defaults", f"--socket={self.socket_path}",
-                   "--user=root", "--batch", "--skip-column-names", f"--execute={sql}"]
+        command = [
+            _program("mariadb"),
+            "--no-defaults",
+            f"--socket={self.socket_path}",
+            "--user=root",
+            "--batch",
+            "--skip-column-names",
+            f"--execute={sql}",
+        ]
         return run(command, self.directory).strip()
 
     def prepare(self) -> None:
-        install = [_program("mariadb-install-db"), "--no-defaults", "--skip-test-db",
-                   "--auth-root-authentication-method=normal", f"--datadir={self._data}"]
+        install = [
+            _program("mariadb-install-db"),
+            "--no-defaults",
+            "--skip-test-db",
+            "--auth-root-authentication-method=normal",
+            f"--datadir={self._data}",
+        ]
         run([*as_user(SYSTEM_USER, self.directory), *install], self.directory)
         start = self.directory / "start.sql"
         start.write_text("CREATE DATABASE IF NOT EXISTS lockkit;\n", encoding="utf-8")
 
     def command(self) -> Sequence[str]:
         return [
-            *as_user(SYSTEM_USER, self.directory), _program("mariadbd"), "--no-defaults",
-            f"--datadir={self._data}", f"--port={self.port}", f"--bind-address={HOST}",
-            f"--socket={self.socket_path}", f"--pid-file={self.directory / 'mariadb.pid'}",
-            f"--init-file={self.directory / 'start.sql'}", *FAST, *self.options,
+            *as_user(SYSTEM_USER, self.directory),
+            _program("mariadbd"),
+            "--no-defaults",
+            f"--datadir={self._data}",
+            f"--port={self.port}",
+            f"--bind-address={HOST}",
+            f"--socket={self.socket_path}",
+            f"--pid-file={self.directory / 'mariadb.pid'}",
+            f"--init-file={self.directory / 'start.sql'}",
+            *FAST,
+            *self.options,
         ]
 
     @property

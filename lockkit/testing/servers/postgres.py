@@ -23,8 +23,14 @@ __all__ = ["PostgresServer"]
 
 USER = "postgres"
 # Nobody's data: durability is not what the tests test, and it would cost most of their time.
-FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=32MB",
-        "autovacuum=off", "max_connections=200")
+FAST = (
+    "fsync=off",
+    "full_page_writes=off",
+    "synchronous_commit=off",
+    "shared_buffers=32MB",
+    "autovacuum=off",
+    "max_connections=200",
+)
 
 
 class PostgresServer(Server):
@@ -65,8 +71,10 @@ class PostgresServer(Server):
 
     def backends(self) -> list[int]:
         """The process IDs that serve clients."""
-        sql = ("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
-               "AND pid <> pg_backend_pid()")
+        sql = (
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            "AND pid <> pg_backend_pid()"
+        )
         return [int(pid) for pid in self.execute(sql).split()]
 
     def kill_backend(self, pid: int) -> None:
@@ -78,17 +86,33 @@ class PostgresServer(Server):
     def prepare(self) -> None:
         data = str(self.directory / "data")
         run(
-            [*as_user(USER, self.directory), _program("initdb"), "--no-sync", "--auth=trust",
-             f"--username={USER}", "--encoding=UTF8", "--locale=C", f"--pgdata={data}"],
+            [
+                *as_user(USER, self.directory),
+                _program("initdb"),
+                "--no-sync",
+                "--auth=trust",
+                f"--username={USER}",
+                "--encoding=UTF8",
+                "--locale=C",
+                f"--pgdata={data}",
+            ],
             self.directory,
         )
 
     def command(self) -> Sequence[str]:
-        settings = [*FAST, f"listen_addresses={HOST}", f"unix_socket_directories={self.directory}",
-                    *self.options]
+        settings = [
+            *FAST,
+            f"listen_addresses={HOST}",
+            f"unix_socket_directories={self.directory}",
+            *self.options,
+        ]
         return [
-            *as_user(USER, self.directory), _program("postgres"),
-            "-D", str(self.directory / "data"), "-p", str(self.port),
+            *as_user(USER, self.directory),
+            _program("postgres"),
+            "-D",
+            str(self.directory / "data"),
+            "-p",
+            str(self.port),
             *(part for setting in settings for part in ("-c", setting)),
         ]
 

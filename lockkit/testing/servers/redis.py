@@ -87,6 +87,7 @@ class RedisServer(Server):
             client.flushall()
 
     def prepare(self) -> None:
+        self.program()
         if self.tls_port is not None:
             self._make_certificate()
         configuration = self.directory / "redis.conf"
@@ -117,9 +118,13 @@ class RedisServer(Server):
         if self.password:
             lines.append(f"requirepass {self.password}")
         if self.tls_port is not None:
-            lines += [f"tls-port {self.tls_port}", f"tls-cert-file {self.certificate}",
-                      f"tls-key-file {self.directory / 'server.key'}", "tls-auth-clients no",
-                      f"tls-ca-cert-file {self.certificate}"]
+            lines += [
+                f"tls-port {self.tls_port}",
+                f"tls-cert-file {self.certificate}",
+                f"tls-key-file {self.directory / 'server.key'}",
+                "tls-auth-clients no",
+                f"tls-ca-cert-file {self.certificate}",
+            ]
         lines += [f"user {name} reset {rule}" for name, rule in self.users.items()]
         return [*lines, *self.options]
 
@@ -128,10 +133,26 @@ class RedisServer(Server):
         if openssl is None:
             raise MissingServer("openssl", "apt-get install --yes openssl")
         run(
-            [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-             "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-             f"subjectAltName=DNS:localhost,IP:{HOST}", "-keyout", "server.key",
-             "-out", "server.crt"],
+            [
+                openssl,
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+                "-addext",
+                f"subjectAltName=DNS:localhost,IP:{HOST}",
+                "-keyout",
+                "server.key",
+                "-out",
+                "server.crt",
+            ],
             self.directory,
         )
 

@@ -1,0 +1,79 @@
+# make demo         two servers, one shop: oversold without a lock, right with lockkit
+# make serve        the same shop, left running, with a page to click on
+# make test         everything CI does: lint, types, tests of the installed wheel on real servers
+# make check        lint and types only
+# make bench        the numbers in the README
+# make matrix       the tests on Python 3.11 + Django 5.2, 3.12 and 3.13 + the newest Django
+# make constraints  move constraints.txt to the newest releases
+#
+# Variables: VENV, PYTHON (the interpreter of a new VENV), PYTEST_ARGS ("-k redis", "-n 2").
+
+VENV ?= .venv
+PYTEST_ARGS ?=
+CONSTRAINTS ?= --constraint constraints.txt
+
+BIN := $(VENV)/bin
+WHEELS := $(VENV)/wheel
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The tests find the installed package or nothing: not the checkout, not a package of the user's.
+ISOLATED := env -u PYTHONPATH PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
+
+.PHONY: demo serve test check bench matrix constraints clean environment servers tests wheel
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+demo: wheel $(VENV)/.demo
+	$(BIN)/python example_project/manage.py demo
+
+serve: wheel $(VENV)/.demo
+	$(BIN)/python example_project/manage.py serve
+
+test: wheel $(VENV)/.dev servers
+	$(MAKE) --no-print-directory check tests
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Alone it tests the wheel that was installed last.
+tests: $(VENV)/.dev
+	$(ISOLATED) $(BIN)/pytest $(PYTEST_ARGS)
+
+bench: wheel $(VENV)/.dev
+	tools/servers redis
+	$(BIN)/python -m benchmarks
+
+matrix:
+	tools/matrix
+
+constraints:
+	tools/matrix --pin
+
+servers:
+	tools/servers redis openssl postgresql mariadb
+
+clean:
+	rm -rf .venv .venv-* build dist
+
+# Always built: it takes seconds, and make does not see that a file was deleted.
+wheel: $(VENV)/.build
+	rm -rf $(WHEELS)
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
+	$(PIP) install --no-deps --force-reinstall $(WHEELS)/lockkit-*.whl
+
+# Installed again only when what they were installed from has changed.
+$(VENV)/.build: pyproject.toml constraints.txt tools/find-python
+	test -x $(BIN)/python || { python=$${PYTHON:-$$(tools/find-python)} && "$$python" -m venv $(VENV); }
+	$(PIP) install --upgrade $(CONSTRAINTS) pip
+	$(PIP) install $(CONSTRAINTS) --group build
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.build
+	$(PIP) install $(CONSTRAINTS) --group demo
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.build
+	test -d $(WHEELS) || $(MAKE) --no-print-directory wheel
+	$(PIP) install $(CONSTRAINTS) --group dev "$$(echo $(WHEELS)/lockkit-*.whl)[all]"
+	touch $@
