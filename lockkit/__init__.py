@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from lockkit.client import Lease, Lock, LockClient
-from lockkit.config import URL_VARIABLE, load_backend, settings_from_url
+from lockkit.config import URL_VARIABLE, default_url, load_backend, settings_from_url
 from lockkit.errors import (
     AcquireTimeout,
     BackendError,
@@ -69,9 +69,3 @@ def connect(url: str | None = None, **options: Any) -> LockClient:
     """
     settings = settings_from_url(url or os.environ.get(URL_VARIABLE) or default_url(), **options)
     return LockClient(load_backend(settings), settings)
-
-
-def default_url() -> str:
-    """The embedded store: one SQLite file per user, in the state directory."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return f"sqlite:///{os.path.join(state, 'lockkit', 'locks.sqlite3')}"

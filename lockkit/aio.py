@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit import flow, process
 from lockkit.clock import now
-from lockkit.config import URL_VARIABLE, load_async_backend, settings_from_url
+from lockkit.config import (
+    URL_VARIABLE,
+    default_url,
+    load_async_backend,
+    settings_from_url,
+)
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
 from lockkit.lease import BaseClient, BaseLease, BaseLock, log, new_token
 from lockkit.schedule import Schedule
@@ -33,8 +38,6 @@ R = TypeVar("R")
 
 def connect(url: str | None = None, **options: Any) -> AsyncLockClient:
     """The twin of ``lockkit.connect``. Nothing is connected before the first lock."""
-    from lockkit import default_url
-
     settings = settings_from_url(url or os.environ.get(URL_VARIABLE) or default_url(), **options)
     return AsyncLockClient(load_async_backend(settings), settings)
 

@@ -91,6 +91,17 @@ def read_settings(
     return settings
 
 
+def default_url() -> str:
+    """The embedded store: one SQLite file per user, in the state directory."""
+    return f"sqlite:///{os.path.join(state_directory(), 'locks.sqlite3')}"
+
+
+def state_directory() -> str:
+    """Where lockkit keeps what is its own; made when it is needed."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(os.path.realpath(state), "lockkit")
+
+
 def settings_from_url(location: str, **options: Any) -> AliasSettings:
     """The settings of ``lockkit.connect(url, ttl=…, key_prefix=…, options={…})``."""
     known = [key.lower() for key in KEYS if key != "LOCATION"]
@@ -216,7 +227,7 @@ def _options(key: str, value: object) -> dict[str, Any]:
 
 
 def _backend_class(settings: AliasSettings) -> type[Backend]:
-    path = settings.backend or SCHEMES.get(settings.scheme) or _entry_point(settings)
+    path = settings.backend or _built_in(settings.scheme) or _entry_point(settings)
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
         found = getattr(import_module(module), name)
@@ -231,6 +242,11 @@ def _backend_class(settings: AliasSettings) -> type[Backend]:
     if not (isinstance(found, type) and issubclass(found, Backend)):
         raise UnknownBackend(f"{path!r} is not a subclass of lockkit.backends.base.Backend")
     return found
+
+
+def _built_in(scheme: str) -> str | None:
+    """``sqlalchemy+`` goes before any URL of SQLAlchemy's."""
+    return SCHEMES.get("sqlalchemy" if scheme.startswith("sqlalchemy+") else scheme)
 
 
 def _entry_point(settings: AliasSettings) -> str:

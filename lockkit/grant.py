@@ -236,6 +236,7 @@ def _busy(state: State, token: str, now: int) -> Busy:
         ahead=len(state.queue) if index is None else index,
         left=None if holder is None else (holder.until - now) / SECOND,
         holder="" if holder is None else holder.owner,
+        age=None if holder is None else (now - holder.granted) / SECOND,
     )
 
 

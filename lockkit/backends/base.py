@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncBackend", "Backend"]
 
+POLL_LEAST = 0.0005
 POLL_STEP = 0.005
+POLL_LONG = 0.05
 POLL_MOST = 0.25
 
 
@@ -75,12 +77,17 @@ class Backend(ABC):
         ``busy`` is the last answer; a message counts only for its ticket. The ``left`` of a grant
         by message counts from the moment at which the request with that answer was sent.
         """
-        time.sleep(self.pause(seconds, busy.ahead))
+        time.sleep(self.pause(seconds, busy.ahead, busy.age))
         return None
 
-    def pause(self, seconds: float, ahead: int) -> float:
-        """How long a waiter of a store without messages sleeps: the head of the queue shortest."""
-        return min(seconds, min(POLL_STEP * (1 + ahead), POLL_MOST) * random.uniform(0.5, 1.0))
+    def pause(self, seconds: float, ahead: int, age: float | None = None) -> float:
+        """How long a waiter of a store without messages sleeps: the head of the queue shortest.
+
+        A twentieth of the time for which the holder has held it: so the wait is at most that much
+        longer than it had to be, and a long one costs few requests.
+        """
+        step = POLL_STEP if age is None else min(max(age / 20, POLL_LEAST), POLL_LONG)
+        return min(seconds, min(step * (1 + ahead), POLL_MOST) * random.uniform(0.5, 1.0))
 
     @abstractmethod
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:

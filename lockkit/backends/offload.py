@@ -57,7 +57,7 @@ class OffloadedBackend(AsyncBackend):
         return await self._run(self.backend.extend, requests)
 
     async def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
-        await asyncio.sleep(self.backend.pause(seconds, busy.ahead))
+        await asyncio.sleep(self.backend.pause(seconds, busy.ahead, busy.age))
         return None
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:

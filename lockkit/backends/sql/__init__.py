@@ -1,0 +1,5 @@
+"""Locks in a database table: SQLite now; other databases are a dialect each."""
+
+from lockkit.backends.sql.sqlite import SQLiteBackend
+
+__all__ = ["SQLiteBackend"]

@@ -1,0 +1,248 @@
+"""The grant rule over one row per name: read it, decide, and write it if nobody else did meanwhile.
+
+Guarantee: a grant is one UPDATE that succeeds only over the version that the decision was made
+from, so two claims are never granted at once; what time it is the database says. Limit: as with
+every lease, a holder that is paused past its TTL has to be stopped by its fencing token.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from lockkit import clock, grant
+from lockkit.backends.base import Backend
+from lockkit.backends.sql.codec import FREE, decode, encode, row_id, token_digest
+from lockkit.backends.sql.connector import Connection, Connector, Missed, Parameters, Slot
+from lockkit.backends.sql.dialect import Dialect, expanded
+from lockkit.errors import BackendError, BackendUnavailable
+from lockkit.inspect import info_of
+from lockkit.types import Busy, Gone, Grant, LockInfo, Release, Renewal, Request
+
+__all__ = ["SQLBackend"]
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 5.0
+"""A step is tried for so long while others write; then the store is unavailable."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02
+"""Seconds between two tries of a step: doubled each time, up to the second."""
+
+EXTEND_AT_ONCE = 100
+"""Rows per renewal transaction: others wait for it to end."""
+
+PAGE = 500
+"""Rows per request of a listing."""
+
+DAY = 24 * 3600 * grant.SECOND
+PRUNE_EVERY = 32
+PRUNE_WINDOW = 128
+"""After so many new names one process looks at so many rows, at a random place, and deletes those
+of free names that were not used for a day: four rows for each new one keep the table small,
+without an index on what changes and without a moment at which the whole table is read."""
+
+
+class SQLBackend(Backend):
+    """Locks in a table, through a connector. Thread-safe and fork-safe.
+
+    Two connections per process: one for steps, and one for renewals, so that they do not queue
+    behind steps. ``busy_seconds`` bounds how long a step waits for other writers.
+    """
+
+    def __init__(
+        self, connector: Connector, *, key_prefix: str, busy_seconds: float = BUSY_SECONDS
+    ) -> None:
+        self.connector = connector
+        self._prefix = key_prefix
+        self._busy_seconds = busy_seconds
+        self._steps = Slot(connector)
+        self._renewals = Slot(connector)
+        self._inserted = 0
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        mine = _stored(request)
+        return self._step(request.name, lambda state, now: grant.acquire(state, mine, now))
+
+    def release(self, request: Request) -> Release:
+        mine = _stored(request)
+        return self._step(request.name, lambda state, now: grant.release(state, mine, now))
+
+    def withdraw(self, request: Request) -> None:
+        mine = _stored(request)
+        self._step(request.name, lambda state, now: grant.withdraw(state, mine, now))
+
+    def break_(self, name: str, fence: int) -> bool:
+        return self._step(name, lambda state, now: grant.break_(state, fence, now))
+
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        renewals: list[Renewal] = []
+        for start in range(0, len(requests), EXTEND_AT_ONCE):
+            batch = [_stored(request) for request in requests[start : start + EXTEND_AT_ONCE]]
+            renewals += self._try(self._renewals, functools.partial(self._extend, requests=batch))
+        return renewals
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        if name is not None:
+            return self._one(name)
+        return self._all()
+
+    def check(self) -> None:
+        statement = self._dialect.clock
+        self._try(self._steps, lambda connection: connection.execute(statement, {}))
+
+    def close(self) -> None:
+        self._steps.close()
+        self._renewals.close()
+        self.connector.forget()
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self.connector.dialect
+
+    def _step(self, name: str, rule: Callable[[grant.State, int], grant.Outcome[T]]) -> T:
+        """Apply the rule to the name's state, in one atomic step of the store."""
+        row = row_id(self._prefix, name)
+        reply, is_new = self._try(self._steps, lambda c: self._attempt(c, row, name, rule))
+        if is_new:
+            self._inserted += 1
+            if self._inserted % PRUNE_EVERY == 0:
+                self._prune()
+        return reply
+
+    def _attempt(
+        self,
+        connection: Connection,
+        row: str,
+        name: str,
+        rule: Callable[[grant.State, int], grant.Outcome[T]],
+    ) -> tuple[T, bool]:
+        """One compare-and-set; the reply, and whether the name has a row since."""
+        dialect = self._dialect
+        now, version, fence, text = connection.execute(dialect.read, {"id": row}).rows[0]
+        state = decode(text or FREE, fence or 0)
+        outcome = rule(state, now)
+        if not outcome.changed:
+            return outcome.reply, False
+        state.prune(now)
+        values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
+        if version is None:
+            statement, values = dialect.insert, {**values, "prefix": self._prefix, "name": name}
+        else:
+            statement, values = dialect.update, {**values, "version": version}
+        if connection.execute(statement, values).changed != 1:
+            raise Missed
+        return outcome.reply, version is None
+
+    def _extend(self, connection: Connection, requests: Sequence[Request]) -> list[Renewal]:
+        """Extend all in one transaction, which locks their rows before it looks at the clock."""
+        dialect = self._dialect
+        rows = [row_id(self._prefix, request.name) for request in requests]
+        ids = {f"id{i}": row for i, row in enumerate(rows)}
+        with connection.transaction(dialect):
+            found = connection.execute(expanded(dialect.read_many, len(ids)), ids).rows
+            states = {row: decode(text, fence) for _, row, _, fence, text in found}
+            moment = {row: now for now, row, _, _, _ in found}
+            renewals, changed = _extended(requests, rows, states, moment)
+            updates = [
+                {
+                    "id": row, "version": version, "now": now,
+                    "fence": fence, "state": encode(states[row]),
+                }
+                for now, row, version, fence, _ in found
+                if row in changed
+            ]
+            if updates:
+                connection.execute_many(dialect.update, updates)
+        return renewals
+
+    def _one(self, name: str) -> Iterator[LockInfo]:
+        rows = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
+        for now, _, fence, text in rows:
+            info = _info(name, text or FREE, fence or 0, now)
+            if info is not None:
+                yield info
+
+    def _all(self) -> Iterator[LockInfo]:
+        """In pages, so that neither memory nor a read transaction grows with what is held."""
+        after = ""
+        while True:
+            rows = self._rows(
+                self._dialect.page, {"after": after, "prefix": self._prefix, "most": PAGE}
+            )
+            for now, row, name, fence, text in rows:
+                after = row
+                info = _info(name, text, fence, now)
+                if info is not None:
+                    yield info
+            if len(rows) < PAGE:
+                return
+
+    def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
+        return self._try(self._steps, lambda c: c.execute(statement, values)).rows
+
+    def _prune(self) -> None:
+        """Delete some free rows that are older than a day. The clock keeps fences growing."""
+        try:
+            with self._steps.connection() as connection:
+                now = connection.execute(self._dialect.clock, {}).rows[0][0]
+                values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
+                for row, version, fence, text in connection.execute(
+                    self._dialect.stale, values
+                ).rows:
+                    state = decode(text, fence)
+                    state.queue = [waiter for waiter in state.queue if waiter.alive > now]
+                    if state.prune(now):
+                        connection.execute(self._dialect.delete, {"id": row, "version": version})
+        except (Missed, BackendError):
+            return  # there is a next time; the step that came before it was done
+
+    def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
+        """Try a step again while somebody else is faster or the store is busy."""
+        pause, end = FIRST_PAUSE, None
+        while True:
+            try:
+                with slot.connection() as connection:
+                    return step(connection)
+            except Missed as missed:
+                end = end or clock.now() + self._busy_seconds
+                if clock.now() >= end:
+                    raise BackendUnavailable(
+                        f"the lock database was busy for {self._busy_seconds:g} s"
+                    ) from missed.__cause__
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _stored(request: Request) -> Request:
+    """The request with what the table knows of its token."""
+    return request._replace(token=token_digest(request.token))
+
+
+def _extended(
+    requests: Sequence[Request],
+    rows: Sequence[str],
+    states: dict[str, grant.State],
+    moment: dict[str, int],
+) -> tuple[list[Renewal], set[str]]:
+    """The renewals, and the rows whose state changed."""
+    renewals, changed = [], set()
+    for request, row in zip(requests, rows, strict=True):
+        if row not in states:
+            renewals.append(Renewal(None))
+            continue
+        outcome = grant.extend(states[row], request, moment[row])
+        renewals.append(outcome.reply)
+        if outcome.changed:
+            changed.add(row)
+    return renewals, changed
+
+
+def _info(name: str, text: str, fence: int, now: int) -> LockInfo | None:
+    state = decode(text, fence)
+    state.prune(now)
+    return info_of(name, state, now)

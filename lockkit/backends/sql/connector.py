@@ -1,0 +1,155 @@
+"""What the SQL backend needs of a database driver, and how connections are shared and kept.
+
+A connector is tiny, so that sqlite3, SQLAlchemy and Django each need only a page of code.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from lockkit import process
+from lockkit.backends.sql.dialect import Dialect
+
+__all__ = ["Connection", "Connector", "Missed", "Parameters", "Result", "Slot"]
+
+Parameters = Mapping[str, str | int]
+
+
+class Missed(Exception):
+    """Somebody else was faster, or the store is busy: nothing was applied, so try again."""
+
+
+class Result(NamedTuple):
+    rows: Sequence[Sequence[Any]]
+    changed: int  #: rows
+
+
+class Connection(ABC):
+    """One open connection in autocommit mode, used by one thread at a time.
+
+    Errors: Missed; BackendUnavailable when the statement was certainly not applied;
+    OutcomeUnknown when it was sent and no reply came; ConfigurationError.
+    """
+
+    identity: object
+    """What its connector's ``identity()`` was when it was opened."""
+
+    @abstractmethod
+    def execute(self, statement: str, parameters: Parameters) -> Result:
+        """Run one statement with ``:named`` parameters."""
+
+    @abstractmethod
+    def execute_many(self, statement: str, parameters: Sequence[Parameters]) -> None:
+        """Run one statement for each set of parameters."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; an open transaction is rolled back. Raises nothing."""
+
+    @contextmanager
+    def transaction(self, dialect: Dialect) -> Iterator[None]:
+        """A short transaction. A connection that fails within one is closed by its slot."""
+        self.execute(dialect.begin, {})
+        try:
+            yield
+            self.execute("COMMIT", {})
+        except Missed:
+            self.execute("ROLLBACK", {})
+            raise
+
+
+class Connector(ABC):
+    """Opens connections to one database."""
+
+    closes_before_fork = False
+    """Whether an open connection in the parent would harm those of a forked child."""
+
+    @property
+    @abstractmethod
+    def dialect(self) -> Dialect: ...
+
+    @abstractmethod
+    def connect(self) -> Connection:
+        """Open one. Raises like Connection."""
+
+    @abstractmethod
+    def identity(self) -> object:
+        """What a connection opened now would lead to; when it changes, a new one is opened.
+
+        Asked before every step, so it must cost microseconds and do no network I/O.
+        """
+
+    def forget(self) -> None:
+        """Everything is closed: remove what was temporary."""
+
+
+_inherited: list[Connection] = []
+"""Connections of the parent process: never closed here, for that would end them there."""
+
+
+class Slot:
+    """One connection, opened when it is needed and used by one thread at a time."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._reset()
+        process.after_fork(self._in_child)
+        if connector.closes_before_fork:
+            process.around_fork(self._before_fork, self._in_parent)
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """The connection, for one step. After any error but Missed it is closed."""
+        with self._mutex:
+            connection = self._opened()
+            try:
+                yield connection
+            except Missed:
+                raise
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        with self._mutex:
+            self._close()
+
+    def _opened(self) -> Connection:
+        connection = self._connection
+        if connection is not None and connection.identity == self._connector.identity():
+            return connection
+        self._close()
+        self._connection = self._connector.connect()
+        return self._connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _before_fork(self) -> None:
+        """No thread may be in a step, and the connection closed, while the process forks."""
+        self._frozen = self._mutex.acquire(timeout=FORK_WAIT)
+        if self._frozen:
+            self._close()
+
+    def _in_parent(self) -> None:
+        if self._frozen:
+            self._mutex.release()
+
+    def _in_child(self) -> None:
+        if self._connection is not None:
+            _inherited.append(self._connection)
+        self._reset()
+
+
+FORK_WAIT = 5.0
+"""Seconds a fork waits for a step of another thread; only a defect would make it wait so long."""

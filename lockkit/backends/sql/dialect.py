@@ -1,0 +1,44 @@
+"""What differs between databases: the statements. They are read from one .sql file for each."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, fields
+from importlib import resources
+
+__all__ = ["Dialect", "load_dialect"]
+
+_STATEMENT = re.compile(r"^-- name: (\w+)\n(.*?)(?=^-- name:|\Z)", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The statements of one database, with ``:named`` parameters. Rows start with the clock."""
+
+    name: str
+    create: str
+    begin: str
+    clock: str
+    read: str
+    read_many: str
+    insert: str
+    update: str
+    page: str
+    stale: str
+    delete: str
+
+
+@functools.cache
+def load_dialect(name: str) -> Dialect:
+    """The dialect in ``<name>.sql``, which must name exactly the statements of Dialect."""
+    text = resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
+    statements = {match[1]: match[2].strip() for match in _STATEMENT.finditer(text)}
+    assert statements.keys() == {field.name for field in fields(Dialect)} - {"name"}
+    return Dialect(name, **statements)
+
+
+@functools.cache
+def expanded(statement: str, count: int) -> str:
+    """The statement with ``:ids`` as a list of ``count`` parameters, ``:id0`` and so on."""
+    return statement.replace(":ids", ", ".join(f":id{i}" for i in range(count)))

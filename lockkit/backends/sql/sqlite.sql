@@ -1,0 +1,60 @@
+-- lockkit on SQLite: one row per name, in a file of its own. Named statements, read by dialect.py.
+--
+-- id       SHA-256 (hex) of the key prefix and the name: what is compared, so collations do not matter
+-- prefix   of the keys, for listing
+-- name     for people
+-- version  grows with every change; a change is written only over the version that was read
+-- fence    the last fencing token or ticket
+-- state    JSON of holders, queue and tombs (codec.py); empty when the name is free
+-- updated  microseconds since 1970, as all times in here
+--
+-- The clock is the host's wall clock, in whole milliseconds; SQLite reads no other.
+
+-- name: create
+CREATE TABLE IF NOT EXISTS lockkit_lock (
+    id TEXT NOT NULL PRIMARY KEY,
+    prefix TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    updated INTEGER NOT NULL
+)
+
+-- name: begin
+BEGIN IMMEDIATE
+
+-- name: clock
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000
+
+-- name: read
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
+       lock.version, lock.fence, lock.state
+FROM (SELECT 1) LEFT JOIN lockkit_lock AS lock ON lock.id = :id
+
+-- name: read_many
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
+       id, version, fence, state
+FROM lockkit_lock WHERE id IN (:ids)
+
+-- name: insert
+INSERT OR IGNORE INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
+VALUES (:id, :prefix, :name, :now, :fence, :state, :now)
+
+-- name: update
+UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
+WHERE id = :id AND version = :version
+
+-- name: page
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
+       id, name, fence, state
+FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
+ORDER BY id LIMIT :most
+
+-- name: stale
+SELECT id, version, fence, state
+FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most)
+WHERE updated < :before
+
+-- name: delete
+DELETE FROM lockkit_lock WHERE id = :id AND version = :version
