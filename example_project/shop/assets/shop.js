@@ -1,0 +1,99 @@
+"use strict";
+// The live part of the page. Values go in as text, never as HTML.
+
+const REFRESH_MS = 700;
+const machines = [...document.querySelectorAll("#machines li")];
+
+async function refresh() {
+  try {
+    const status = await (await fetch("/status.json", { cache: "no-store" })).json();
+    showStock(status.products);
+    showLocks(status.locks, status.store);
+    machines.forEach((item) => showMachine(item, status.orders[item.dataset.name] || 0));
+  } catch {
+    // This machine is down: the list of machines says so.
+  }
+  machines.forEach(ping);
+  setTimeout(refresh, REFRESH_MS);
+}
+
+function showStock(products) {
+  for (const product of products) {
+    for (const shown of document.querySelectorAll(".stock")) {
+      if (shown.dataset.sku === product.sku) shown.textContent = product.stock;
+    }
+  }
+}
+
+function showLocks(locks, store) {
+  const body = document.querySelector("#locks tbody");
+  body?.replaceChildren(...locks.map(lockRow));
+  const quiet = document.querySelector("#quiet");
+  if (quiet) quiet.textContent = store || (locks.length ? "" : "none held");
+}
+
+function lockRow(lock) {
+  const row = document.createElement("tr");
+  const state = lock.stuck ? `STUCK: ${lock.stuck}` : lock.state;
+  row.className = lock.stuck ? "stuck" : "";
+  for (const value of [lock.name, state, lock.owner, lock.age, lock.left, lock.waiters]) {
+    row.insertCell().textContent = value ?? "";
+  }
+  return row;
+}
+
+function showMachine(item, orders) {
+  item.dataset.orders = `${orders} order${orders === 1 ? "" : "s"}`;
+}
+
+async function ping(item) {
+  const shown = item.querySelector("span");
+  try {
+    await fetch(`${item.dataset.url}/ping`, { cache: "no-store" });
+    shown.textContent = `up, ${item.dataset.orders || ""}`;
+    shown.className = "up";
+  } catch {
+    shown.textContent = "down";
+    shown.className = "down";
+  }
+}
+
+async function order(form, url) {
+  let text;
+  let replayed = false;
+  try {
+    const answer = await fetch(url, {
+      method: "POST",
+      body: new URLSearchParams(new FormData(form)),
+      credentials: "include",
+      headers: { Accept: "application/json" },
+    });
+    replayed = answer.headers.get("Idempotent-Replayed") === "true";
+    text = `${answer.status} ${(await answer.text()).slice(0, 200)}`;
+  } catch {
+    text = "no answer";
+  }
+  note(`${new URL(url, location.href).host}: ${text}`, replayed);
+}
+
+function note(text, replayed) {
+  const item = document.createElement("li");
+  item.textContent = text + (replayed ? " (replayed)" : "");
+  item.className = replayed ? "replayed" : "";
+  document.querySelector("#answers")?.append(item);
+}
+
+function tenClicks(form) {
+  for (let click = 0; click < 10; click += 1) {
+    order(form, `${machines[click % machines.length].dataset.url}/orders/`);
+  }
+}
+
+for (const form of document.querySelectorAll("form.buy")) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    order(form, event.submitter?.getAttribute("formaction") || form.action);
+  });
+  form.querySelector(".ten")?.addEventListener("click", () => tenClicks(form));
+}
+if (document.querySelector("#locks")) refresh();

@@ -1,0 +1,146 @@
+"""The shop's HTML, for both frameworks. Everything that comes from outside is escaped."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from shop import place
+from shop.place import Machine
+from shop.rules import Order
+
+ASSETS = {"shop.js": "text/javascript; charset=utf-8", "shop.css": "text/css; charset=utf-8"}
+DEMO_USERS = ("alice", "bob", "carol")
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    sku: str
+    title: str
+    stock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Who looks at the page, and the hidden field that proves that a form is ours."""
+
+    user: str | None
+    csrf_field: str
+    csrf_token: str
+    framework: str
+
+
+def index(visit: Visit, shelves: Iterable[Shelf]) -> str:
+    """The page: products with Buy buttons, machines, and the locks (by shop.js, live)."""
+    products = "\n".join(_product(visit, shelf) for shelf in shelves)
+    return _document(
+        f"""
+<header><h1>The shop</h1><p>machine <b>{escape(place.machine())}</b> ({visit.framework})</p>
+{_user(visit)}</header>
+<main><section><h2>Stock</h2>{products}
+<p class="hint">The form carries an order ID. Press a button as often as you like, on either
+machine: it is one order. Change the quantity, and it is refused. Load the page again for the
+next order.</p><ol id="answers"></ol></section>
+<section><h2>Machines</h2><ul id="machines">{_machines(place.machines())}</ul></section>
+<section><h2>Locks</h2><table id="locks"><thead><tr><th>name<th>state<th>owner<th>age
+<th>left<th>waiters</tr></thead><tbody></tbody></table>
+<p id="quiet" class="hint">none held</p></section></main>"""
+    )
+
+
+def ordered(order: Order) -> str:
+    """The answer to a form that was sent without JavaScript."""
+    return _document(
+        f"<main><h1>Thank you</h1><p>Order <code>{escape(order.order_id)}</code>: {order.quantity} "
+        f"&times; {escape(order.sku)}.</p><p>Reload this page: it stays one order. "
+        '<a href="/">Back to the shop</a></p></main>'
+    )
+
+
+def refused(reason: str) -> str:
+    return _document(f'<main><h1>No</h1><p>{escape(reason)}</p><a href="/">Back</a></main>')
+
+
+def asset(name: str) -> tuple[bytes, str]:
+    """The bytes and the media type of ``shop.js`` or ``shop.css``. Raises KeyError."""
+    media_type = ASSETS[name]
+    return (Path(__file__).parent / "assets" / name).read_bytes(), media_type
+
+
+def headers(origin: str | None) -> dict[str, str]:
+    """Of every answer. The page of one machine may talk to the others, and to nobody else."""
+    peers = " ".join(machine.url for machine in place.machines())
+    return {
+        "Content-Security-Policy": f"default-src 'self'; connect-src 'self' {peers}; "
+        f"form-action 'self' {peers}; frame-ancestors 'none'; base-uri 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Vary": "Origin, Cookie",
+        **(_for_peer(origin) if origin in {m.url for m in place.machines()} else {}),
+    }
+
+
+def _for_peer(origin: str | None) -> dict[str, str]:
+    return {
+        "Access-Control-Allow-Origin": str(origin),
+        "Access-Control-Allow-Credentials": "true",
+        "Access-Control-Expose-Headers": "Idempotent-Replayed, Retry-After",
+    }
+
+
+def _product(visit: Visit, shelf: Shelf) -> str:
+    sku = escape(shelf.sku)
+    return f"""<article><h3>{escape(shelf.title)}</h3>
+<p><b class="stock" data-sku="{sku}">{shelf.stock}</b> left</p>
+<form class="buy" method="post" action="/orders/">{_csrf(visit)}
+<input type="hidden" name="order_id" value="{uuid.uuid4()}">
+<input type="hidden" name="sku" value="{sku}">
+<label>quantity <input name="quantity" type="number" min="1" max="99" value="1"></label>
+{_buttons(place.machines(), disabled=visit.user is None)}</form></article>"""
+
+
+def _buttons(machines: Sequence[Machine], *, disabled: bool) -> str:
+    off = " disabled" if disabled else ""
+    if len(machines) < 2:
+        return f"<button{off}>Buy</button>"
+    buttons = (
+        f'<button formaction="{escape(m.url)}/orders/"{off}>Buy at {escape(m.name)}</button>'
+        for m in machines
+    )
+    return " ".join(buttons) + f' <button type="button" class="ten"{off}>Ten clicks</button>'
+
+
+def _user(visit: Visit) -> str:
+    if visit.user is not None:
+        return (
+            f'<form method="post" action="/logout">{_csrf(visit)}{escape(visit.user)} '
+            "<button>Log out</button></form>"
+        )
+    users = "".join(f'<button name="user" value="{u}">{u}</button> ' for u in DEMO_USERS)
+    return f'<form method="post" action="/login">{_csrf(visit)}Log in to buy: {users}</form>'
+
+
+def _csrf(visit: Visit) -> str:
+    return (
+        f'<input type="hidden" name="{escape(visit.csrf_field)}" '
+        f'value="{escape(visit.csrf_token)}">'
+    )
+
+
+def _machines(machines: Iterable[Machine]) -> str:
+    return "".join(
+        f'<li data-name="{escape(m.name)}" data-url="{escape(m.url)}">'
+        f'<a href="{escape(m.url)}">{escape(m.name)}</a> <span></span></li>'
+        for m in machines
+    )
+
+
+def _document(body: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>The shop</title>'
+        '<link rel="stylesheet" href="/shop.css"><script src="/shop.js" defer></script>'
+        f"<body>{body}</body></html>"
+    )

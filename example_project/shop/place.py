@@ -1,0 +1,116 @@
+"""Where the shop's database and machines are: from the environment, for Django and Flask alike."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+HERE = Path(__file__).resolve().parent.parent
+DATABASE_VARIABLE = "DATABASE_URL"
+
+
+class Database(TypedDict, total=False):
+    """One entry of Django's DATABASES."""
+
+    ENGINE: str
+    NAME: str
+    HOST: str
+    PORT: str
+    USER: str
+    PASSWORD: str
+    OPTIONS: dict[str, object]
+    ATOMIC_REQUESTS: bool
+    CONN_MAX_AGE: int
+    TEST: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    name: str
+    url: str
+
+
+def database_url() -> str:
+    return os.environ.get(DATABASE_VARIABLE) or sqlite_url(HERE / "shop.sqlite3")
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def django_database(url: str) -> Database:
+    """The settings of a ``sqlite:///path`` or ``postgresql://user:password@host:port/name``."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return _sqlite(parts)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgresql(parts)
+    raise ValueError(f"{DATABASE_VARIABLE} begins with sqlite:/// or postgresql://")
+
+
+def sqlalchemy_url(url: str) -> str:
+    """The same database for SQLAlchemy."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("postgresql", "postgres"):
+        return f"postgresql+psycopg{separator}{rest}"
+    return url
+
+
+def machine() -> str:
+    """The name of this machine: the launcher says so."""
+    return os.environ.get("SHOP_MACHINE", "a")
+
+
+def machines() -> list[Machine]:
+    """All machines of the shop, as in SHOP_MACHINES="a=http://127.0.0.1:8001 b=…"."""
+    pairs = (entry.partition("=") for entry in os.environ.get("SHOP_MACHINES", "").split())
+    return [Machine(name, url) for name, _, url in pairs]
+
+
+def secret_key() -> str:
+    """Signs sessions. The launcher gives all machines one; else each start has its own."""
+    return os.environ.get("SHOP_SECRET_KEY") or secrets.token_urlsafe(48)
+
+
+def race_token() -> str:
+    """Opens the race's views. Empty: they are closed."""
+    return os.environ.get("SHOP_RACE_TOKEN", "")
+
+
+def milliseconds(variable: str, default: int) -> float:
+    """A duration of the environment, in seconds."""
+    return int(os.environ.get(variable, default)) / 1000
+
+
+def _sqlite(parts: SplitResult) -> Database:
+    # WAL: readers see the last COMMIT and do not wait for the writer. DEFERRED (Django's default):
+    # a transaction takes the write lock with its first write. With IMMEDIATE every request would
+    # queue before its view began, and SQLite itself would be the lock.
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": unquote(parts.path.removeprefix("/")),
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "DEFERRED",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+        },
+        "CONN_MAX_AGE": 60,
+    }
+
+
+def _postgresql(parts: SplitResult) -> Database:
+    options: dict[str, object] = dict(parse_qsl(parts.query))
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.removeprefix("/")),
+        "HOST": str(options.pop("host", parts.hostname or "")),
+        "PORT": str(parts.port or ""),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "OPTIONS": options,
+        "CONN_MAX_AGE": 60,
+    }

@@ -1,0 +1,123 @@
+"""One sale, four times: the same view, and a different lock around it. This is what to read.
+
+``atomic`` means here: ATOMIC_REQUESTS is on, so Django opens a transaction before each of these
+views and COMMITs after it, outside of every decorator that is below.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import time
+from collections.abc import Callable
+from functools import wraps
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+import lockkit as core
+from lockkit_django import lock_view, locks
+from shop import place
+from shop.books import DjangoBooks, RowLockedBooks
+from shop.rules import Refused, read_order, sell, shown
+
+View = Callable[[HttpRequest, str], HttpResponseBase]
+
+WAIT = 20  # seconds a request waits for the lock: longer than the whole race
+THINK = place.milliseconds("SHOP_THINK_MS", 5)
+RECEIPT = place.milliseconds("SHOP_RECEIPT_MS", 10)
+
+
+def race_view(view: View) -> View:
+    """For the race's own clients, who bring its token. Writes a receipt when the sale is done.
+
+    The receipt takes a few milliseconds, like a mail or an invoice in a decorator of yours. With
+    a lock that was released before it, this is time in which the sale is not committed yet and
+    the next buyer already reads. Without it that time is as long as a COMMIT: a fraction of a
+    millisecond on a fast disk, several on a slow one or with a synchronous replica. So the
+    receipt makes the fault frequent; it is not its cause. Try SHOP_RECEIPT_MS=0.
+    """
+
+    @csrf_exempt
+    @require_POST
+    @wraps(view)
+    def wrapper(request: HttpRequest, sku: str) -> HttpResponseBase:
+        if not _may_race(request):
+            return HttpResponse(status=403)
+        response = view(request, sku)
+        if response.status_code == 201:
+            time.sleep(RECEIPT)
+        return response
+
+    return wrapper
+
+
+def naively_locked(view: View) -> View:
+    """The decorator that everybody writes first. The lock is correct. Its place is not.
+
+    It is released when the view returns; Django COMMITs after that. In between, the next holder
+    reads the stock as it was before the sale. Two sales, one unit.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, sku: str) -> HttpResponseBase:
+        with locks["default"].lock(core.name("stock:{sku}", sku=sku), timeout=WAIT):
+            return view(request, sku)
+
+    return wrapper
+
+
+def sale(request: HttpRequest, sku: str, books: DjangoBooks | None = None) -> HttpResponse:
+    """Read the stock, think, write: the view that all four have in common."""
+    try:
+        order = read_order(_document(request), user=request.headers.get("X-User", ""), sku=sku)
+        sold = sell(books or DjangoBooks(), order, think=lambda: time.sleep(THINK))
+    except Refused as refusal:
+        return JsonResponse({"refused": str(refusal)}, status=refusal.status)
+    return JsonResponse(shown(sold.order), status=201 if sold.new else 200)
+
+
+@race_view
+def none(request: HttpRequest, sku: str) -> HttpResponseBase:
+    """No lock. ATOMIC_REQUESTS is on, and does not help: a transaction is not a lock."""
+    return sale(request, sku)
+
+
+@race_view
+@naively_locked
+def naive(request: HttpRequest, sku: str) -> HttpResponseBase:
+    """Lock, sale, release, COMMIT. The last two are the wrong way round."""
+    return sale(request, sku)
+
+
+@race_view
+@lock_view("stock:{sku}", timeout=WAIT)
+def lockkit(request: HttpRequest, sku: str) -> HttpResponseBase:
+    """Lock, transaction, sale, COMMIT, release."""
+    return sale(request, sku)
+
+
+@race_view
+def row(request: HttpRequest, sku: str) -> HttpResponseBase:
+    """No lock but the database's own: enough while all that matters is in this one database."""
+    books = RowLockedBooks()
+    books.lock(sku)
+    return sale(request, sku, books)
+
+
+def _may_race(request: HttpRequest) -> bool:
+    token = place.race_token()
+    return bool(token) and hmac.compare_digest(
+        request.headers.get("Authorization", "").encode(), f"Bearer {token}".encode()
+    )
+
+
+def _document(request: HttpRequest) -> dict[str, object]:
+    try:
+        document = json.loads(request.body)
+    except (ValueError, RecursionError):
+        raise Refused("the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise Refused("the body is not a JSON object")
+    return document

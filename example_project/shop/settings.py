@@ -1,0 +1,52 @@
+"""The shop's settings. What is not said here is Django's or lockkit's default.
+
+There is no LOCKKIT setting: the locks live beside the shop's own database, and need no server.
+LOCKKIT_URL=redis://127.0.0.1:6379/0 in the environment moves them to Redis, and no code changes.
+"""
+
+from __future__ import annotations
+
+from shop import place
+
+SECRET_KEY = place.secret_key()
+DEBUG = False
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
+ROOT_URLCONF = "shop.urls"
+WSGI_APPLICATION = "shop.wsgi.application"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "lockkit_django",
+    "shop",
+]
+
+MIDDLEWARE = [
+    "shop.middleware.PageHeaders",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "lockkit_django.middleware.IdempotentOrderMiddleware",  # last: after CSRF and log-in
+]
+
+DATABASES = {
+    "default": place.django_database(place.database_url()) | {"ATOMIC_REQUESTS": True},
+    # The same database once more, for reads that belong to no transaction: see shop/books.py.
+    "reader": place.django_database(place.database_url()) | {"TEST": {"MIRROR": "default"}},
+}
+
+LOCKKIT_ORDERS = {
+    "ORDER_ID": ["header:Idempotency-Key", "form:order_id", "json:order_id"],
+    "PATHS": [r"^/orders/$"],
+}
+
+# The page of one machine posts its forms to the others.
+CSRF_TRUSTED_ORIGINS = [machine.url for machine in place.machines()]
+SESSION_COOKIE_SAMESITE = "Lax"
+SECURE_REFERRER_POLICY = "same-origin"
+# Not over TLS: the demo listens on 127.0.0.1 only.
+SILENCED_SYSTEM_CHECKS = ["security.W004", "security.W008", "security.W012", "security.W016"]
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
