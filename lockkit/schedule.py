@@ -25,6 +25,7 @@ class Schedule:
         self._holds: dict[str, Hold] = {}
         self._withdrawals: dict[str, tuple[Request, float]] = {}
         self._wake_at = math.inf
+        self._asked = math.inf
 
     def add(self, hold: Hold) -> bool:
         """Whether the runner sleeps too long for this one and must be woken."""
@@ -52,6 +53,7 @@ class Schedule:
     def take_due(self, now: float) -> tuple[list[Hold], list[Request]]:
         """What to renew and to withdraw now. Forgets what is lost or no longer wanted."""
         with self._lock:
+            self._asked = self._wake_at if self._wake_at > now else math.inf
             self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
             due: list[Hold] = []
             for token, hold in list(self._holds.items()):
@@ -65,9 +67,14 @@ class Schedule:
             return due, [request for request, _ in self._withdrawals.values()]
 
     def sleep_until(self, now: float) -> float:
-        """When the runner must look again; after this, ``add`` tells whether that is too late."""
+        """When the runner must look again; after this, ``add`` tells whether that is too late.
+
+        A moment that was asked for is kept even if its hold is gone by now: a process that takes
+        and gives back one lease after another would else wake the runner for each.
+        """
         with self._lock:
             wake_at = min((hold.due for hold in self._holds.values()), default=math.inf)
+            wake_at = min(wake_at, self._asked)
             if self._withdrawals:
                 wake_at = min(wake_at, now + RETRY)
             self._wake_at = wake_at

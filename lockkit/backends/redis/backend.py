@@ -1,0 +1,189 @@
+"""The blocking Redis backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import redis
+
+from lockkit import process
+from lockkit.backends.base import AsyncBackend, Backend
+from lockkit.backends.redis.connections import (
+    Connections,
+    OwnConnections,
+    PooledConnections,
+    call,
+    exchange,
+    pipeline,
+)
+from lockkit.backends.redis.mailbox import Mailbox
+from lockkit.backends.redis.protocol import (
+    ALL_BUCKETS,
+    NO_CHANNEL,
+    POLL,
+    Protocol,
+    pack,
+    read_acquire,
+    read_details,
+    read_extend,
+    read_page,
+    read_release,
+)
+from lockkit.backends.redis.settings import connection_pool
+from lockkit.config import AliasSettings
+from lockkit.types import (
+    Busy,
+    Capabilities,
+    Gone,
+    Grant,
+    LockInfo,
+    Mode,
+    Release,
+    Renewal,
+    Request,
+    alive_for,
+)
+
+__all__ = ["RedisBackend"]
+
+PAGE = 250
+
+
+class RedisBackend(Backend):
+    """Locks in one Redis or Valkey server. See the package for guarantee and limits."""
+
+    capabilities = Capabilities(push=True)
+
+    def __init__(self, connections: Connections, prefix: str) -> None:
+        self._connections = connections
+        self._protocol = Protocol(prefix)
+        self._start()
+        process.after_fork(self._start)
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> RedisBackend:
+        pool = connection_pool(settings, redis.ConnectionPool)
+        return cls(OwnConnections(pool), settings.key_prefix)
+
+    @classmethod
+    def from_pool(cls, pool: redis.ConnectionPool, prefix: str) -> RedisBackend:
+        """Over the pool of an existing client, whose limits and time-outs then apply."""
+        return cls(PooledConnections(pool), prefix)
+
+    @classmethod
+    def async_from_settings(cls, settings: AliasSettings) -> AsyncBackend:
+        from lockkit.backends.redis.aio import AsyncRedisBackend
+
+        return AsyncRedisBackend.from_settings(settings)
+
+    def _start(self) -> None:
+        channel = self._protocol.keys.channel(process.instance_id())
+        self._mail = Mailbox(self._connections, channel)
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        mail = self._mail
+        if request.mode is not Mode.ENQUEUE:
+            reply = self._ask(request, request.mode)
+        elif not (mail.is_open or mail.forbidden):
+            # Only somebody who listens may queue; somebody who finds it free need not listen.
+            reply = self._ask(request, Mode.TRY)
+            if not isinstance(reply, Busy):
+                return reply
+            mail.open()
+            return self.acquire(request)
+        else:
+            mail.expect(request.token)
+            reply = self._ask(request, Mode.ENQUEUE)
+        if not isinstance(reply, Busy) or reply.full:
+            mail.forget(request.token)
+        return reply
+
+    def _ask(self, request: Request, mode: Mode) -> Grant | Busy | Gone:
+        channel = NO_CHANNEL if self._mail.forbidden else self._mail.channel
+        command = self._protocol.acquire(request, mode, channel)
+        return read_acquire(request, call(self._connections, command))
+
+    def release(self, request: Request) -> Release:
+        return read_release(call(self._connections, self._protocol.release(request)))
+
+    def withdraw(self, request: Request) -> None:
+        self._mail.forget(request.token)
+        call(self._connections, self._protocol.withdraw(request))
+
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        """One script per bucket, all in one pipeline."""
+        batches = list(self._protocol.extend(requests))
+        renewals = [Renewal(None)] * len(requests)
+        if len(batches) == 1:
+            replies = [call(self._connections, batches[0][0])]
+        else:
+            replies = self._pipeline_extend([command.packed for command, _ in batches])
+        for (_, positions), reply in zip(batches, replies, strict=True):
+            read_extend(requests, positions, reply, renewals)
+        return renewals
+
+    def _pipeline_extend(self, packed: list[bytes]) -> list[Any]:
+        try:
+            return pipeline(self._connections, packed)
+        except redis.exceptions.NoScriptError:
+            exchange(self._connections, self._protocol.load_extend())
+            return pipeline(self._connections, packed)
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
+        """The ``left`` of a grant by message is what the waiter's last sign of life leaves it."""
+        if self._mail.forbidden:
+            time.sleep(min(seconds, POLL))
+            return None
+        fence = self._mail.wait(request.token, busy.ticket, seconds)
+        if fence is None:
+            return None
+        self._mail.forget(request.token)
+        return Grant(request.token, fence, min(request.ttl, alive_for(request.ttl)))
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        if name is not None:
+            yield from self._details(self._protocol.bucket(name), [name.encode()])
+            return
+        for bucket in ALL_BUCKETS:
+            yield from self._bucket(bucket)
+
+    def _bucket(self, bucket: int) -> Iterator[LockInfo]:
+        """All of one bucket. HSCAN may return a name twice while the hash is being resized."""
+        seen: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            packed = self._protocol.page(bucket, cursor, PAGE)
+            cursor, names = read_page(exchange(self._connections, packed))
+            fresh = [name for name in names if name not in seen]
+            seen.update(fresh)
+            if fresh:
+                yield from self._details(bucket, fresh)
+            if cursor == b"0":
+                return
+
+    def _details(self, bucket: int, names: Sequence[bytes]) -> Iterator[LockInfo]:
+        reply = call(self._connections, self._protocol.details(bucket, names))
+        return read_details(names, reply)
+
+    def break_(self, name: str, fence: int) -> bool:
+        return bool(call(self._connections, self._protocol.break_(name, fence)))
+
+    def close(self) -> None:
+        self._mail.close()
+        self._connections.close()
+
+    def check(self) -> None:
+        exchange(self._connections, pack(b"PING"))
+
+    def health(self) -> Iterator[tuple[str, str]]:
+        """An evicting server loses locks under memory pressure."""
+        reply = exchange(self._connections, pack(b"INFO", b"memory"))
+        for line in bytes(reply).decode(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key == "maxmemory_policy" and value != "noeviction":
+                yield "eviction", (
+                    f"the Redis server evicts keys when memory is full (maxmemory-policy {value}): "
+                    "it would lose locks. Set it to noeviction, or use another server."
+                )

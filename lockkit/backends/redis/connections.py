@@ -1,0 +1,186 @@
+"""Connections to one server: taken, used for one exchange, given back.
+
+redis-py makes and authenticates them; the exchange is done on the connection itself, because the
+client's layers above it cost half as much again as the round trip. There are no retries here: a
+request is retried by the flow, with the same token, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import redis
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
+
+from lockkit import process
+from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
+from lockkit.backends.redis.protocol import Command, pack
+
+__all__ = ["Connections", "OwnConnections", "PooledConnections"]
+
+Connection = Any  # redis-py's connections have no common, typed base
+
+
+class Connections(Protocol):
+    """Where connections come from and go to."""
+
+    def take(self) -> Connection: ...
+
+    def give(self, connection: Connection) -> None: ...
+
+    def discard(self, connection: Connection) -> None: ...
+
+    def fresh(self) -> Connection:
+        """One to keep: for the subscription. Not connected yet."""
+
+    def close(self) -> None: ...
+
+
+class OwnConnections:
+    """A stack of idle connections; it has as many as were ever used at the same time."""
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._idle: deque[Connection] = deque()
+
+    def take(self) -> Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.fresh()
+
+    def give(self, connection: Connection) -> None:
+        self._idle.append(connection)
+
+    def discard(self, connection: Connection) -> None:
+        """One failed, so the idle ones are probably stale as well: the next try must not meet
+        another of them."""
+        connection.disconnect()
+        self.close()
+
+    def fresh(self) -> Connection:
+        return self._pool.make_connection()
+
+    def close(self) -> None:
+        while self._idle:
+            try:
+                self._idle.pop().disconnect()
+            except IndexError:
+                return
+
+
+class PooledConnections:
+    """The pool of somebody else's client, such as a django-redis cache."""
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+
+    def take(self) -> Connection:
+        try:
+            return self._pool.get_connection()
+        except RedisError as error:
+            raise not_connected(error) from error
+
+    def give(self, connection: Connection) -> None:
+        self._pool.release(connection)
+
+    def discard(self, connection: Connection) -> None:
+        connection.disconnect()
+        self._pool.release(connection)
+
+    def fresh(self) -> Connection:
+        return self._pool.make_connection()
+
+    def close(self) -> None:
+        """The pool is not ours to close."""
+
+
+def connect(connection: Connection) -> None:
+    try:
+        connection.connect()
+    except (RedisError, OSError) as error:
+        connection.disconnect()
+        raise not_connected(error) from error
+
+
+def call(connections: Connections, command: Command) -> Any:
+    """Run a script; load it first if the server does not have it."""
+    try:
+        return exchange(connections, command.packed)
+    except NoScriptError:
+        exchange(connections, pack(b"SCRIPT", b"LOAD", command.script.source))
+    try:
+        return exchange(connections, command.packed)
+    except NoScriptError as error:
+        raise from_reply(error) from error
+
+
+def exchange(connections: Connections, packed: bytes) -> Any:
+    """One command and its reply. Raises lockkit's errors, or NoScriptError, which says that the
+    script was not run."""
+    connection = connections.take()
+    try:
+        if not connection.is_connected:
+            connect(connection)
+        connection.send_packed_command((packed,), check_health=False)
+        reply = connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        connections.give(connection)
+        if isinstance(error, NoScriptError):
+            raise
+        raise from_reply(error) from error
+    except BaseException as error:
+        connections.discard(connection)
+        _blame_the_way(error)
+        raise
+    connections.give(connection)
+    return reply
+
+
+def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
+    """Send some commands at once and read their replies. Errors as of ``exchange``."""
+    connection = connections.take()
+    try:
+        if not connection.is_connected:
+            connect(connection)
+        connection.send_packed_command(packed, check_health=False)
+        replies = [_read(connection) for _ in packed]
+    except BaseException as error:
+        connections.discard(connection)
+        _blame_the_way(error)
+        raise
+    connections.give(connection)
+    for reply in replies:
+        if isinstance(reply, NoScriptError):
+            raise reply
+        if isinstance(reply, ResponseError):
+            raise from_reply(reply) from reply
+    return replies
+
+
+def _blame_the_way(error: BaseException) -> None:
+    """The driver's errors as lockkit's; an interruption passes, but its connection is unusable."""
+    if isinstance(error, (BusyLoadingError, AuthenticationError)):
+        raise from_reply(error) from error
+    if isinstance(error, (RedisError, OSError)):
+        raise lost_on_the_way(error) from error
+
+
+def _read(connection: Connection) -> Any:
+    """A reply; an error reply as a value, because the others of the pipeline must be read, too."""
+    try:
+        return connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error

@@ -1,0 +1,72 @@
+"""redis-py's errors as lockkit's: what was certainly not applied, and what may have been."""
+
+from __future__ import annotations
+
+import redis.exceptions as driver
+
+from lockkit.backends.redis.protocol import layout_error
+from lockkit.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
+
+__all__ = ["from_reply", "lost_on_the_way", "not_connected"]
+
+REFUSALS = {
+    "READONLY": "the server is a read-only replica: point LOCATION at the primary",
+    "LOADING": "the server is still loading its data",
+    "BUSY": "the server is running a long script",
+    "OOM": "the server is out of memory: raise maxmemory (and keep maxmemory-policy noeviction)",
+    "MISCONF": "the server refuses writes because it cannot persist",
+    "MASTERDOWN": "the replica has lost its primary",
+    "NOREPLICAS": "the server has too few replicas (min-replicas-to-write)",
+    "NOAUTH": "the server wants a password",
+    "WRONGPASS": "the server refuses the user or the password",
+    "NOPERM": "the user lacks a permission lockkit needs (an ACL line is in the documentation)",
+    "CLUSTERDOWN": "the cluster is down",
+    "MOVED": "this is a node of a Redis Cluster, which redis:// does not speak to",
+    "ASK": "this is a node of a Redis Cluster, which redis:// does not speak to",
+    "TRYAGAIN": "the cluster is moving slots",
+}
+
+
+def not_connected(error: Exception) -> BackendError:
+    """The connection could not be made, so nothing was applied."""
+    if isinstance(error, driver.ResponseError) or isinstance(error, driver.AuthenticationError):
+        return _refused(str(error))
+    return BackendUnavailable("the Redis server cannot be reached")
+
+
+def lost_on_the_way(error: Exception) -> BackendError:
+    """The request was sent, or partly sent, and no reply came."""
+    if isinstance(error, driver.TimeoutError):
+        return OutcomeUnknown("the Redis server did not reply in time")
+    return OutcomeUnknown("the connection to the Redis server broke before its reply")
+
+
+def from_reply(error: driver.RedisError) -> LockError:
+    """The server replied with an error."""
+    message = _message(error)
+    return layout_error(message) or _refused(message)
+
+
+def _message(error: Exception) -> str:
+    """redis-py strips the code from some errors and keeps the class instead."""
+    text = str(error)
+    for kind, code in (
+        (driver.ReadOnlyError, "READONLY"),
+        (driver.BusyLoadingError, "LOADING"),
+        (driver.NoPermissionError, "NOPERM"),
+        (driver.OutOfMemoryError, "OOM"),
+    ):
+        if isinstance(error, kind) and not text.startswith(code):
+            return f"{code} {text}"
+    return text
+
+
+def _refused(message: str) -> BackendError:
+    code = message.partition(" ")[0]
+    if code in REFUSALS:
+        return BackendUnavailable(f"{REFUSALS[code]} ({code})")
+    if "OOM command not allowed" in message:
+        return BackendUnavailable(f"{REFUSALS['OOM']} (OOM)")
+    if "authentication" in message.lower() or "password" in message.lower():
+        return BackendUnavailable(REFUSALS["WRONGPASS"])
+    return OutcomeUnknown(f"the Redis server replied with an error ({code[:40]})")

@@ -1,0 +1,45 @@
+"""Where things are in Redis: decided for ever, because another layout would not see our locks.
+
+All keys of a bucket share a hash tag and so a slot of a Cluster. What is held is a field of the
+bucket's one hash, next to the fence counter: a grant is one read and one write, is atomic with the
+listing it appears in, leaves no key behind, and has no TTL that an evicting server could pick on.
+A change of this module or of a record's format needs a new VERSION.
+"""
+
+from __future__ import annotations
+
+import binascii
+from functools import lru_cache
+
+__all__ = ["BUCKETS", "VERSION", "Keys", "bucket_of"]
+
+VERSION = b"1"
+BUCKETS = 64
+
+
+def bucket_of(name: str) -> int:
+    """CRC-16/XMODEM of the UTF-8 bytes, modulo 64."""
+    return binascii.crc_hqx(name.encode(), 0) % BUCKETS
+
+
+class Keys:
+    """The keys under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.of_name = lru_cache(maxsize=1024)(self._of_name)
+
+    def bucket(self, bucket: int) -> bytes:
+        return self._tag(bucket) + b"b"
+
+    def channel(self, instance: str) -> bytes:
+        """Where the waiters of one process (or event loop) are told of their grants."""
+        return b"%b:wake:%b" % (self._prefix.encode(), instance.encode())
+
+    def _of_name(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:
+        """bucket, queue, waiters, tombs: the KEYS of every script on a name."""
+        tag, text = self._tag(bucket_of(name)), name.encode()
+        return tag + b"b", tag + b"q:" + text, tag + b"w:" + text, tag + b"t"
+
+    def _tag(self, bucket: int) -> bytes:
+        return b"{%b:%d}:" % (self._prefix.encode(), bucket)

@@ -1,0 +1,31 @@
+-- One attempt, while nobody holds the name: most often all there is to do, so it comes first.
+-- ARGV: =name token mode(0 try, 1 enqueue, 2 poll) ttl 'ttl max_hold owner'
+-- 'alive max_queue channel'. Replies: G fence [left] | B ticket ahead left owner | F ahead left
+-- owner (the queue is full) | - (the token is gone)
+local VERSION = '1'
+local field, token, mode, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local bucket = redis.call('HMGET', KEYS[1], 'v', 'f', 'z', field)
+if bucket[1] ~= VERSION then
+  if bucket[1] then return redis.error_reply('LAYOUT ' .. bucket[1]) end
+  redis.call('HSET', KEYS[1], 'v', VERSION)
+end
+if bucket[3] and tonumber(bucket[3]) > now and redis.call('ZSCORE', KEYS[4], token) then
+  return { ok = '-' }
+end
+local record = bucket[4]
+if not record and mode ~= '2' then
+  local stamp, last = us(now), tonumber(bucket[2]) or 0
+  local fence = last < now and stamp or us(last + 1)
+  redis.call('HSET', KEYS[1], 'f', fence, field,
+    'M0' .. token .. us(now + ttl) .. fence .. stamp .. stamp .. ARGV[5])
+  if now % 64 == 0 then -- forget some of what was abandoned long ago
+    local sample = redis.call('HRANDFIELD', KEYS[1], 8, 'WITHVALUES')
+    for i = 1, #sample, 2 do
+      if string.sub(sample[i], 1, 1) == '='
+        and tonumber(string.sub(sample[i + 1], 35, 50)) + 600000000 < now then
+        redis.call('HDEL', KEYS[1], sample[i])
+      end
+    end
+  end
+  return { ok = 'G ' .. fence }
+end

@@ -1,0 +1,36 @@
+"""An alias's settings as a redis-py connection pool."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from lockkit.backends.base import reject_unknown_options
+from lockkit.config import AliasSettings
+from lockkit.errors import ConfigurationError
+
+__all__ = ["connection_pool"]
+
+P = TypeVar("P")
+
+SOCKET_TIMEOUT = 2.0
+OPTIONS = ("socket_timeout", "socket_connect_timeout", "username", "password", "db",
+           "client_name", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs",
+           "ssl_check_hostname")
+
+
+def connection_pool(settings: AliasSettings, kind: type[P]) -> P:
+    """A pool (sync or asyncio) for the LOCATION and OPTIONS of an alias; no I/O.
+
+    RESP 2, because scripts reply with nothing newer, and subscriptions then need no push parser.
+    """
+    options: dict[str, Any] = reject_unknown_options(settings, OPTIONS)
+    timeout = options.setdefault("socket_timeout", SOCKET_TIMEOUT)
+    options.setdefault("socket_connect_timeout", timeout)
+    try:
+        pool: P = kind.from_url(settings.location, protocol=2, **options)  # type: ignore[attr-defined]
+    except (ValueError, TypeError):
+        raise ConfigurationError(
+            f"the LOCATION of lock alias {settings.alias!r} is not a Redis URL; it looks like "
+            "redis://user:password@host:6379/0, rediss://… or unix:///path?db=0"
+        ) from None
+    return pool
