@@ -1,0 +1,251 @@
+"""The asyncio API behind blocking calls, so that one test covers both APIs.
+
+``connect("sync", …)`` and ``connect("async", …)`` return clients that are used alike. The second
+drives ``lockkit.aio`` on an event loop in a thread of its own: every await is the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+import lockkit
+from lockkit import aio
+from lockkit.backends.base import AsyncBackend
+from lockkit.types import (
+    UNSET,
+    Busy,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+    Unset,
+)
+
+__all__ = ["AnyBackend", "AnyClient", "AnyLease", "AnyLock", "Api", "BlockingClient", "connect"]
+
+Api = Literal["sync", "async"]
+R = TypeVar("R")
+
+
+class AnyBackend(Protocol):
+    """The single steps of a store."""
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone: ...
+    def release(self, request: Request) -> Release: ...
+    def withdraw(self, request: Request) -> None: ...
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]: ...
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None: ...
+
+
+class AnyLease(Protocol):
+    """What ``Lease`` and ``AsyncLease`` have in common."""
+
+    released: bool
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def fencing_token(self) -> int: ...
+    @property
+    def lost(self) -> bool: ...
+    def remaining(self) -> float: ...
+    def check(self) -> None: ...
+    def extend(self, ttl: float | None = None) -> None: ...
+    def release(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class AnyLock(Protocol):
+    """What ``Lock`` and ``AsyncLock`` have in common."""
+
+    def acquire(self, timeout: float | None | Unset = UNSET) -> AnyLease: ...
+    def try_acquire(self) -> AnyLease | None: ...
+
+
+class AnyClient(Protocol):
+    """What ``LockClient`` and ``AsyncLockClient`` have in common."""
+
+    @property
+    def backend(self) -> AnyBackend: ...
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+    ) -> AnyLock: ...
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]: ...
+    def inspect(self, name: str) -> LockInfo | None: ...
+    def break_(self, name: str, *, fence: int) -> bool: ...
+    def close(self) -> None: ...
+
+
+def connect(api: Api, url: str, **options: Any) -> AnyClient:
+    """A client of the store at ``url`` through one of the two APIs."""
+    if api == "sync":
+        client: AnyClient = lockkit.connect(url, **options)
+        return client
+    return BlockingClient(url, **options)
+
+
+class _Loop:
+    """An event loop in a thread. What it is asked for it does while the asking thread waits."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, step: Coroutine[Any, Any, R]) -> R:
+        return asyncio.run_coroutine_threadsafe(step, self.loop).result()
+
+    def stop(self) -> None:
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class BlockingClient:
+    """``AsyncLockClient`` for threads. close() may be followed by further use, as of the original;
+    stop() ends the loop as well."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._loop = _Loop()
+        self._client = self._loop.run(_connect(url, options))
+        self.backend = _Backend(self._client.backend, self._loop)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+    ) -> _Lock:
+        return _Lock(self._client.lock(name, ttl=ttl, timeout=timeout, label=label), self._loop)
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        async def collect() -> list[LockInfo]:
+            return [info async for info in self._client.holders(name)]
+
+        return iter(self._loop.run(collect()))
+
+    def inspect(self, name: str) -> LockInfo | None:
+        return self._loop.run(self._client.inspect(name))
+
+    def break_(self, name: str, *, fence: int) -> bool:
+        return self._loop.run(self._client.break_(name, fence=fence))
+
+    def close(self) -> None:
+        self._loop.run(self._client.close())
+
+    def stop(self) -> None:
+        self.close()
+        self._loop.stop()
+
+
+async def _connect(url: str, options: dict[str, Any]) -> aio.AsyncLockClient:
+    return aio.connect(url, **options)
+
+
+class _Lock:
+    def __init__(self, lock: aio.AsyncLock, loop: _Loop) -> None:
+        self._lock = lock
+        self._loop = loop
+
+    def acquire(self, timeout: float | None | Unset = UNSET) -> _Lease:
+        return _Lease(self._loop.run(self._lock.acquire(timeout)), self._loop)
+
+    def try_acquire(self) -> _Lease | None:
+        lease = self._loop.run(self._lock.try_acquire())
+        return None if lease is None else _Lease(lease, self._loop)
+
+
+class _Lease:
+    def __init__(self, lease: aio.AsyncLease, loop: _Loop) -> None:
+        self._lease = lease
+        self._loop = loop
+
+    @property
+    def name(self) -> str:
+        return self._lease.name
+
+    @property
+    def token(self) -> str:
+        return self._lease.token
+
+    @property
+    def fencing_token(self) -> int:
+        return self._lease.fencing_token
+
+    @property
+    def lost(self) -> bool:
+        return self._lease.lost
+
+    @property
+    def released(self) -> bool:
+        return self._lease.released
+
+    @released.setter
+    def released(self, value: bool) -> None:
+        self._lease.released = value
+
+    def remaining(self) -> float:
+        return self._lease.remaining()
+
+    def check(self) -> None:
+        self._lease.check()
+
+    def extend(self, ttl: float | None = None) -> None:
+        self._loop.run(self._lease.extend(ttl))
+
+    def release(self) -> bool:
+        return self._loop.run(self._lease.release())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.run(self._lease.__aexit__(kind, error, traceback))
+
+
+class _Backend:
+    def __init__(self, backend: AsyncBackend, loop: _Loop) -> None:
+        self._backend = backend
+        self._loop = loop
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        return self._loop.run(self._backend.acquire(request))
+
+    def release(self, request: Request) -> Release:
+        return self._loop.run(self._backend.release(request))
+
+    def withdraw(self, request: Request) -> None:
+        self._loop.run(self._backend.withdraw(request))
+
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        return self._loop.run(self._backend.extend(requests))
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
+        return self._loop.run(self._backend.wait(request, seconds, busy))

@@ -1,0 +1,199 @@
+"""Judges of what locks did: they look only at facts, and know nothing of how a lock works.
+
+Each can fail: ``broken`` has seven locks that are wrong on purpose, and every one is caught.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from lockkit.clock import now
+
+__all__ = ["Belief", "Claim", "Counter", "FencedRegister", "History", "Interval", "Overlap"]
+
+
+class Interval(NamedTuple):
+    """From ``start`` to ``end`` somebody relied on holding ``name``.
+
+    Times are those of ``lockkit.clock.now``, which all processes of one machine share.
+    """
+
+    name: str
+    owner: str
+    start: float
+    end: float
+    fence: int = 0
+
+
+class Overlap(NamedTuple):
+    """Two who relied on one name at the same time."""
+
+    first: Interval
+    second: Interval
+
+    def __str__(self) -> str:
+        seconds = min(self.first.end, self.second.end) - self.second.start
+        return (
+            f"{self.first.name!r}: {self.first.owner} (fence {self.first.fence}) and "
+            f"{self.second.owner} (fence {self.second.fence}) overlap by {seconds * 1000:.3f} ms"
+        )
+
+
+class Claim(Protocol):
+    """What the checkers need of a lease. ``lockkit.Lease`` is one."""
+
+    @property
+    def fencing_token(self) -> int: ...
+    def remaining(self) -> float:
+        """Seconds for which its holder relies on it; 0: it does not."""
+
+
+class Belief:
+    """One holder's reliance on its claim: begins now, just after acquire returned."""
+
+    def __init__(self, name: str, owner: str, claim: Claim) -> None:
+        self.name = name
+        self.owner = owner
+        self.claim = claim
+        self.start = self._until = now()
+        self.look()
+
+    def look(self) -> bool:
+        """Whether the holder still relies on its claim; notes until when it will."""
+        return self._look(now())
+
+    def end(self) -> Interval:
+        """Call just before release. A lost claim was relied on until the deadline known last."""
+        moment = now()
+        end = moment if self._look(moment) else min(moment, self._until)
+        return Interval(self.name, self.owner, self.start, end, self.claim.fencing_token)
+
+    def _look(self, moment: float) -> bool:
+        remaining = self.claim.remaining()
+        if remaining > 0:
+            self._until = moment + remaining
+        return remaining > 0
+
+
+class History:
+    """Believed-held intervals, of one process; add up those of several with ``+=``.
+
+    An interval is [acquire returned, min(release called, loss noticed, local deadline)]: both ends
+    err on the side of the lock, so an overlap is a proof, never a matter of timing.
+    """
+
+    def __init__(self, intervals: Iterable[Interval] = ()) -> None:
+        self.intervals = list(intervals)
+
+    @contextmanager
+    def believing(self, name: str, owner: str, claim: Claim) -> Iterator[Belief]:
+        """Record the interval of a claim that was just acquired; release it after the block."""
+        belief = Belief(name, owner, claim)
+        try:
+            yield belief
+        finally:
+            self.intervals.append(belief.end())
+
+    def __iadd__(self, intervals: Iterable[Interval]) -> History:
+        self.intervals += intervals
+        return self
+
+    def overlaps(self) -> list[Overlap]:
+        """Every two intervals of one name that follow each other too soon."""
+        found = []
+        for intervals in self._by_name():
+            last = intervals[0]
+            for interval in intervals[1:]:
+                if interval.start < last.end:
+                    found.append(Overlap(last, interval))
+                last = max(last, interval, key=lambda i: i.end)
+        return found
+
+    def fences_out_of_order(self) -> list[Overlap]:
+        """Every two grants of one name of which the later has no greater fencing token."""
+        return [
+            Overlap(first, second)
+            for intervals in self._by_name()
+            for first, second in pairwise(intervals)
+            if second.fence <= first.fence
+        ]
+
+    def _by_name(self) -> list[list[Interval]]:
+        names: defaultdict[str, list[Interval]] = defaultdict(list)
+        for interval in sorted(self.intervals, key=lambda i: i.start):
+            names[interval.name].append(interval)
+        return list(names.values())
+
+
+class Counter:
+    """An unfenced counter in a file: it loses updates exactly when exclusion fails.
+
+    ``gap`` is how many seconds pass between reading and writing (0: the processor is offered to
+    somebody else, no more).
+    """
+
+    SIZE = 20
+
+    def __init__(self, path: str | Path, *, gap: float = 0.0) -> None:
+        self.path = Path(path)
+        self.gap = gap
+        if not self.path.exists():
+            self.path.write_bytes(b"0".zfill(self.SIZE))
+
+    @property
+    def value(self) -> int:
+        return int(self.path.read_bytes())
+
+    def increment(self) -> int:
+        """Read, wait, write. Returns the new value."""
+        file = os.open(self.path, os.O_RDWR)
+        try:
+            value = int(os.pread(file, self.SIZE, 0)) + 1
+            time.sleep(self.gap)
+            os.pwrite(file, str(value).encode().zfill(self.SIZE), 0)
+        finally:
+            os.close(file)
+        return value
+
+
+class FencedRegister:
+    """A resource that guards itself: it accepts a write iff its fence is greater than the last.
+
+    An SQLite file, shared by processes. Whatever is paused, it takes no stale write; and if fences
+    do what they should, it refuses no fresh one.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with closing(self._open()) as database:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS register "
+                "(number INTEGER PRIMARY KEY, fence INTEGER NOT NULL, writer TEXT NOT NULL)"
+            )
+
+    def write(self, fence: int, writer: str) -> bool:
+        """Whether it was accepted."""
+        with closing(self._open()) as database:
+            changed = database.execute(
+                "INSERT INTO register (fence, writer) SELECT ?, ? WHERE NOT EXISTS "
+                "(SELECT 1 FROM register WHERE fence >= ?)",
+                (fence, writer, fence),
+            ).rowcount
+        return changed == 1
+
+    def writes(self) -> list[tuple[int, str]]:
+        """(fence, writer) of every accepted write, in order."""
+        with closing(self._open()) as database:
+            return list(database.execute("SELECT fence, writer FROM register ORDER BY number"))
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=30, isolation_level=None)

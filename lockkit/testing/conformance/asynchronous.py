@@ -1,0 +1,212 @@
+"""What only asyncio can do: many tasks in one thread, and cancellation at any await."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from lockkit import aio
+from lockkit.errors import AcquireTimeout, LeaseLost
+from lockkit.testing.conformance.base import INJECTIONS, SOON, TTL, Needs, needs
+from lockkit.testing.store import ServerStore, Store
+
+__all__ = ["AsyncTests"]
+
+WAITERS = 50
+SEED = 20_001
+
+Scene = Callable[[aio.AsyncLockClient], Awaitable[None]]
+
+
+class AsyncTests:
+    def test_fifty_waiters_and_one_releaser(self, store: Store, name: str) -> None:
+        """All in one event loop: waiting must not keep the releaser from its turn."""
+        order: list[int] = []
+
+        async def wait(client: aio.AsyncLockClient, number: int) -> None:
+            async with client.lock(name):
+                order.append(number)
+                await asyncio.sleep(0)
+
+        async def scene(client: aio.AsyncLockClient) -> None:
+            holder = await client.lock(name, ttl=30).acquire()
+            tasks = []
+            for number in range(WAITERS):
+                tasks.append(asyncio.create_task(wait(client, number)))
+                await queued(client, name, number + 1)
+            assert await holder.release()
+            await asyncio.gather(*tasks)
+            await nothing_left(client, name)
+
+        play(store, scene)
+        assert order == list(range(WAITERS))
+
+    def test_tasks_exclude_one_another(self, store: Store, name: str) -> None:
+        inside: list[int] = []
+
+        async def enter(client: aio.AsyncLockClient, number: int) -> None:
+            async with client.lock(name) as lease:
+                inside.append(number)
+                await asyncio.sleep(0)
+                assert inside == [number]
+                lease.check()
+                inside.remove(number)
+
+        async def scene(client: aio.AsyncLockClient) -> None:
+            await asyncio.gather(*(enter(client, number) for number in range(WAITERS)))
+
+        play(store, scene)
+
+    def test_cancelling_at_any_moment_leaves_nothing(self, store: Store, name: str) -> None:
+        """Free and busy, from before the first request is sent until after the grant."""
+        moments = random.Random(SEED)
+
+        async def scene(client: aio.AsyncLockClient) -> None:
+            for turn in range(10 * INJECTIONS):
+                holder = await client.lock(name, ttl=30).acquire() if turn % 2 else None
+                task = asyncio.create_task(client.lock(name).acquire())
+                await asyncio.sleep(moments.choice([0, moments.uniform(0, 0.004)]))
+                if holder is not None and turn % 4 == 3:
+                    await holder.release()
+                task.cancel()
+                await drop(task)
+                if holder is not None:
+                    await holder.release()
+                await nothing_left(client, name)
+
+        play(store, scene)
+
+    def test_a_deadline_around_acquire_leaves_nothing(self, store: Store, name: str) -> None:
+        async def scene(client: aio.AsyncLockClient) -> None:
+            async with client.lock(name, ttl=30):
+                for _ in range(INJECTIONS):
+                    with pytest.raises(TimeoutError) as caught:
+                        async with asyncio.timeout(0.01):
+                            await client.lock(name, timeout=None).acquire()
+                    assert not isinstance(caught.value, AcquireTimeout)
+                await queued(client, name, 0)
+            await nothing_left(client, name)
+
+        play(store, scene)
+
+    def test_a_cancelled_release_is_carried_out(self, store: Store, name: str) -> None:
+        async def scene(client: aio.AsyncLockClient) -> None:
+            for _ in range(INJECTIONS):
+                lease = await client.lock(name, ttl=30).acquire()
+                task = asyncio.create_task(lease.release())
+                await asyncio.sleep(0)
+                task.cancel()
+                await drop(task)
+                async with client.lock(name, timeout=SOON):
+                    pass
+            await nothing_left(client, name)
+
+        play(store, scene)
+
+    def test_a_cancelled_body_releases(self, store: Store, name: str) -> None:
+        async def hold(client: aio.AsyncLockClient, inside: asyncio.Event) -> None:
+            async with client.lock(name, ttl=30):
+                inside.set()
+                await asyncio.Event().wait()
+
+        async def scene(client: aio.AsyncLockClient) -> None:
+            inside = asyncio.Event()
+            task = asyncio.create_task(hold(client, inside))
+            await inside.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await nothing_left(client, name)
+
+        play(store, scene)
+
+    def test_leaving_async_with(self, store: Store, name: str) -> None:
+        """Released; LeaseLost if it was lost; never in the place of the body's own error."""
+
+        async def scene(client: aio.AsyncLockClient) -> None:
+            async with client.lock(name) as lease:
+                lease.check()
+            assert lease.released
+            await nothing_left(client, name)
+            for error, raised in ((None, LeaseLost), (KeyError, KeyError)):
+                with pytest.raises(raised):
+                    async with client.lock(name) as lease:
+                        await client.break_(name, fence=lease.fencing_token)
+                        while not lease.lost:
+                            await asyncio.sleep(TTL / 20)
+                        if error is not None:
+                            raise error
+
+        play(store, scene)
+
+    @needs(Needs.SERVER)
+    def test_a_request_that_arrives_after_its_cancelled_acquire(
+        self, store: ServerStore, name: str
+    ) -> None:
+        """Held up in the network; its withdraw overtakes it, and leaves a tombstone."""
+
+        async def scene(direct: aio.AsyncLockClient) -> None:
+            for turn in range(INJECTIONS):
+                with store.proxied() as (url, proxy):
+                    far = aio.connect(url, **{**store.options, "ttl": 30.0})
+                    await (await far.lock(f"{name}:warm-up").acquire()).release()
+                    fault = proxy.delay_requests()
+                    task = asyncio.create_task(far.lock(f"{name}:{turn}").acquire())
+                    await asyncio.to_thread(fault.arrived.wait, SOON)
+                    task.cancel()
+                    await asyncio.sleep(0.02)
+                    fault.release()
+                    await drop(task)
+                    await asyncio.to_thread(fault.happened.wait, SOON)
+                    await gone(direct, f"{name}:{turn}")
+                    await far.close()
+
+        play(store, scene)
+
+
+def play(store: Store, scene: Scene) -> None:
+    """Run a scene in an event loop of its own, with a client of its own."""
+
+    async def run() -> None:
+        options: dict[str, Any] = {"ttl": TTL, "acquire_timeout": SOON, **store.options}
+        client = aio.connect(store.url, **options)
+        try:
+            await scene(client)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+async def drop(task: asyncio.Task[Any]) -> None:
+    """Await a cancelled task; a lease that was granted before is given back."""
+    try:
+        result = await task
+    except asyncio.CancelledError:
+        return
+    if isinstance(result, aio.AsyncLease):
+        await result.release()
+
+
+async def queued(client: aio.AsyncLockClient, name: str, number: int) -> None:
+    async with asyncio.timeout(SOON):
+        while True:
+            info = await client.inspect(name)
+            if (info.waiters if info else 0) == number:
+                return
+            await asyncio.sleep(0.002)
+
+
+async def gone(client: aio.AsyncLockClient, name: str) -> None:
+    async with asyncio.timeout(SOON):
+        while await client.inspect(name) is not None:
+            await asyncio.sleep(0.002)
+
+
+async def nothing_left(client: aio.AsyncLockClient, name: str) -> None:
+    info = await client.inspect(name)
+    assert info is None, f"left behind: {info}"

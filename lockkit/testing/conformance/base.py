@@ -1,0 +1,202 @@
+"""What the parts of the suite share: fixtures, sizes, and waiting for things to happen."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from enum import Flag, auto
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import pytest
+
+from lockkit.clock import now
+from lockkit.config import load_backend, settings_from_url
+from lockkit.testing.agent import Agent, Crew
+from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
+from lockkit.testing.store import Store
+from lockkit.types import LockState
+
+__all__ = ["INJECTIONS", "SLACK", "SOON", "TTL", "Agents", "Connect", "Needs", "Spawn", "Suite",
+           "eventually", "held", "needs", "nothing_left", "queued", "waiters"]
+
+TTL = 0.5
+"""Seconds: short, so that expiry is soon; long enough that a busy machine renews in time."""
+
+SLACK = 0.4
+"""Seconds by which something timely may be late on a busy machine."""
+
+SOON = 10.0
+"""Seconds after which something that should happen is given up."""
+
+INJECTIONS = 10
+"""How often each fault happens."""
+
+T = TypeVar("T")
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+class Needs(Flag):
+    """What a test needs of a store, and a store provides."""
+
+    NOTHING = 0
+    PROCESSES = auto()  #: several processes can use it
+    SERVER = auto()  #: a ServerStore
+    PUSH = auto()  #: wakes waiters by messages over a connection that can be cut
+    SCRIPTS = auto()  #: the server caches scripts, and can forget them
+
+
+def needs(what: Needs) -> Callable[[Test], Test]:
+    """Run this test only for stores that provide it."""
+
+    def mark(test: Test) -> Test:
+        test.__dict__["needs"] = what
+        return test
+
+    return mark
+
+
+class Connect(Protocol):
+    """Makes a client that is closed after the test."""
+
+    def __call__(self, url: str | None = None, **options: Any) -> AnyClient: ...
+
+
+class Spawn(Protocol):
+    """Runs something in a thread."""
+
+    def __call__(self, work: Callable[..., T], /, *arguments: Any) -> Future[T]: ...
+
+
+Agents = Callable[[int], list[Agent]]
+
+
+class Suite:
+    """The fixtures. A test has ``client`` and ``other`` (a second client), a fresh ``name``,
+    ``spawn`` for threads and ``agents`` for processes."""
+
+    schemes: ClassVar[tuple[str, ...]] = ()
+    """The URL schemes that this subclass covers."""
+
+    provides: ClassVar[Needs] = Needs.NOTHING
+
+    cycles: ClassVar[int] = 2000
+    """Lock cycles of the exclusion test, both APIs together."""
+
+    def __init_subclass__(cls) -> None:
+        """Take out what this store cannot be asked: a skipped test looks like a missing server."""
+        super().__init_subclass__()
+        if not cls.schemes:
+            return
+        for attribute in dir(cls):
+            wanted = getattr(getattr(cls, attribute), "needs", Needs.NOTHING)
+            if isinstance(wanted, Needs) and wanted not in cls.provides:
+                setattr(cls, attribute, None)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[Store]:
+        """The store, for all tests of the class. Override it."""
+        raise NotImplementedError(f"{cls.__name__} must override the fixture 'store'")
+
+    @pytest.fixture(params=["sync", "async"])
+    def api(self, request: pytest.FixtureRequest) -> Api:
+        api: Api = request.param
+        return api
+
+    @pytest.fixture
+    def connect(self, store: Store, api: Api) -> Iterator[Connect]:
+        with ExitStack() as stack:
+
+            def connected(url: str | None = None, **options: Any) -> AnyClient:
+                return opened(stack, store, api, url, options)
+
+            yield connected
+
+    @pytest.fixture
+    def client(self, connect: Connect) -> AnyClient:
+        return connect()
+
+    @pytest.fixture
+    def other(self, connect: Connect) -> AnyClient:
+        """Another client of the store, as another process has it."""
+        return connect()
+
+    @pytest.fixture
+    def name(self) -> str:
+        return f"conformance:{secrets.token_hex(6)}"
+
+    @pytest.fixture
+    def spawn(self) -> Iterator[Spawn]:
+        """Run something in a thread; the future is waited for at the end of the test."""
+        with ThreadPoolExecutor(64) as threads:
+            yield threads.submit
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def crew(cls, store: Store) -> Iterator[Crew]:
+        options = {"ttl": TTL, "acquire_timeout": SOON, **store.options}
+        crew = Crew(
+            Store(store.url, options=options, environment=store.environment, setup=store.setup)
+        )
+        yield crew
+        crew.dismiss()
+
+    @pytest.fixture
+    def agents(self, crew: Crew) -> Agents:
+        """So many other processes."""
+        return crew.take
+
+    def test_it_provides_what_its_capabilities_claim(self, store: Store) -> None:
+        backend = load_backend(settings_from_url(store.url, **store.options))
+        claims = backend.capabilities
+        backend.close()
+        networked = not (claims.process_local or claims.host_local)
+        assert (Needs.PROCESSES in self.provides) is not claims.process_local
+        assert (Needs.SERVER in self.provides) is networked
+        assert (Needs.PUSH in self.provides) is (claims.push and networked)
+
+
+def opened(
+    stack: ExitStack, store: Store, api: Api, url: str | None, options: dict[str, Any]
+) -> AnyClient:
+    defaults = {"ttl": TTL, "acquire_timeout": SOON, **store.options}
+    client = connect(api, url or store.url, **{**defaults, **options})
+    stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
+    return client
+
+
+def eventually(condition: Callable[[], T | None], seconds: float = SOON) -> T:
+    """Ask until the answer is true, and return it. The answer is in the store: ask gently."""
+    deadline = now() + seconds
+    while not (answer := condition()):
+        assert now() < deadline, f"it did not happen within {seconds:g} s"
+        time.sleep(0.002)
+    return answer
+
+
+def queued(client: AnyClient, name: str, number: int) -> None:
+    """Wait until exactly so many are in the queue."""
+    eventually(lambda: waiters(client, name) == number)
+
+
+def waiters(client: AnyClient, name: str) -> int:
+    info = client.inspect(name)
+    return info.waiters if info else 0
+
+
+def held(client: AnyClient, name: str) -> bool:
+    """Whether somebody has it; what has expired nobody has."""
+    info = client.inspect(name)
+    return info is not None and info.state is LockState.HELD
+
+
+def nothing_left(client: AnyClient, name: str) -> None:
+    """Nobody has it, nobody waits for it, and the next one gets it at once."""
+    info = client.inspect(name)
+    assert info is None, f"left behind: {info}"
+    lease = client.lock(name).try_acquire()
+    assert lease is not None
+    assert lease.release()

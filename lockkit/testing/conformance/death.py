@@ -1,0 +1,198 @@
+"""Processes that die, stop, are interrupted or fork while they hold or wait."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.clock import now
+from lockkit.testing.agent import Agent, AgentFailed
+from lockkit.testing.blocking import AnyClient, Api
+from lockkit.testing.checkers import FencedRegister
+from lockkit.testing.conformance.base import (
+    INJECTIONS,
+    SLACK,
+    TTL,
+    Agents,
+    Needs,
+    Spawn,
+    held,
+    needs,
+    nothing_left,
+    queued,
+)
+from lockkit.testing.conformance.queueing import take
+from lockkit.types import alive_for
+
+__all__ = ["DeathTests"]
+
+
+class DeathTests:
+    """Each fault happens ten times: in ten processes, on ten names, at once."""
+
+    @needs(Needs.PROCESSES)
+    def test_a_killed_holder_is_followed_when_its_lease_expires(
+        self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
+    ) -> None:
+        crew, names = agents(INJECTIONS), names_for(name)
+        fences = hold(crew, names, api)
+        waiting = follow(client, names, spawn)
+        for agent in crew:
+            agent.kill()
+        died = now()
+        for fence, future in zip(fences, waiting, strict=True):
+            lease, granted = future.result()
+            assert granted - died < TTL + SLACK
+            assert lease.fencing_token > fence
+            assert lease.release()
+
+    @needs(Needs.PROCESSES)
+    def test_killed_waiters_do_not_stall_the_others(
+        self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
+    ) -> None:
+        crew, names = agents(INJECTIONS), names_for(name)
+        leases = [client.lock(n, ttl=30).acquire() for n in names]
+        send_to_wait(crew, names, api)
+        for each in names:
+            queued(client, each, 1)
+        waiting = [spawn(take, client, n) for n in names]
+        for each in names:
+            queued(client, each, 2)
+        for agent in crew:
+            agent.kill()
+        released = now()
+        for lease in leases:
+            assert lease.release()
+        for future in waiting:
+            lease, granted = future.result()
+            assert granted - released < alive_for(TTL) + SLACK
+            assert lease.release()
+
+    @needs(Needs.PROCESSES)
+    def test_a_holder_stopped_past_its_ttl_knows_at_its_first_look(
+        self,
+        client: AnyClient,
+        agents: Agents,
+        api: Api,
+        name: str,
+        spawn: Spawn,
+        tmp_path: Path,
+    ) -> None:
+        """It cannot know while it is stopped: what it writes then, the fence must refuse."""
+        crew, names = agents(INJECTIONS), names_for(name)
+        fences = hold(crew, names, api)
+        waiting = follow(client, names, spawn)
+        for agent in crew:
+            agent.pause()
+        for index, agent in enumerate(crew):
+            lease = waiting[index].result()[0]
+            assert lease.fencing_token > fences[index]
+            register = FencedRegister(tmp_path / str(index))
+            assert register.write(lease.fencing_token, "second")
+            agent.resume()
+            assert agent.call("lost", handle=names[index]) is True
+            with pytest.raises(AgentFailed, match="LeaseLost"):
+                agent.call("check", handle=names[index])
+            stale = agent.call("write", handle=names[index], path=str(register.path))
+            assert stale is False
+            assert register.writes() == [(lease.fencing_token, "second")]
+            assert agent.call("release", handle=names[index]) is False
+            lease.check()
+            assert lease.release()
+
+    @needs(Needs.PROCESSES)
+    def test_a_grant_that_came_while_a_waiter_was_stopped_is_stale(
+        self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
+    ) -> None:
+        """It was granted, its message waits in its socket, the grant expired, another has it."""
+        crew, names = agents(INJECTIONS), names_for(name)
+        leases = [client.lock(n, ttl=30).acquire() for n in names]
+        waiters = send_to_wait(crew, names, api)
+        for each in names:
+            queued(client, each, 1)
+        for agent in crew:
+            agent.pause()
+        for lease in leases:
+            assert lease.release()
+        holders = [future.result()[0] for future in follow(client, names, spawn, first=True)]
+        for agent in crew:
+            agent.resume()
+        for each in names:
+            queued(client, each, 1)  # it came back and joined again; it does not hold
+        assert not any(future.done() for future in waiters)
+        for holder in holders:
+            holder.check()
+            assert holder.release()
+        for agent, each, future, holder in zip(crew, names, waiters, holders, strict=True):
+            assert future.result()["fence"] > holder.fencing_token
+            assert agent.call("release", handle=each)
+
+    @needs(Needs.PROCESSES)
+    def test_an_interrupted_waiter_leaves_nothing(
+        self, client: AnyClient, agents: Agents, api: Api, name: str
+    ) -> None:
+        """SIGINT: KeyboardInterrupt comes through, and the queue is empty when it does."""
+        crew, names = agents(INJECTIONS), names_for(name)
+        leases = [client.lock(n, ttl=30).acquire() for n in names]
+        waiters = [
+            agent.send("interruptible", api=api, name=n)
+            for agent, n in zip(crew, names, strict=True)
+        ]
+        for agent, each, future in zip(crew, names, waiters, strict=True):
+            queued(client, each, 1)
+            agent.interrupt()
+            with pytest.raises(AgentFailed, match="KeyboardInterrupt"):
+                future.result()
+            queued(client, each, 0)
+        for lease, each in zip(leases, names, strict=True):
+            assert lease.release()
+            nothing_left(client, each)
+
+    @needs(Needs.PROCESSES)
+    def test_a_forked_child_owns_nothing_of_its_parents(
+        self, client: AnyClient, agents: Agents, api: Api, name: str
+    ) -> None:
+        agent = agents(1)[0]
+        agent.acquire("parent's", api=api, name=name)
+        for _ in range(INJECTIONS // 2):
+            child = agent.call("fork", handle="parent's", api=api)
+            assert child.pop("released", False) is False
+            assert child == {"lost": True, "remaining": 0.0, "taken": False, "own": True}
+            assert agent.call("lost", handle="parent's") is False
+            assert held(client, name)
+        assert agent.call("release", handle="parent's") is True
+        nothing_left(client, name)
+
+
+def names_for(name: str) -> list[str]:
+    return [f"{name}:{number}" for number in range(INJECTIONS)]
+
+
+def hold(crew: list[Agent], names: list[str], api: Api) -> list[int]:
+    """Each agent holds one name, by which it also calls the lease. Returns the fences."""
+    orders = [
+        agent.send("acquire", handle=name, api=api, name=name)
+        for agent, name in zip(crew, names, strict=True)
+    ]
+    return [int(order.result()["fence"]) for order in orders]
+
+
+def send_to_wait(crew: list[Agent], names: list[str], api: Api) -> list[Future[Any]]:
+    return [
+        agent.send("acquire", handle=name, api=api, name=name, timeout=None)
+        for agent, name in zip(crew, names, strict=True)
+    ]
+
+
+def follow(
+    client: AnyClient, names: list[str], spawn: Spawn, *, first: bool = False
+) -> list[Future[Any]]:
+    """Wait for each name in a thread; returns once all are in the queue, or may have got it."""
+    waiting = [spawn(take, client, name) for name in names]
+    for name in names:
+        if not first:
+            queued(client, name, 1)
+    return waiting

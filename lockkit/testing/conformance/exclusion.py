@@ -1,0 +1,81 @@
+"""Exclusion: an unfenced counter loses updates exactly when two hold the lock at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from lockkit.testing.agent import ANSWER_SECONDS
+from lockkit.testing.blocking import AnyClient, Api
+from lockkit.testing.checkers import Counter, History, Interval
+from lockkit.testing.conformance.base import Agents, Connect, Needs, Spawn, needs
+
+__all__ = ["ExclusionTests"]
+
+WORKERS = 8
+LONGEST = 4 * ANSWER_SECONDS
+
+
+class ExclusionTests:
+    cycles: ClassVar[int]
+    provides: ClassVar[Needs]
+
+    @needs(Needs.PROCESSES)
+    def test_eight_processes_exclude_one_another(
+        self, agents: Agents, api: Api, name: str, tmp_path: Path
+    ) -> None:
+        counter = Counter(tmp_path / "counter")
+        share = self.cycles // WORKERS // 2
+        running = [
+            agent.cycles(api=api, name=name, cycles=share, path=str(counter.path))
+            for agent in agents(WORKERS)
+        ]
+        history = History()
+        for future in running:
+            history += (Interval(*interval) for interval in future.result(LONGEST))
+        judge(history, counter, share * WORKERS)
+
+    def test_eight_threads_exclude_one_another(
+        self, connect: Connect, name: str, spawn: Spawn, tmp_path: Path
+    ) -> None:
+        """Of two clients: in the place of processes where the store has only one."""
+        counter = Counter(tmp_path / "counter")
+        several = Needs.PROCESSES in self.provides
+        share = (200 if several else self.cycles // 2) // WORKERS
+        clients = [connect(), connect()]
+        running = [
+            spawn(cycle, clients[number % 2], name, counter, share)
+            for number in range(WORKERS)
+        ]
+        history = History()
+        for future in running:
+            history += future.result(LONGEST)
+        judge(history, counter, share * WORKERS)
+
+    @pytest.mark.parametrize("names", [3])
+    def test_names_do_not_wait_for_one_another(
+        self, client: AnyClient, other: AnyClient, name: str, names: int
+    ) -> None:
+        leases = [client.lock(f"{name}:{number}").acquire() for number in range(names)]
+        with other.lock(name, timeout=0).acquire():
+            assert all(lease.release() for lease in leases)
+
+
+def cycle(client: AnyClient, name: str, counter: Counter, cycles: int) -> Iterable[Interval]:
+    history = History()
+    for _ in range(cycles):
+        lease = client.lock(name, timeout=60).acquire()
+        with history.believing(name, "thread", lease):
+            counter.increment()
+        assert lease.release()
+    return history.intervals
+
+
+def judge(history: History, counter: Counter, expected: int) -> None:
+    assert not [str(overlap) for overlap in history.overlaps()]
+    assert not [str(pair) for pair in history.fences_out_of_order()]
+    assert len(history.intervals) == expected
+    assert counter.value == expected

@@ -1,0 +1,199 @@
+"""Who waits, in what order they are granted, and that nobody stays behind in the queue."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from lockkit.clock import now
+from lockkit.errors import AcquireTimeout, TooManyWaiters
+from lockkit.testing.blocking import AnyClient, AnyLease, Api
+from lockkit.testing.conformance.base import (
+    SLACK,
+    TTL,
+    Agents,
+    Connect,
+    Needs,
+    Spawn,
+    eventually,
+    held,
+    needs,
+    nothing_left,
+    queued,
+)
+from lockkit.types import alive_for
+
+__all__ = ["QueueTests", "take"]
+
+WAITERS = 10
+RACES = 50
+SEED = 20_000
+
+
+class QueueTests:
+    def test_waiters_are_granted_in_the_order_they_came(
+        self, connect: Connect, name: str, spawn: Spawn
+    ) -> None:
+        clients = [connect(), connect()]
+        order: list[int] = []
+        fences: list[int] = []
+
+        def wait(number: int) -> None:
+            with clients[number % 2].lock(name).acquire() as lease:
+                order.append(number)
+                fences.append(lease.fencing_token)
+
+        with clients[0].lock(name, ttl=30).acquire():
+            waiting = []
+            for number in range(WAITERS):
+                waiting.append(spawn(wait, number))
+                queued(clients[0], name, number + 1)
+        for future in waiting:
+            future.result()
+        assert order == list(range(WAITERS))
+        assert fences == sorted(fences)
+        nothing_left(clients[0], name)
+
+    @needs(Needs.PROCESSES)
+    def test_processes_are_granted_in_the_order_they_came(
+        self, client: AnyClient, agents: Agents, api: Api, name: str
+    ) -> None:
+        crew = agents(3)
+        with client.lock(name, ttl=30).acquire():
+            waiting = []
+            for number in range(WAITERS):
+                agent, handle = crew[number % 3], f"{name}:{number}"
+                waiting.append(agent.send("acquire", handle=handle, api=api, name=name))
+                queued(client, name, number + 1)
+        granted = []
+        for number, future in enumerate(waiting):
+            granted.append(future.result())
+            assert crew[number % 3].call("release", handle=f"{name}:{number}")
+        assert [g["fence"] for g in granted] == sorted(g["fence"] for g in granted)
+        assert [g["at"] for g in granted] == sorted(g["at"] for g in granted)
+
+    def test_a_waiter_gets_the_lock_as_soon_as_it_is_released(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        lease = client.lock(name, ttl=30).acquire()
+        waiting = spawn(take, other, name)
+        queued(client, name, 1)
+        released = now()
+        assert lease.release()
+        taken, at = waiting.result()
+        assert at - released < SLACK
+        assert taken.release()
+
+    def test_nobody_passes_those_who_wait(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        """A release grants the first waiter: there is no moment at which another could come."""
+        lease = client.lock(name, ttl=30).acquire()
+        waiting = spawn(other.lock(name).acquire)
+        queued(client, name, 1)
+        assert lease.release()
+        assert client.lock(name).try_acquire() is None
+        assert waiting.result().release()
+
+    def test_a_waiter_stays_in_the_queue_however_long_it_takes(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        with client.lock(name).acquire():
+            waiting = spawn(other.lock(name, timeout=None).acquire)
+            queued(client, name, 1)
+            started = now()
+            eventually(lambda: now() - started > 3 * alive_for(TTL))
+            info = client.inspect(name)
+            assert info is not None
+            assert (info.waiters, info.waiters_alive) == (1, 1)
+        assert waiting.result().release()
+
+    def test_a_waiter_that_times_out_leaves_the_queue(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        with client.lock(name, ttl=30).acquire():
+            for _ in range(WAITERS):
+                with pytest.raises(AcquireTimeout):
+                    other.lock(name).acquire(timeout=0.01)
+            queued(client, name, 0)
+        nothing_left(client, name)
+
+    def test_a_timeout_that_races_a_grant(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        """Released about when the waiter gives up: it has the lock, or it left nothing."""
+        moments = random.Random(SEED)
+        outcomes = set()
+        for _ in range(RACES):
+            lease = client.lock(name, ttl=30).acquire()
+            waiting = spawn(_outcome, other, name, 0.015)
+            queued(client, name, 1)
+            time.sleep(moments.uniform(0.0, 0.02))
+            assert lease.release()
+            outcomes.add(waiting.result())
+            nothing_left(client, name)
+        assert "granted" in outcomes
+
+    def test_the_queue_has_an_end(
+        self, connect: Connect, client: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        crowded = connect(max_queue=2)
+        with client.lock(name, ttl=30).acquire():
+            waiting = [spawn(crowded.lock(name).acquire)]
+            queued(client, name, 1)
+            waiting.append(spawn(crowded.lock(name).acquire))
+            queued(client, name, 2)
+            started = now()
+            with pytest.raises(TooManyWaiters) as caught:
+                crowded.lock(name).acquire()
+            assert now() - started < SLACK
+            assert caught.value.name == name
+            queued(client, name, 2)
+        for future in waiting:
+            assert future.result().release()
+        nothing_left(client, name)
+
+    def test_no_queue_at_all(self, connect: Connect, client: AnyClient, name: str) -> None:
+        with client.lock(name).acquire(), pytest.raises(TooManyWaiters):
+            connect(max_queue=0).lock(name).acquire()
+        nothing_left(client, name)
+
+    def test_takeover_at_expiry(
+        self, connect: Connect, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        """Of several waiters one gets it, as soon as the holder has expired."""
+        leases = [
+            connect(max_hold=0).lock(f"{name}:{number}").acquire() for number in range(3)
+        ]
+        started = now()
+        waiting = [
+            spawn(_take_over, other, f"{name}:{number % 3}") for number in range(9)
+        ]
+        moments = [future.result() for future in waiting]
+        assert all(lease.lost for lease in leases)
+        assert max(moments) - started < TTL + SLACK
+        assert not any(lease.release() for lease in leases)
+        assert not any(held(other, f"{name}:{number}") for number in range(3))
+
+
+def take(client: AnyClient, name: str) -> tuple[AnyLease, float]:
+    """A lease, and when it was granted."""
+    lease = client.lock(name).acquire()
+    return lease, now()
+
+
+def _outcome(client: AnyClient, name: str, timeout: float) -> str:
+    try:
+        lease = client.lock(name).acquire(timeout)
+    except AcquireTimeout:
+        return "timed out"
+    lease.check()
+    assert lease.release()
+    return "granted"
+
+
+def _take_over(client: AnyClient, name: str) -> float:
+    with client.lock(name).acquire():
+        return now()

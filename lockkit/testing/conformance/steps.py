@@ -1,0 +1,185 @@
+"""Single steps of a backend: what the flows rely on, asked for directly."""
+
+from __future__ import annotations
+
+import secrets
+import pytest
+
+from lockkit.testing.blocking import AnyBackend, AnyClient
+from lockkit.testing.conformance.base import TTL, Spawn, eventually, held, nothing_left, queued
+from lockkit.types import Busy, Gone, Grant, Mode, Owner, Release, Request
+
+__all__ = ["StepTests"]
+
+
+class StepTests:
+    def test_the_same_token_gets_the_same_grant_with_what_is_left(
+        self, client: AnyClient, name: str
+    ) -> None:
+        request = claim(name)
+        first = granted(client.backend, request)
+        again = granted(client.backend, request)
+        assert again.fence == first.fence
+        assert again.left <= first.left
+        assert client.backend.release(request) is Release.RELEASED
+
+    def test_a_retried_enqueueing_joins_once(self, client: AnyClient, name: str) -> None:
+        with client.lock(name, ttl=30).acquire():
+            request = claim(name, Mode.ENQUEUE)
+            first, again = client.backend.acquire(request), client.backend.acquire(request)
+            assert isinstance(first, Busy) and isinstance(again, Busy)
+            assert first.ticket == again.ticket > 0
+            queued(client, name, 1)
+            client.backend.withdraw(request)
+        nothing_left(client, name)
+
+    def test_a_try_joins_no_queue(self, client: AnyClient, name: str) -> None:
+        with client.lock(name, ttl=30).acquire():
+            assert isinstance(client.backend.acquire(claim(name)), Busy)
+            queued(client, name, 0)
+
+    def test_a_poll_never_joins(self, client: AnyClient, name: str) -> None:
+        assert isinstance(client.backend.acquire(claim(name, Mode.POLL)), Gone)
+        with client.lock(name, ttl=30).acquire():
+            assert isinstance(client.backend.acquire(claim(name, Mode.POLL)), Gone)
+            queued(client, name, 0)
+        nothing_left(client, name)
+
+    @pytest.mark.parametrize("mode", list(Mode))
+    def test_an_acquire_delayed_past_its_withdraw_gets_nothing(
+        self, client: AnyClient, name: str, mode: Mode
+    ) -> None:
+        """Its withdraw found nothing, and left a tombstone."""
+        request = claim(name, mode)
+        client.backend.withdraw(request)
+        assert isinstance(client.backend.acquire(request), Gone)
+        nothing_left(client, name)
+
+    def test_a_withdraw_in_doubt_buries_the_token_as_well(
+        self, client: AnyClient, name: str
+    ) -> None:
+        """A second copy of the acquire may still be under way."""
+        request = claim(name)
+        granted(client.backend, request)
+        client.backend.withdraw(request._replace(unsure=True))
+        assert isinstance(client.backend.acquire(request), Gone)
+        nothing_left(client, name)
+
+    def test_a_withdraw_gives_back_a_grant_that_raced_it(
+        self, client: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        holder, waiter = claim(name), claim(name, Mode.ENQUEUE)
+        granted(client.backend, holder)
+        busy = client.backend.acquire(waiter)
+        assert isinstance(busy, Busy)
+        waiting = spawn(client.backend.wait, waiter, 1.0, busy)
+        following = spawn(client.lock(name).acquire)
+        queued(client, name, 2)
+        client.backend.release(holder)
+        client.backend.withdraw(waiter)
+        waiting.result()
+        with following.result():
+            assert isinstance(client.backend.acquire(waiter._replace(mode=Mode.POLL)), Gone)
+
+    def test_a_withdraw_leaves_the_queue_in_order(self, client: AnyClient, name: str) -> None:
+        first, second = claim(name, Mode.ENQUEUE), claim(name, Mode.ENQUEUE)
+        with client.lock(name, ttl=30).acquire():
+            client.backend.acquire(first)
+            client.backend.acquire(second)
+            client.backend.withdraw(first)
+            busy = client.backend.acquire(second._replace(mode=Mode.POLL))
+            assert isinstance(busy, Busy)
+            assert busy.ahead == 0
+            client.backend.withdraw(second)
+        nothing_left(client, name)
+
+    def test_the_token_of_another_does_nothing(self, client: AnyClient, name: str) -> None:
+        with client.lock(name, ttl=30).acquire() as lease:
+            stranger = claim(name)
+            assert client.backend.release(stranger) is Release.ABSENT
+            assert client.backend.extend([stranger])[0].left is None
+            client.backend.withdraw(stranger)
+            info = client.inspect(name)
+            assert info is not None
+            assert info.fence == lease.fencing_token
+
+    def test_the_token_of_another_name_does_nothing(self, client: AnyClient, name: str) -> None:
+        with client.lock(name, ttl=30).acquire() as lease:
+            with client.lock(name + "x").acquire() as neighbour:
+                foreign = claim(name)._replace(token=neighbour.token)
+                assert client.backend.release(foreign) is Release.ABSENT
+                assert client.backend.extend([foreign])[0].left is None
+            lease.check()
+            assert held(client, name)
+
+    def test_a_second_release_finds_nothing(self, client: AnyClient, name: str) -> None:
+        request = claim(name)
+        granted(client.backend, request)
+        assert client.backend.release(request) is Release.RELEASED
+        assert client.backend.release(request) is Release.ABSENT
+        nothing_left(client, name)
+
+    def test_a_release_after_an_operators_says_so(self, client: AnyClient, name: str) -> None:
+        request = claim(name)
+        fence = granted(client.backend, request).fence
+        assert client.break_(name, fence=fence)
+        assert client.backend.release(request) is Release.BROKEN
+        assert client.backend.extend([request])[0].left is None
+        assert isinstance(client.backend.acquire(request), Gone)
+
+    def test_extends_are_answered_one_by_one(self, client: AnyClient, name: str) -> None:
+        requests = [claim(f"{name}:{number}") for number in range(5)]
+        for request in requests[::2]:
+            granted(client.backend, request)
+        renewals = client.backend.extend([r._replace(ttl=20.0) for r in requests])
+        assert [r.left is not None for r in renewals] == [True, False, True, False, True]
+        assert all(15 < r.left <= 20 for r in renewals if r.left is not None)
+        for request in requests[::2]:
+            assert client.backend.release(request) is Release.RELEASED
+
+    def test_no_extends_are_no_work(self, client: AnyClient) -> None:
+        assert client.backend.extend([]) == []
+
+    def test_a_stale_handoff_message_is_no_grant(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        """A grant was sent to a waiter that was busy elsewhere; it expired; another has the name.
+
+        The waiter joins the queue again, and finds the old message.
+        """
+        holder, waiter, next_one = claim(name), claim(name, Mode.ENQUEUE), claim(name, Mode.ENQUEUE)
+        granted(other.backend, holder)
+        busy = client.backend.acquire(waiter)
+        assert isinstance(busy, Busy)
+        client.backend.wait(waiter, 0.02, busy)  # so that it is ready for messages
+        other.backend.release(holder)
+        fence = eventually(lambda: polled(other.backend, next_one)).fence
+        again = waiter._replace(token=secrets.token_hex(16))
+        for request in (waiter._replace(mode=Mode.POLL), again):
+            reply = client.backend.acquire(request)
+            assert not isinstance(reply, Grant)
+            if isinstance(reply, Busy):
+                assert client.backend.wait(request, 0.02, reply) is None
+        info = client.inspect(name)
+        assert info is not None
+        assert info.fence == fence
+        client.backend.withdraw(again)
+        other.backend.release(next_one)
+
+
+def claim(name: str, mode: Mode = Mode.TRY, ttl: float = 30.0) -> Request:
+    """A request as the flows make them."""
+    owner = Owner("some-host", 1, "MainThread", "a test").encode()
+    ttl = TTL if mode is Mode.ENQUEUE else ttl
+    return Request(name, secrets.token_hex(16), ttl, owner, mode)
+
+
+def granted(backend: AnyBackend, request: Request) -> Grant:
+    reply = backend.acquire(request)
+    assert isinstance(reply, Grant)
+    return reply
+
+
+def polled(backend: AnyBackend, request: Request) -> Grant | None:
+    reply = backend.acquire(request)
+    return reply if isinstance(reply, Grant) else None

@@ -1,0 +1,91 @@
+"""What the conformance suite needs to know of one store, and what it does to it.
+
+A backend's tests hand the suite a Store: its URL, and for a server the levers that break it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer, Server
+
+__all__ = ["Proxied", "RedisStore", "ServerStore", "Store"]
+
+
+class Proxied(NamedTuple):
+    """A way to the store through a proxy that can fail."""
+
+    url: str
+    proxy: FaultProxy
+
+
+class Store:
+    """One store and how a process reaches it.
+
+    ``options`` go to every ``lockkit.connect``. Worker processes get ``environment`` on top of
+    ours, and first of all call ``setup``, a "module:function", such as "django:setup".
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        setup: str = "",
+    ) -> None:
+        self.url = url
+        self.options = dict(options or {})
+        self.environment = dict(environment or {})
+        self.setup = setup
+
+
+class ServerStore(Store):
+    """A store behind a socket. Subclasses say how their server is told to fail."""
+
+    def __init__(self, server: Server, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.server = server
+
+    @contextmanager
+    def proxied(self) -> Iterator[Proxied]:
+        """The store through a proxy; everything else goes on directly."""
+        with FaultProxy("127.0.0.1", self.server.port) as proxy:
+            yield Proxied(self.url.replace(f":{self.server.port}", f":{proxy.port}"), proxy)
+
+    def restart(self) -> None:
+        """Stop in order and start again. What is kept depends on the store."""
+        self.server.restart()
+
+    def kill_subscriptions(self) -> None:
+        """Close the connections on which waiters get messages. Needs.PUSH."""
+        raise NotImplementedError
+
+    def forget_scripts(self) -> None:
+        """Drop whatever the server has cached of ours. Needs.SCRIPTS."""
+        raise NotImplementedError
+
+
+class RedisStore(ServerStore):
+    """Redis, Valkey, and what speaks like them."""
+
+    server: RedisServer
+
+    def __init__(self, server: RedisServer, url: str | None = None, **options: Any) -> None:
+        super().__init__(server, url or server.url, **options)
+
+    def kill_subscriptions(self) -> None:
+        with self.server.client() as client:
+            client.execute_command("CLIENT KILL TYPE pubsub")
+
+    def forget_scripts(self) -> None:
+        with self.server.client() as client:
+            client.execute_command("SCRIPT FLUSH")
+
+
+def worker_environment(store: Store) -> dict[str, str]:
+    return {**os.environ, **store.environment}

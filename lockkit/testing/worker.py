@@ -1,0 +1,173 @@
+"""A process under a test's control: ``python -m lockkit.testing.worker``. See ``agent``.
+
+Reads one JSON object per line from standard input: first {"url", "options", "setup"}, then orders
+{"id", "order", …}; writes one per line to standard output: {"id", "value"} or {"id", "error"}. Each
+order runs in a thread of its own, except ``interruptible``, which a signal must be able to reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from lockkit import aio
+from lockkit.clock import now
+from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect
+from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    settings = json.loads(sys.stdin.readline())
+    if settings["setup"]:
+        module, _, function = settings["setup"].partition(":")
+        getattr(import_module(module), function)()
+    worker = Worker(settings["url"], settings["options"])
+    threading.Thread(target=worker.read, daemon=True).start()
+    worker.work()
+
+
+class Worker:
+    """Leases and clients by handle, and the orders that use them."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.url = url
+        self.options = options
+        self._clients: dict[Api, AnyClient] = {}
+        self._leases: dict[str, AnyLease] = {}
+        self._main: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._writing = threading.Lock()
+        self._connecting = threading.Lock()
+
+    def read(self) -> None:
+        """Take orders until whoever gives them is gone."""
+        for line in sys.stdin:
+            message = json.loads(line)
+            if message["order"] == "interruptible":
+                self._main.put(message)
+            else:
+                threading.Thread(target=self.obey, args=(message,), daemon=True).start()
+        os._exit(0)  # the test is over: leases expire, as after any death
+
+    def work(self) -> None:
+        while True:
+            self.obey(self._main.get())
+
+    def obey(self, message: dict[str, Any]) -> None:
+        number = message.pop("id")
+        order = getattr(self, "do_" + message.pop("order"))
+        try:
+            reply = {"id": number, "value": order(**message)}
+        except BaseException as error:
+            reply = {"id": number, "error": type(error).__name__, "message": str(error)}
+        with self._writing:
+            sys.stdout.write(json.dumps(reply) + "\n")
+            sys.stdout.flush()
+
+    def client(self, api: Api) -> AnyClient:
+        with self._connecting:
+            if api not in self._clients:
+                self._clients[api] = connect(api, self.url, **self.options)
+            return self._clients[api]
+
+    def do_acquire(
+        self, handle: str, api: Api, name: str, timeout: float | None = 10.0
+    ) -> dict[str, float]:
+        lease = self.client(api).lock(name).acquire(timeout)
+        self._leases[handle] = lease
+        return {"fence": lease.fencing_token, "at": now(), "until": now() + lease.remaining()}
+
+    def do_release(self, handle: str) -> bool:
+        return self._leases.pop(handle).release()
+
+    def do_lost(self, handle: str) -> bool:
+        return self._leases[handle].lost
+
+    def do_check(self, handle: str) -> None:
+        self._leases[handle].check()
+
+    def do_write(self, handle: str, path: str) -> bool:
+        """Write to a fenced register with the fence of a lease, whatever became of it."""
+        return FencedRegister(path).write(self._leases[handle].fencing_token, handle)
+
+    def do_cycles(
+        self, api: Api, name: str, cycles: int, path: str, timeout: float = 60.0
+    ) -> list[Interval]:
+        """Acquire, increment an unfenced counter, release: so often. Returns the history."""
+        counter = Counter(path)
+        lock = self.client(api).lock(name, timeout=timeout)
+        intervals = []
+        for _ in range(cycles):
+            lease = lock.acquire()
+            belief = Belief(name, str(os.getpid()), lease)
+            counter.increment()
+            intervals.append(belief.end())
+            lease.release()
+        return intervals
+
+    def do_fork(self, handle: str, api: Api) -> dict[str, object]:
+        """What a forked child makes of the lease it inherits."""
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads are the point here
+            child = os.fork()
+        if not child:
+            self._in_child(writer, handle)
+        os.close(writer)
+        with os.fdopen(reader) as report:
+            seen: dict[str, object] = json.loads(report.read() or "{}")
+        os.waitpid(child, 0)
+        return seen
+
+    def _in_child(self, writer: int, handle: str) -> None:
+        try:
+            seen = self._look_at_inheritance(handle)
+        except BaseException as error:
+            seen = {"error": repr(error)}
+        os.write(writer, json.dumps(seen).encode())
+        os._exit(0)
+
+    def _look_at_inheritance(self, handle: str) -> dict[str, object]:
+        lease = self._leases[handle]
+        seen: dict[str, object] = {"lost": lease.lost, "remaining": lease.remaining()}
+        client = self._clients.get("sync")
+        if client is None:  # an event loop does not survive a fork, and a new one is made
+            client = connect("async", self.url, **self.options)
+        else:
+            seen["released"] = lease.release()
+        seen["taken"] = client.lock(lease.name).try_acquire() is not None
+        with client.lock(lease.name + "-child").acquire(5) as own:
+            seen["own"] = not own.lost
+        return seen
+
+    def do_interruptible(self, api: Api, name: str) -> None:
+        """Acquire in the main thread, where SIGINT raises KeyboardInterrupt."""
+        if api == "sync":
+            self.client(api).lock(name).acquire(None).release()
+        else:
+            asyncio.run(self._acquire(name))
+
+    async def _acquire(self, name: str) -> None:
+        client = aio.connect(self.url, **self.options)
+        try:
+            async with client.lock(name, timeout=None):
+                pass
+        finally:
+            await client.close()
+
+    def do_close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+
+if __name__ == "__main__":
+    main()

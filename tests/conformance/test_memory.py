@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.store import Store
+
+
+class TestMemory(BackendConformance):
+    schemes = ("memory",)
+    provides = Needs.NOTHING
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[Store]:
+        yield Store("memory://conformance")

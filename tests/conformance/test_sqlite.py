@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.store import Store
+
+
+class TestSQLite(BackendConformance):
+    schemes = ("sqlite",)
+    provides = Needs.PROCESSES
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+        directory: Path = tmp_path_factory.mktemp("sqlite")
+        yield Store(f"sqlite:///{directory / 'locks.sqlite3'}")
