@@ -8,12 +8,14 @@ never be taken on another value than the one the view acts on: what is given twi
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from lockkit.errors import InvalidName
 from lockkit.naming import Field, Template, json_value, typed_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["AnonymousUser", "Facts", "FieldError", "lock_name"]
 
@@ -25,7 +27,7 @@ class FieldError(InvalidName):
     """The request does not bring what a field of the template needs. The client's fault: 400."""
 
 
-class AnonymousUser(FieldError):
+class AnonymousUser(FieldError):  # noqa: N818  (as lockkit's other errors)
     """``{user.pk}`` in a request of nobody: there is no such name. 403, or the framework's way."""
 
 

@@ -1,9 +1,10 @@
-"""What a client is told whose request did not get to its view: RFC 9110 and RFC 9457, no secrets."""
+"""What a client is told whose request did not get to its view: RFC 9110, RFC 9457, no secrets."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost, LockError, TooManyWaiters
 from lockkit.facts import AnonymousUser, FieldError
@@ -35,7 +36,7 @@ class Refusal:
         return {
             "type": "about:blank",
             "title": self.title,
-            "status": self.status,
+            "status": int(self.status),
             "detail": self.detail,
         }
 
@@ -48,31 +49,32 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
     """
     match error:
         case TooManyWaiters():
-            return _later(503, "Service Unavailable", "Too many requests wait.", error.retry_after)
+            return _unavailable("Too many requests wait.", error.retry_after)
         case AcquireTimeout():
-            title = "Locked" if busy_status == 423 else "Busy"
-            detail = "Another request is working on the same thing."
-            return _later(busy_status, title, detail, error.retry_after)
+            return _busy(busy_status, error.retry_after)
         case BackendError():
-            detail = "The lock store cannot be reached. Nothing was done."
-            return _later(503, "Service Unavailable", detail, STORE_RETRY_AFTER)
+            return _unavailable("The lock store fails. Nothing was done.", STORE_RETRY_AFTER)
         case LeaseLost():
-            detail = "It took too long, and nothing was done."
-            return _later(503, "Service Unavailable", detail, 1)
-        case AnonymousUser():
-            return Refusal(403, "Forbidden", "Authentication is needed.")
+            return _unavailable("It took too long. Nothing was done.", 1)
         case FieldError():
-            return Refusal(400, "Bad Request", _sentence(str(error)))
-        case _:
-            return None
+            return _wrong_request(error)
+    return None
 
 
-def _later(status: int, title: str, detail: str, retry_after: int) -> Refusal:
-    return Refusal(status, title, detail, retry_after)
+def _unavailable(detail: str, retry_after: int) -> Refusal:
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Service Unavailable", detail, retry_after)
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
+def _busy(status: int, retry_after: int) -> Refusal:
+    title = "Locked" if status == HTTPStatus.LOCKED else "Busy"
+    return Refusal(status, title, "Another request works on the same thing.", retry_after)
+
+
+def _wrong_request(error: FieldError) -> Refusal:
+    if isinstance(error, AnonymousUser):
+        return Refusal(HTTPStatus.FORBIDDEN, "Forbidden", "Authentication is needed.")
+    text = str(error)
+    return Refusal(HTTPStatus.BAD_REQUEST, "Bad Request", f"{text[:1].upper()}{text[1:]}.")
 
 
 def prefers_html(accept: str) -> bool:

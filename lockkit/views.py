@@ -4,7 +4,9 @@ An adapter makes a ``Guard`` of the decorator's arguments, and for each request
 
 1. ``guard.name_for(facts, …)``: the name, or a FieldError;
 2. ``guard.acquire(client, name, settings, label)``, or ``acquire_async``: a lease, or an error;
-3. ``refusal_of(error, settings.busy_status)``: the status, headers and words of the answer to either error.
+3. ``refusal_of(error, settings.busy_status)``: the status, headers and words of the answer to
+   either error;
+4. ``give_back(lease)`` when the work is committed or undone.
 
 It adds its own: transactions, the response class, and when to release.
 """
@@ -20,8 +22,15 @@ from urllib.parse import quote
 
 from lockkit import process
 from lockkit.config import DEFAULT_ALIAS, check_count, check_timeout, check_ttl, unknown_key
-from lockkit.errors import ConfigurationError, InvalidName, LockHeld, TooManyWaiters
+from lockkit.errors import (
+    BackendError,
+    ConfigurationError,
+    InvalidName,
+    LockHeld,
+    TooManyWaiters,
+)
 from lockkit.facts import Facts, FieldError, lock_name
+from lockkit.lease import log
 from lockkit.naming import Template, check_name
 from lockkit.refusal import Refusal, prefers_html, refusal_of
 from lockkit.types import UNSET, Unset
@@ -35,6 +44,8 @@ __all__ = [
     "Refusal",
     "ViewSettings",
     "WaitingRoom",
+    "give_back",
+    "give_back_async",
     "prefers_html",
     "read_view_settings",
     "refusal_of",
@@ -43,6 +54,8 @@ __all__ = [
 ]
 
 KEYS = ("TIMEOUT", "BUSY_STATUS", "MAX_WAITERS")
+ERRORS = range(400, 600)
+"""Statuses of HTTP that say no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ def read_view_settings(
 
 
 def _status(source: str, value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599:
+    if isinstance(value, int) and not isinstance(value, bool) and value in ERRORS:
         return value
     raise ConfigurationError(
         f"{source}['BUSY_STATUS'] is {value!r}; it must be an error status, such as 423 or 409"
@@ -115,7 +128,8 @@ class Guard:
     """One decorated view: what it locks, and how. Made once, at import; holds nothing.
 
     ``name`` is a template, or a callable that gets what the adapter passes and returns a name.
-    ``timeout`` is in seconds (0: do not wait; None: for ever), ``ttl`` in seconds.
+    ``timeout`` is in seconds (0: do not wait; None: for ever), ``ttl`` in seconds; ``options``:
+    further arguments for the ``lock`` method of the adapter's client.
     Raises ConfigurationError.
     """
 
@@ -123,14 +137,22 @@ class Guard:
         self,
         name: str | Callable[..., str],
         *,
-        timeout: float | None | Unset = UNSET,
+        timeout: float | Unset | None = UNSET,
         ttl: float | Unset = UNSET,
         alias: str = DEFAULT_ALIAS,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._name = name if callable(name) else _template(name)
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
         self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
+        self._options = dict(options or {})
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether the name has ``{user.pk}``: a coroutine must have the user looked up before."""
+        template = self._name
+        return isinstance(template, Template) and any(f.source == "user" for f in template.fields)
 
     def name_for(self, facts: Facts, /, *args: Any, **kwargs: Any) -> str:
         """The name for one request; a callable gets ``args`` and ``kwargs``.
@@ -144,7 +166,7 @@ class Guard:
     def acquire(self, client: LockClient, name: str, settings: ViewSettings, label: str) -> Lease:
         """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
         timeout = self._timeout(settings)
-        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label)
+        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label, **self._options)
         if timeout == 0:
             return lock.acquire()
         with waiting_room.place(settings.max_waiters) as placed:
@@ -160,7 +182,7 @@ class Guard:
     ) -> AsyncLease:
         """The same, awaited."""
         timeout = self._timeout(settings)
-        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label)
+        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label, **self._options)
         if timeout == 0:
             return await lock.acquire()
         with waiting_room.place(settings.max_waiters) as placed:
@@ -213,3 +235,31 @@ def request_label(method: str, path: str) -> str:
 
 
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
+
+
+def give_back(lease: Lease) -> None:
+    """Release after the view is done. What goes wrong here is logged: the answer stands.
+
+    The caller has checked the lease at the last moment at which everything could be undone.
+    """
+    try:
+        kept = lease.release()
+    except BackendError as error:
+        log.warning("release of %r not confirmed: %s", lease.name, error)
+    else:
+        _warn_if_lost(lease.name, kept)
+
+
+async def give_back_async(lease: AsyncLease) -> None:
+    """The same, awaited."""
+    try:
+        kept = await lease.release()
+    except BackendError as error:
+        log.warning("release of %r not confirmed: %s", lease.name, error)
+    else:
+        _warn_if_lost(lease.name, kept)
+
+
+def _warn_if_lost(name: str, kept: bool) -> None:
+    if not kept:
+        log.warning("the lease on %r was lost before its release", name)

@@ -1,0 +1,15 @@
+"""lockkit for Django: locks of the project's settings, and views that hold one while they run.
+
+>>> from lockkit_django import lock_view, locks
+
+``locks["default"]`` is a client for the alias of that name in ``LOCKKIT``; ``alocks`` is the same
+for coroutines. Importing this package needs no settings and does no I/O.
+"""
+
+from __future__ import annotations
+
+from lockkit_django.decorators import lock_view
+from lockkit_django.handler import alocks, locks
+from lockkit_django.transactions import OpenTransaction
+
+__all__ = ["OpenTransaction", "alocks", "lock_view", "locks"]

@@ -1,0 +1,18 @@
+"""The Django application: it registers checks and nothing else. No I/O, no thread."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+__all__ = ["LockkitConfig"]
+
+
+class LockkitConfig(AppConfig):
+    name = "lockkit_django"
+    verbose_name = "Locks"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from lockkit_django import checks
+
+        checks.register()

@@ -1,0 +1,179 @@
+"""System checks: what is wrong with the settings, and what is dangerous.
+
+Errors stop ``manage.py`` commands and say what to change; warnings can be silenced by their ID in
+SILENCED_SYSTEM_CHECKS. Checks that ask the store run only under ``check --deploy``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core import checks
+
+from lockkit.config import AliasSettings, load_backend
+from lockkit.errors import BackendError, ConfigurationError
+from lockkit_django import conf
+from lockkit_django.decorators import guards
+from lockkit_django.handler import locks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.core.checks import CheckMessage
+
+    from lockkit.backends.base import Backend
+
+__all__ = ["check_settings", "check_store", "register"]
+
+SHORTEST_TTL = 2.0
+"""Seconds: below it one pause of the garbage collector or the network loses a lease."""
+
+LONGEST_TTL = 300.0
+"""Seconds for which a killed process keeps its locks from everybody."""
+
+
+def register() -> None:
+    checks.register(check_settings, "lockkit")
+    checks.register(check_store, "lockkit", deploy=True)
+
+
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """The settings as far as they can be judged without a connection."""
+    return [*_mistakes(), *_view_mistakes(), *_dangers()]
+
+
+def check_store(**_: Any) -> list[CheckMessage]:
+    """Whether each alias' store answers, and whether it is configured to keep what it is told."""
+    return [message for alias in _aliases() for message in _store_messages(alias)]
+
+
+def _mistakes() -> Iterator[CheckMessage]:
+    try:
+        aliases = conf.lock_settings()
+    except ConfigurationError as error:
+        yield _error("E001", error, "Correct LOCKKIT in the settings, or LOCKKIT_URL.")
+        return
+    for entry in aliases.values():
+        try:
+            load_backend(entry)
+        except ConfigurationError as error:
+            yield _error("E003", error, f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL.")
+    for alias in sorted({guard.alias for guard in guards} - set(aliases)):
+        text = f"a view uses lock_view(alias={alias!r}), and LOCKKIT has no such alias"
+        yield _error("E004", text, f"Add {alias!r} to LOCKKIT, or correct the view.")
+
+
+def _view_mistakes() -> Iterator[CheckMessage]:
+    try:
+        conf.view_settings()
+    except ConfigurationError as error:
+        yield _error("E002", error, "Correct LOCKKIT_VIEWS in the settings.")
+
+
+def _dangers() -> Iterator[CheckMessage]:
+    for entry in _aliases():
+        for check in (_process_local, _host_local, _unlimited_hold, _ttl, _ignored_exceptions):
+            yield from check(entry)
+
+
+def _aliases() -> list[AliasSettings]:
+    try:
+        return list(conf.lock_settings().values())
+    except ConfigurationError:
+        return []  # E001 says it
+
+
+def _process_local(entry: AliasSettings) -> Iterator[CheckMessage]:
+    backend = _backend(entry)
+    if backend is not None and backend.capabilities.process_local and not settings.DEBUG:
+        yield _warning(
+            "W001",
+            f"The lock alias {entry.alias!r} ({entry.shown_location}) holds within one process "
+            f"only: the workers of a server do not exclude one another.",
+            "Use a store that all processes share, such as redis:// or django://default.",
+        )
+
+
+def _host_local(entry: AliasSettings) -> Iterator[CheckMessage]:
+    backend = _backend(entry)
+    if backend is not None and backend.capabilities.host_local and not settings.DEBUG:
+        yield checks.Info(
+            f"The lock alias {entry.alias!r} ({entry.shown_location}) holds on one machine only.",
+            hint="With a second machine, use a server: redis://, or a database server.",
+            id="lockkit.I001",
+        )
+
+
+def _unlimited_hold(entry: AliasSettings) -> Iterator[CheckMessage]:
+    if entry.max_hold is None:
+        yield _warning(
+            "W002",
+            f"The lock alias {entry.alias!r} has MAX_HOLD None: a holder that hangs keeps its "
+            f"lock for as long as its process lives.",
+            "Set MAX_HOLD to more seconds than the longest honest work takes.",
+        )
+
+
+def _ttl(entry: AliasSettings) -> Iterator[CheckMessage]:
+    if entry.ttl < SHORTEST_TTL:
+        yield _warning(
+            "W003",
+            f"The lock alias {entry.alias!r} has TTL {entry.ttl:g}: a short pause of the process "
+            f"or the network loses a lease.",
+            f"Set TTL to {SHORTEST_TTL:g} seconds or more; 30 is the default.",
+        )
+    elif entry.ttl > LONGEST_TTL:
+        yield _warning(
+            "W004",
+            f"The lock alias {entry.alias!r} has TTL {entry.ttl:g}: what a killed process held "
+            f"stays locked for that many seconds.",
+            "Leases are renewed while they are held: TTL need not cover the longest work.",
+        )
+
+
+def _ignored_exceptions(entry: AliasSettings) -> Iterator[CheckMessage]:
+    if entry.scheme != "django-redis":
+        return
+    cache = settings.CACHES.get(entry.location.partition("://")[2], {})
+    default = getattr(settings, "DJANGO_REDIS_IGNORE_EXCEPTIONS", False)
+    if cache.get("OPTIONS", {}).get("IGNORE_EXCEPTIONS", default):
+        yield _warning(
+            "W005",
+            f"The cache behind the lock alias {entry.alias!r} has IGNORE_EXCEPTIONS: lockkit "
+            f"does not follow it, and a store that is down refuses the views that lock.",
+            "That is on purpose; silence this check if it is clear to everybody.",
+        )
+
+
+def _backend(entry: AliasSettings) -> Backend | None:
+    try:
+        return load_backend(entry)
+    except ConfigurationError:
+        return None  # E003 says it
+
+
+def _store_messages(entry: AliasSettings) -> Iterator[CheckMessage]:
+    if _backend(entry) is None:
+        return
+    backend = locks[entry.alias].backend
+    try:
+        backend.check()
+        findings = list(backend.health())
+    except (BackendError, ConfigurationError) as error:
+        yield _error(
+            "E010",
+            f"The store of the lock alias {entry.alias!r} ({entry.shown_location}) fails: {error}",
+            "Start it, or correct LOCKKIT. Views that lock answer 503 while it is down.",
+        )
+        return
+    for identifier, sentence in findings:
+        yield _warning("W010", f"The lock alias {entry.alias!r}: {sentence}", f"See {identifier}.")
+
+
+def _error(number: str, text: object, hint: str) -> CheckMessage:
+    return checks.Error(str(text), hint=hint, id=f"lockkit.{number}")
+
+
+def _warning(number: str, text: str, hint: str) -> CheckMessage:
+    return checks.Warning(text, hint=hint, id=f"lockkit.{number}")

@@ -1,0 +1,93 @@
+"""Clients that know of Django's transactions: locks enclose them, never the other way round.
+
+A lock acquired inside an open ``atomic()`` block is released before that block commits, so
+somebody else can take it and read what was there before. Such an acquire raises OpenTransaction.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from asgiref.sync import sync_to_async
+
+from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
+from lockkit.client import Lease, Lock, LockClient
+from lockkit.errors import ConfigurationError
+from lockkit.types import UNSET, Unset
+from lockkit_django.transactions import refuse_open_transactions
+
+__all__ = [
+    "AsyncDjangoLock",
+    "AsyncDjangoLockClient",
+    "DjangoLock",
+    "DjangoLockClient",
+    "InAtomic",
+    "check_in_atomic",
+]
+
+InAtomic: TypeAlias = Literal["refuse", "allow"]
+
+
+def check_in_atomic(value: object) -> None:
+    if value not in ("refuse", "allow"):
+        raise ConfigurationError(f"in_atomic is {value!r}; it must be 'refuse' or 'allow'")
+
+
+class DjangoLockClient(LockClient):
+    """``LockClient``, whose locks refuse to be acquired inside an open ``atomic()`` block."""
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | Unset | None = UNSET,
+        label: str = "",
+        in_atomic: InAtomic = "refuse",
+    ) -> Lock:
+        """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
+        check_in_atomic(in_atomic)
+        kind = DjangoLock if in_atomic == "refuse" else Lock
+        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+
+
+class DjangoLock(Lock):
+    __slots__ = ()
+
+    def acquire(self, timeout: float | Unset | None = UNSET) -> Lease:
+        """As ``Lock.acquire``. Raises OpenTransaction inside an ``atomic()`` block."""
+        refuse_open_transactions(self.name)
+        return super().acquire(timeout)
+
+
+class AsyncDjangoLockClient(AsyncLockClient):
+    """The async twin of ``DjangoLockClient``."""
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | Unset | None = UNSET,
+        label: str = "",
+        in_atomic: InAtomic = "refuse",
+    ) -> AsyncLock:
+        """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
+        check_in_atomic(in_atomic)
+        kind = AsyncDjangoLock if in_atomic == "refuse" else AsyncLock
+        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+
+
+class AsyncDjangoLock(AsyncLock):
+    __slots__ = ()
+
+    async def acquire(
+        self,
+        timeout: float | Unset | None = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
+    ) -> AsyncLease:
+        """As ``AsyncLock.acquire``. Raises OpenTransaction inside an ``atomic()`` block.
+
+        The block would be in the thread that Django runs this coroutine's queries in.
+        """
+        await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
+        return await super().acquire(timeout)

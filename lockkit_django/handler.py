@@ -1,0 +1,165 @@
+"""``locks`` and ``alocks``: the clients of the settings' aliases.
+
+Django's own handlers keep one connection per thread and task. A lock client is made to be shared,
+so ``locks`` keeps one per process and alias, and ``alocks`` one per event loop and alias.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from django.core.signals import setting_changed
+from django.utils.connection import BaseConnectionHandler
+
+from lockkit import process
+from lockkit.config import AliasSettings, load_async_backend, load_backend, unknown_key
+from lockkit_django.client import AsyncDjangoLockClient, DjangoLockClient
+from lockkit_django.conf import lock_settings
+
+__all__ = ["AsyncLockHandler", "LockHandler", "alocks", "locks"]
+
+RESETTING = frozenset({"LOCKKIT", "DATABASES", "CACHES"})
+"""Settings whose change makes other clients."""
+
+
+class LockHandler(BaseConnectionHandler[DjangoLockClient]):
+    """``locks["default"]``: one client per alias in this process, for all its threads and tasks.
+
+    Raises ConfigurationError for an alias that is not configured, or a setting that is wrong.
+    A forked child goes on with the same clients, which make connections of their own.
+    """
+
+    settings_name = "LOCKKIT"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clients: dict[str, DjangoLockClient] = {}
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        self._mutex = threading.RLock()
+
+    def configure_settings(self, settings: Any) -> dict[str, AliasSettings]:  # noqa: ARG002
+        return lock_settings()
+
+    def create_connection(self, alias: str) -> DjangoLockClient:
+        settings = self.alias_settings(alias)
+        return DjangoLockClient(load_backend(settings), settings)
+
+    def alias_settings(self, alias: str) -> AliasSettings:
+        """The validated settings of an alias. Raises ConfigurationError."""
+        configured: dict[str, AliasSettings] = self.settings
+        if alias not in configured:
+            raise unknown_key("LOCKKIT", alias, configured)
+        return configured[alias]
+
+    def __getitem__(self, alias: str) -> DjangoLockClient:
+        client = self._clients.get(alias)
+        if client is None:
+            with self._mutex:
+                client = self._clients.get(alias)
+                if client is None:
+                    client = self._clients[alias] = self.create_connection(alias)
+        return client
+
+    def __setitem__(self, alias: str, client: DjangoLockClient) -> None:
+        with self._mutex:
+            self._clients[alias] = client
+
+    def __delitem__(self, alias: str) -> None:
+        with self._mutex:
+            del self._clients[alias]
+
+    def all(self, initialized_only: bool = False) -> list[DjangoLockClient]:
+        return [self[alias] for alias in self if not initialized_only or alias in self._clients]
+
+    def close_all(self) -> None:
+        """Close the clients' connections. They stay usable and then connect again."""
+        for client in list(self._clients.values()):
+            client.close()
+
+    def reset(self) -> None:
+        """Close and forget all clients and settings, as after ``override_settings``."""
+        with self._mutex:
+            clients, self._clients = self._clients, {}
+            self._settings = None
+            self.__dict__.pop("settings", None)
+        for client in clients.values():
+            client.close()
+
+
+class AsyncLockHandler:
+    """``alocks["default"]``: one client per alias and running event loop.
+
+    A client is closed at the end of its loop, also of the short loop in which Django runs one
+    async view under WSGI.
+    """
+
+    def __init__(self, handler: LockHandler) -> None:
+        self._handler = handler
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        self._mutex = threading.Lock()
+
+    def __getitem__(self, alias: str) -> AsyncDjangoLockClient:
+        clients = self._clients()
+        if alias not in clients:
+            settings = self._handler.alias_settings(alias)
+            client = AsyncDjangoLockClient(load_async_backend(settings), settings)
+            clients[alias] = client, _closed_with_its_loop(client)
+        return clients[alias][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handler)
+
+    def reset(self) -> None:
+        """Forget all clients; each is closed by its loop."""
+        with self._mutex:
+            self._loops.clear()
+
+    def _clients(self) -> _Clients:
+        loop = asyncio.get_running_loop()
+        with self._mutex:
+            return self._loops.setdefault(loop, {})
+
+
+_Clients = dict[str, tuple[AsyncDjangoLockClient, AsyncGenerator[None, None]]]
+
+
+def _closed_with_its_loop(client: AsyncDjangoLockClient) -> AsyncGenerator[None, None]:
+    """An async generator, begun: the running loop finishes it when it shuts down, or when nobody
+    refers to it any more. It is the one hook that asyncio has for the end of a loop.
+    """
+    keeper = _closing(client)
+    with suppress(StopIteration):  # it has come to its yield
+        keeper.__anext__().send(None)
+    return keeper
+
+
+async def _closing(client: AsyncDjangoLockClient) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await client.close()
+
+
+locks = LockHandler()
+alocks = AsyncLockHandler(locks)
+
+
+def _reset(*, setting: str, **_: Any) -> None:
+    if setting in RESETTING:
+        locks.reset()
+        alocks.reset()
+
+
+setting_changed.connect(_reset, dispatch_uid="lockkit_django.handler")

@@ -1,0 +1,138 @@
+"""Locks enclose transactions: what is open before a lock is granted, and what is opened after it.
+
+Reads ``atomic_blocks`` of Django's connections, as Django's own ``durable=True`` does; blocks that
+TestCase opened around a test are not the user's and do not count.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+
+from lockkit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.http import HttpRequest
+
+__all__ = [
+    "OpenTransaction",
+    "atomic_blocks",
+    "atomic_requests",
+    "refuse_open_transactions",
+    "request_blocks_suspended",
+]
+
+OURS = "_lockkit_atomic_blocks"
+"""Attribute of a request: the blocks that lock_view has opened for it."""
+
+
+class OpenTransaction(ConfigurationError):  # noqa: N818  (as lockkit's other errors)
+    """A lock was asked for inside an open transaction, which would commit after the release."""
+
+
+def refuse_open_transactions(name: str) -> None:
+    """Raise OpenTransaction if a transaction is open in this thread that would outlive the lock.
+
+    One that has only read (with autocommit off) is ended, so that the next query sees what the
+    last holder committed.
+    """
+    for connection in connections.all(initialized_only=True):
+        if _user_blocks(connection):
+            raise OpenTransaction(
+                f"the lock {name!r} was asked for inside atomic() on the database "
+                f"{connection.alias!r}: it would be released before that block commits. Acquire "
+                f"it around the block (in a view: @lock_view, above @transaction.atomic), or say "
+                f"in_atomic='allow' if the lock protects nothing in a database",
+                name=name,
+            )
+        _end_read_transaction(connection, name)
+
+
+def atomic_requests(exempt: Callable[[str], bool]) -> list[str]:
+    """The databases whose ATOMIC_REQUESTS applies to a view that is exempt for some."""
+    settings = connections.settings.items()
+    return [alias for alias, entry in settings if entry["ATOMIC_REQUESTS"] and not exempt(alias)]
+
+
+@contextmanager
+def atomic_blocks(request: HttpRequest, aliases: Iterable[str], *, durable: bool) -> Iterator[None]:
+    """Open a transaction on each; durable: leaving the block is the COMMIT, or an error."""
+    before = getattr(request, OURS, ())
+    with ExitStack() as stack:
+        blocks = [transaction.Atomic(alias, savepoint=True, durable=durable) for alias in aliases]
+        for block in blocks:
+            stack.enter_context(block)
+        setattr(request, OURS, (*before, *blocks))
+        try:
+            yield
+        finally:
+            setattr(request, OURS, before)
+
+
+@contextmanager
+def request_blocks_suspended(request: HttpRequest) -> Iterator[None]:
+    """End the blocks around the view for as long as a lock is waited for and held.
+
+    They are there when the lock is inside the callback that the handler made atomic: on a method
+    of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. What was
+    done in them before (DRF's authentication) is committed; they are opened again at the end.
+    """
+    suspended = list(_request_blocks(request))
+    for block in suspended:
+        block.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        for block in reversed(suspended):
+            block.__enter__()
+
+
+def _request_blocks(request: HttpRequest) -> Iterator[Any]:
+    for connection in connections.all(initialized_only=True):
+        blocks = _user_blocks(connection)
+        if len(blocks) == 1 and _belongs_to(request, connection, blocks[0]):
+            yield blocks[0]
+
+
+def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: object) -> bool:
+    """Whether it is the block of ATOMIC_REQUESTS, or of a lock_view further out."""
+    if block in getattr(request, OURS, ()):
+        return True
+    if request.resolver_match is None or not connection.settings_dict["ATOMIC_REQUESTS"]:
+        return False
+    exempt = getattr(request.resolver_match.func, "_non_atomic_requests", ())
+    return connection.alias not in exempt
+
+
+def _user_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
+    blocks: list[Any] = connection.atomic_blocks
+    return [block for block in blocks if not block._from_testcase]
+
+
+def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
+    """With autocommit off the first query opened a transaction, and with it a snapshot."""
+    if connection.connection is None or connection.autocommit or connection.in_atomic_block:
+        return
+    if _has_written(connection):
+        raise OpenTransaction(
+            f"the lock {name!r} was asked for while the database {connection.alias!r} has a "
+            f"transaction with changes: commit or roll it back before",
+            name=name,
+        )
+    connection.rollback()
+
+
+def _has_written(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the open transaction changed anything. Where it cannot be known: yes."""
+    if connection.vendor == "sqlite":
+        return bool(connection.connection.in_transaction)  # reads do not begin one
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+            return bool(cursor.fetchone()[0])
+    return True
