@@ -109,21 +109,14 @@ async def drive(
 
 
 async def _perform(step: flow.Step, backend: AsyncBackend, watchdog: AsyncWatchdog | None) -> Any:
-    match step:
-        case flow.Attempt(request):
-            return await backend.acquire(request)
-        case flow.Free(request):
-            return await _to_its_end(backend.release(request))
-        case flow.Wait(request, seconds, busy):
-            return await backend.wait(request, seconds, busy)
-        case flow.Extend(requests):
-            return await backend.extend(requests)
-        case flow.Withdraw(request):
-            return await _to_its_end(backend.withdraw(request))
-        case flow.Abandon(request):
-            if watchdog is not None:
-                watchdog.withdraw_later(request)
-            return None
+    if isinstance(step, flow.Abandon):
+        if watchdog is not None:
+            watchdog.withdraw_later(step.request)
+        return None
+    awaitable = getattr(backend, flow.METHODS[type(step)])(*step)
+    if isinstance(step, (flow.Free, flow.Withdraw)):
+        return await _to_its_end(awaitable)
+    return await awaitable
 
 
 _finishing: set[asyncio.Task[Any]] = set()
@@ -156,7 +149,7 @@ class AsyncLock(BaseLock):
         """
         client = self._client
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
-        request = self._request(client.settings, wait, process.owner(self.label, _task_name()))
+        request = self._request(client.settings, wait, process.owner_text(self.label, _task_name()))
         try:
             granted = await client._run(flow.acquire(request, wait, new_token))
         except AcquireTimeout as refusal:

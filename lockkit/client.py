@@ -105,21 +105,11 @@ def drive(
 
 
 def _perform(step: flow.Step, backend: Backend, watchdog: Watchdog | None) -> Any:
-    match step:
-        case flow.Attempt(request):
-            return backend.acquire(request)
-        case flow.Free(request):
-            return backend.release(request)
-        case flow.Wait(request, seconds, busy):
-            return backend.wait(request, seconds, busy)
-        case flow.Extend(requests):
-            return backend.extend(requests)
-        case flow.Withdraw(request):
-            return backend.withdraw(request)
-        case flow.Abandon(request):
-            if watchdog is not None:
-                watchdog.withdraw_later(request)
-            return None
+    if isinstance(step, flow.Abandon):
+        if watchdog is not None:
+            watchdog.withdraw_later(step.request)
+        return None
+    return getattr(backend, flow.METHODS[type(step)])(*step)
 
 
 class Lock(BaseLock):
@@ -143,7 +133,7 @@ class Lock(BaseLock):
         """
         client = self._client
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
-        request = self._request(client.settings, wait, process.owner(self.label))
+        request = self._request(client.settings, wait, process.owner_text(self.label))
         try:
             granted = client._run(flow.acquire(request, wait, new_token))
         except AcquireTimeout as refusal:

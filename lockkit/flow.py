@@ -86,6 +86,15 @@ class Extend(NamedTuple):
 
 Step = Attempt | Wait | Withdraw | Abandon | Free | Extend
 
+METHODS: dict[type[Step], str] = {
+    Attempt: "acquire",
+    Wait: "wait",
+    Withdraw: "withdraw",
+    Free: "release",
+    Extend: "extend",
+}
+"""The backend's method for a step; the fields of the step are its arguments."""
+
 
 class Reply(NamedTuple):
     """What came of a step; the local clock before it was sent, and after."""
@@ -117,7 +126,8 @@ def acquire(
     except GeneratorExit:
         raise
     except BackendError:
-        yield Abandon(attempt.request)
+        if attempt.placed or attempt.request.unsure:
+            yield Abandon(attempt.request)
         raise
     except AcquireTimeout:
         if attempt.placed or attempt.request.unsure:

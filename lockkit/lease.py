@@ -14,7 +14,7 @@ from lockkit.clock import now
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.naming import check_name
-from lockkit.types import UNSET, Mode, Owner, Request, Unset
+from lockkit.types import UNSET, Mode, Request, Unset
 
 if TYPE_CHECKING:
     from lockkit.config import AliasSettings
@@ -119,12 +119,12 @@ class BaseLock:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
-    def _request(self, settings: AliasSettings, timeout: float | None, owner: Owner) -> Request:
+    def _request(self, settings: AliasSettings, timeout: float | None, owner: str) -> Request:
         return Request(
             self.name,
             new_token(),
             self.ttl,
-            owner.encode(),
+            owner,
             Mode.TRY if timeout == 0 else Mode.ENQUEUE,
             settings.max_queue,
             settings.max_hold,

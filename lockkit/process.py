@@ -17,11 +17,15 @@ from typing import Any
 
 from lockkit.types import Owner
 
-__all__ = ["after_fork", "generation", "host", "instance_id", "owner"]
+__all__ = ["after_fork", "around_fork", "generation", "host", "instance_id", "owner",
+           "owner_text", "space"]
+
+
+REMEMBERED_OWNERS = 256
 
 
 class _Process:
-    __slots__ = ("generation", "host", "instance", "pid", "prefix")
+    __slots__ = ("generation", "host", "instance", "owners", "pid", "space")
 
     def __init__(self) -> None:
         self.generation = 0
@@ -31,7 +35,18 @@ class _Process:
     def renew(self) -> None:
         self.generation += 1
         self.pid = os.getpid()
+        self.space = _space()
+        self.owners: dict[tuple[str, str], str] = {}
         self.instance = secrets.token_hex(8)
+
+
+def _space() -> str:
+    """Tells apart what shares a host name and not its processes: containers, cloned machines."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot:
+            return f"{boot.read(13)}.{os.stat('/proc/self/ns/pid').st_ino:x}"
+    except OSError:
+        return ""
 
 
 _process = _Process()
@@ -46,6 +61,11 @@ def host() -> str:
     return _process.host
 
 
+def space() -> str:
+    """Where this process's pid means something; empty where the system does not say."""
+    return _process.space
+
+
 def instance_id() -> str:
     """Random, per process: names its wake-up channel."""
     return _process.instance
@@ -54,8 +74,24 @@ def instance_id() -> str:
 def owner(label: str, thread: str | None = None) -> Owner:
     """This process and thread (or the named asyncio task) as an owner."""
     return Owner(
-        _process.host, _process.pid, thread or threading.current_thread().name, _printable(label)
+        _process.host,
+        _process.pid,
+        thread or threading.current_thread().name,
+        _printable(label),
+        _process.space,
     )
+
+
+def owner_text(label: str, thread: str | None = None) -> str:
+    """The same, encoded; remembered, because a process names the same few owners again and again."""
+    name = thread or threading.current_thread().name
+    key = (label, name)
+    text = _process.owners.get(key)
+    if text is None:
+        if len(_process.owners) >= REMEMBERED_OWNERS:
+            _process.owners.clear()
+        text = _process.owners[key] = owner(label, name).encode()
+    return text
 
 
 def _printable(label: str) -> str:
@@ -72,13 +108,35 @@ def after_fork(method: Callable[[], Any]) -> None:
     _after_fork.append(weakref.WeakMethod(method))
 
 
-def _in_child() -> None:
-    _process.renew()
-    for reference in list(_after_fork):
+def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None:
+    """Have bound methods called before each fork, and after it in the parent.
+
+    A fork made in C, as uwsgi's, does not call them: the child must not rely on them.
+    """
+    for registered, method in ((_before_fork, before), (_in_parent, in_parent)):
+        registered[:] = [reference for reference in registered if reference() is not None]
+        registered.append(weakref.WeakMethod(method))
+
+
+_before_fork: list[weakref.WeakMethod[Callable[[], Any]]] = []
+_in_parent: list[weakref.WeakMethod[Callable[[], Any]]] = []
+
+
+def _call(registered: list[weakref.WeakMethod[Callable[[], Any]]]) -> None:
+    for reference in list(registered):
         method = reference()
         if method is not None:
             method()
 
 
+def _in_child() -> None:
+    _process.renew()
+    _call(_after_fork)
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(
+        before=lambda: _call(_before_fork),
+        after_in_parent=lambda: _call(_in_parent),
+        after_in_child=_in_child,
+    )

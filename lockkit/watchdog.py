@@ -13,7 +13,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Generator
-from typing import Any
 
 from lockkit import flow, process
 from lockkit.clock import now
