@@ -1,0 +1,20 @@
+"""lockkit for Flask: locks and orders, per app.
+
+>>> from flask import Flask
+>>> from lockkit_flask import LockKit, lock_view
+>>> app = Flask("shop")
+>>> app.config["LOCKKIT_URL"] = "memory://"
+>>> lockkit = LockKit(app)
+>>> @app.post("/orders/<order_id>/pay")
+... @lock_view("order:{order_id}")
+... def pay(order_id: str) -> str:
+...     return "paid"
+"""
+
+from __future__ import annotations
+
+from lockkit_flask.decorators import lock_view
+from lockkit_flask.extension import AppLocks, LockKit
+from lockkit_flask.proxies import alocks, locks
+
+__all__ = ["AppLocks", "LockKit", "alocks", "lock_view", "locks"]

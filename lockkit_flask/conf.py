@@ -1,0 +1,94 @@
+"""The settings of one app: ``app.config`` read once, validated, before anything connects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockkit.config import URL_VARIABLE, AliasSettings, read_settings
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency import OrderSettings, read_order_settings
+from lockkit.views import ViewSettings, read_view_settings
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+__all__ = ["Config", "UserHook", "dotted", "read_config"]
+
+UserHook = Callable[[], object]
+"""Returns the primary key of the authenticated user, or None for nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What ``app.config`` says about locks."""
+
+    aliases: Mapping[str, AliasSettings]
+    views: ViewSettings
+    user_pk: UserHook
+    orders: OrderSettings | None  #: None: LOCKKIT_ORDERS is not set, and there are none
+
+
+def read_config(app: Flask) -> Config:
+    """Validate LOCKKIT, LOCKKIT_URL, LOCKKIT_VIEWS, LOCKKIT_ORDERS and LOCKKIT_USER.
+
+    Raises ConfigurationError that names the key and the remedy.
+    """
+    orders = app.config.get("LOCKKIT_ORDERS")
+    return Config(
+        aliases=_aliases(app),
+        views=read_view_settings(app.config.get("LOCKKIT_VIEWS")),
+        user_pk=_user_hook(app.config.get("LOCKKIT_USER")),
+        orders=None if orders is None else read_order_settings(orders),
+    )
+
+
+def dotted(key: str, value: object) -> Callable[..., Any] | None:
+    """A hook of the settings: a callable, or the dotted path of one."""
+    if value is None or callable(value):
+        return value
+    module, _, name = value.rpartition(".") if isinstance(value, str) else ("", "", "")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{key} is {value!r}; it must be a callable or the dotted path of one"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"{key} is {value!r}, and that is not callable")
+    return found  # type: ignore[no-any-return]
+
+
+def _aliases(app: Flask) -> Mapping[str, AliasSettings]:
+    """The environment's URL wins over the app's, and either over the location in LOCKKIT."""
+    url = os.environ.get(URL_VARIABLE) or app.config.get(URL_VARIABLE)
+    if url is not None and not isinstance(url, str):
+        raise ConfigurationError(f"{URL_VARIABLE} must be a URL, not {type(url).__name__}")
+    return read_settings(
+        app.config.get("LOCKKIT"),
+        default_location=_default_location(app),
+        environ={URL_VARIABLE: url} if url else {},
+    )
+
+
+def _default_location(app: Flask) -> str:
+    """An SQLite file in the instance folder: it does not depend on the working directory."""
+    return f"sqlite:///{Path(app.instance_path) / 'lockkit.sqlite3'}"
+
+
+def _user_hook(value: object) -> UserHook:
+    return dotted("LOCKKIT_USER", value) or _flask_login_user
+
+
+def _flask_login_user() -> object:
+    """The user of Flask-Login, when the app uses it."""
+    from flask import current_app
+
+    if not hasattr(current_app, "login_manager"):
+        return None
+    user = import_module("flask_login").current_user
+    return user.get_id() if user.is_authenticated else None

@@ -1,0 +1,151 @@
+"""``@lock_view``: one request at a time may run a view, per name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, cast
+
+from flask import current_app, request
+
+from lockkit.config import DEFAULT_ALIAS
+from lockkit.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
+from lockkit.types import UNSET, Unset
+from lockkit.views import Guard, refusal_of, request_label
+from lockkit_flask import held, sessions
+from lockkit_flask.extension import app_locks
+from lockkit_flask.facts import RequestFacts
+from lockkit_flask.refusals import http_exception
+
+if TYPE_CHECKING:
+    from flask import Request
+
+    from lockkit.client import Lease
+
+__all__ = ["LockedView", "lock_view", "views_of"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OnBusy = Callable[[AcquireTimeout], Any]
+
+_MARK = "lockkit_views"
+
+
+def lock_view(
+    name: str | Callable[..., str],
+    *,
+    timeout: float | Unset | None = UNSET,
+    ttl: float | Unset = UNSET,
+    alias: str = DEFAULT_ALIAS,
+    on_busy: OnBusy | None = None,
+    hold: Literal["request", "view"] = "request",
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Run the view only while holding the lock of this name. Below ``@app.route``.
+
+    name: a template over the request (``"stock:{sku}"``), or a callable that gets the URL's
+    parameters and returns a name. timeout: seconds to wait (default: LOCKKIT_VIEWS["TIMEOUT"]).
+    ttl: seconds. on_busy: called with the error, returns the answer to a busy lock.
+    hold: "request" gives the lock back after the database session of the request has ended, so
+    after COMMIT; "view" as soon as the view returns, for views that have committed by then.
+
+    A busy lock is 423 with Retry-After, too many waiting requests or a store that is down are
+    503, and the view does not run. A lease that is lost before the view returns raises LeaseLost.
+    Raises ConfigurationError at import for a wrong template.
+    """
+    if hold not in ("request", "view"):
+        raise ConfigurationError(f"hold is {hold!r}; it must be 'request' or 'view'")
+    guard = Guard(name, timeout=timeout, ttl=ttl, alias=alias)
+    locked = LockedView(guard, hold == "view", on_busy)
+
+    def decorate(view: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(view)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            return cast(R, locked.run(view, args, kwargs))
+
+        vars(wrapper)[_MARK] = (locked, *_marks(view))
+        return wrapper
+
+    return decorate
+
+
+def views_of(request: Request) -> tuple[LockedView, ...]:
+    """The lock_view decorators on the view of a request, and on its method; outermost first."""
+    view = current_app.view_functions[request.endpoint or ""]
+    method = getattr(getattr(view, "view_class", None), request.method.lower(), None)
+    return (*_marks(view), *_marks(method))
+
+
+def _marks(view: object) -> tuple[LockedView, ...]:
+    found: tuple[LockedView, ...] = getattr(view, _MARK, ())
+    return found
+
+
+class LockedView:
+    """One use of the decorator."""
+
+    def __init__(self, guard: Guard, only_view: bool, on_busy: OnBusy | None) -> None:
+        self.guard = guard
+        self._only_view = only_view
+        self._on_busy = on_busy
+
+    def run(self, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The view's answer under the lock, or that of ``on_busy``."""
+        lease = held.held_by(self)
+        if lease is not None:  # taken before the transaction of an order, and kept until its end
+            return _run_under(lease, view, args, kwargs)
+        try:
+            lease = self.enter()
+        except AcquireTimeout as error:
+            return self.refuse(error)
+        try:
+            return _run_under(lease, view, args, kwargs)
+        finally:
+            if self._only_view:
+                held.release(lease)
+
+    def enter(self) -> Lease:
+        """Take the lock for the current request. Raises AcquireTimeout, or the HTTP exception."""
+        locks = app_locks()
+        try:
+            name = self._name(RequestFacts(request, locks.config.user_pk))
+            sessions.end_read()
+            label = request_label(request.method, request.path)
+            lease = self.guard.acquire(locks[self.guard.alias], name, locks.config.views, label)
+        except AcquireTimeout:
+            raise
+        except LockError as error:
+            self._abort(error)
+        held.add(self, lease)
+        return lease
+
+    def refuse(self, error: AcquireTimeout) -> Any:
+        """The answer to a busy lock; without ``on_busy``, raises the HTTP exception."""
+        if self._on_busy is None:
+            self._abort(error)
+        return current_app.ensure_sync(self._on_busy)(error)
+
+    def _name(self, facts: RequestFacts) -> str:
+        return self.guard.name_for(facts, **(request.view_args or {}))
+
+    def _abort(self, error: LockError) -> NoReturn:
+        """Raise what Flask makes the answer of; a defect stays the error it is."""
+        refusal = refusal_of(error, app_locks().config.views.busy_status)
+        if refusal is None:
+            raise error
+        raise http_exception(refusal) from error
+
+
+def _run_under(lease: Lease, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    answer = current_app.ensure_sync(view)(*args, **kwargs)
+    _check(lease)
+    return answer
+
+
+def _check(lease: Lease) -> None:
+    """Raise LeaseLost if the view outlived its lease; what it has not committed is dropped."""
+    try:
+        lease.check()
+    except LeaseLost:
+        sessions.roll_back()
+        raise

@@ -1,0 +1,141 @@
+"""``LockKit``: the extension, and the locks of each app it was set up on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from flask import Flask, current_app, request_started
+
+from lockkit.aio import AsyncLockClient
+from lockkit.client import LockClient
+from lockkit.config import AliasSettings, load_async_backend, load_backend, unknown_key
+from lockkit.errors import ConfigurationError
+from lockkit_flask import held, sessions
+from lockkit_flask.conf import Config, read_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lockkit_flask.orders import AppOrders
+
+__all__ = ["AppLocks", "LockKit", "app_locks"]
+
+EXTENSION = "lockkit"
+
+
+class LockKit:
+    """Sets lockkit up on Flask apps; keeps nothing itself, so one serves any number of apps.
+
+    >>> from flask import Flask
+    >>> app = Flask("shop")
+    >>> app.config["LOCKKIT_URL"] = "memory://"
+    >>> lockkit = LockKit(app)
+    """
+
+    def __init__(self, app: Flask | None = None) -> None:
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Read the app's settings and make its clients. Nothing is connected.
+
+        Raises ConfigurationError for a wrong setting, a missing driver, or a second set-up.
+        """
+        if EXTENSION in app.extensions:
+            raise ConfigurationError(f"lockkit is set up on the app {app.name!r} already")
+        locks = AppLocks(read_config(app))
+        orders = _orders(app, locks)
+        if orders is not None:
+            orders.install(app)
+        held.install(app)  # after the orders: what stands before them in a list runs after them
+        _watch_at_first_request(app)
+        app.extensions[EXTENSION] = locks
+
+    @staticmethod
+    def create_tables() -> None:
+        """Create the table of the orders' records for the current app, if it is not there.
+
+        ``db.create_all()`` makes it too, and Alembic sees it.
+        """
+        orders = app_locks().orders
+        if orders is not None:
+            orders.create_table()
+
+
+class AppLocks:
+    """The locks of one app, by alias: ``app.extensions["lockkit"]["default"]``."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.orders: AppOrders | None = None  #: None: LOCKKIT_ORDERS is not set
+        self._clients = {alias: _client(entry) for alias, entry in config.aliases.items()}
+        self._loops: _AsyncClients = weakref.WeakKeyDictionary()
+        self._mutex = threading.Lock()
+
+    def __getitem__(self, alias: str) -> LockClient:
+        try:
+            return self._clients[alias]
+        except KeyError:
+            raise unknown_key("LOCKKIT", alias, self._clients) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def in_loop(self, alias: str) -> AsyncLockClient:
+        """The async client of this alias for the running event loop, made when first asked for."""
+        settings = self[alias].settings
+        with self._mutex:
+            clients = self._loops.setdefault(asyncio.get_running_loop(), {})
+            if alias not in clients:
+                clients[alias] = AsyncLockClient(load_async_backend(settings), settings)
+            return clients[alias]
+
+    def close(self) -> None:
+        """Close the connections of the blocking clients. They open again when used."""
+        for client in self._clients.values():
+            client.close()
+
+
+_AsyncClients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncLockClient]]
+
+
+def app_locks(app: Flask | None = None) -> AppLocks:
+    """The locks of an app (default: the current one). Raises ConfigurationError without LockKit."""
+    found = (app or current_app).extensions.get(EXTENSION)
+    if not isinstance(found, AppLocks):
+        raise ConfigurationError("lockkit is not set up on this app: LockKit(app)")
+    return found
+
+
+def _client(settings: AliasSettings) -> LockClient:
+    return LockClient(load_backend(settings), settings)
+
+
+def _orders(app: Flask, locks: AppLocks) -> AppOrders | None:
+    settings = locks.config.orders
+    if settings is None:
+        return None
+    db = sessions.database_of(app)
+    if db is None:
+        raise ConfigurationError(
+            "LOCKKIT_ORDERS needs Flask-SQLAlchemy: set db = SQLAlchemy(app) up before LockKit(app)"
+        )
+    from lockkit_flask.orders import AppOrders
+
+    locks.orders = AppOrders(settings, locks.config.user_pk, locks[settings.alias], db)
+    return locks.orders
+
+
+def _watch_at_first_request(app: Flask) -> None:
+    """Flask-SQLAlchemy may be set up after lockkit, so it is looked for at the first request."""
+    pending = threading.Lock()
+
+    def watch(sender: Flask, **_: object) -> None:
+        db = sessions.database_of(sender) if pending.acquire(blocking=False) else None
+        if db is not None:
+            sessions.watch(db)
+
+    request_started.connect(watch, app, weak=False)

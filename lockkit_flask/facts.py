@@ -1,0 +1,46 @@
+"""The current Flask request, as the name templates of lockkit read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flask import Request
+
+    from lockkit_flask.conf import UserHook
+
+__all__ = ["RequestFacts"]
+
+
+class RequestFacts:
+    """One request. Nothing of it is read before a field asks for it.
+
+    A body larger than MAX_CONTENT_LENGTH is Werkzeug's 413, as in the view itself.
+    """
+
+    def __init__(self, request: Request, user_pk: UserHook) -> None:
+        self._request = request
+        self._user_pk = user_pk
+
+    def kwarg(self, key: str) -> object:
+        return (self._request.view_args or {}).get(key)
+
+    def user_pk(self) -> object:
+        return self._user_pk()
+
+    def content_type(self) -> str:
+        return self._request.content_type or ""
+
+    def body(self) -> bytes:
+        return self._request.get_data()  # cached: the view can read it again
+
+    def form(self, key: str) -> Sequence[str]:
+        return self._request.form.getlist(key)
+
+    def query(self, key: str) -> Sequence[str]:
+        return self._request.args.getlist(key)
+
+    def header(self, name: str) -> str | None:
+        return self._request.headers.get(name)

@@ -1,0 +1,120 @@
+"""The leases of the requests that run: taken by views, given back when the request has ended.
+
+Flask tears down in this order: ``teardown_request``, then ``teardown_appcontext``, each in the
+reverse order of registration. Flask-SQLAlchemy ends its session in the second, and so may code of
+the user that commits late. So the leases are given back by the function that stands first in that
+list and therefore runs last: after COMMIT or ROLLBACK, whatever was registered when.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flask import g, has_request_context, request
+from flask import globals as flask_globals
+
+from lockkit.errors import BackendError, LockError
+from lockkit_flask import sessions
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from lockkit.client import Lease
+
+__all__ = ["Held", "add", "check_all", "held_by", "install", "release"]
+
+log = logging.getLogger("lockkit")
+
+_KEY = "_lockkit_held"
+
+
+class Held(NamedTuple):
+    """One lease, and the request and the decorator it belongs to.
+
+    Not only the request: a view may send the app another one, within the same app context.
+    """
+
+    request: object
+    owner: object
+    lease: Lease
+
+
+def install(app: Flask) -> None:
+    """Have the leases of every request given back at its very end."""
+    app.teardown_appcontext_funcs.insert(0, _at_end_of_context)
+    app.teardown_request_funcs.setdefault(None, []).insert(0, _at_end_of_request)
+
+
+def add(owner: object, lease: Lease) -> None:
+    """Keep a lease until the end of the current request."""
+    if _KEY not in g:
+        setattr(g, _KEY, [])
+    _all().append(Held(_this_request(), owner, lease))
+
+
+def held_by(owner: object) -> Lease | None:
+    """The lease that this decorator took for the current request, if it did."""
+    for held in _all():
+        if held.owner is owner and held.request is _this_request() and not held.lease.released:
+            return held.lease
+    return None
+
+
+def check_all() -> None:
+    """Raise LeaseLost if a lease of the current request was lost."""
+    for held in _all():
+        if held.request is _this_request() and not held.lease.released:
+            held.lease.check()
+
+
+def release(lease: Lease) -> None:
+    """Give a lease back. Never raises: there is nobody left to tell but the log."""
+    if lease.released:
+        return
+    try:
+        if not lease.release():
+            log.warning("the lease on %r was lost before its request ended", lease.name)
+    except BackendError as failure:
+        log.warning("release of %r not confirmed: %s", lease.name, failure)
+    except LockError:
+        log.exception("release of %r failed", lease.name)
+
+
+def _at_end_of_context(error: BaseException | None) -> None:  # noqa: ARG001
+    """May run twice, and for contexts without a request: it gives back what there is."""
+    held = _all()
+    while held:
+        release(held.pop().lease)
+
+
+def _at_end_of_request(error: BaseException | None) -> None:  # noqa: ARG001
+    """An app context that was pushed around the request outlives it, as it does in many tests.
+
+    Then the end of the request is the end of the lock, and of what was not committed under it.
+    """
+    if not _context_outlives_request():
+        return
+    mine = [held for held in _all() if held.request is _this_request()]
+    if mine:
+        sessions.drop_writes()
+    for held in reversed(mine):
+        release(held.lease)
+        _all().remove(held)
+
+
+def _all() -> list[Held]:
+    found: list[Held] = g.get(_KEY, [])
+    return found
+
+
+def _this_request() -> object:
+    return request.environ if has_request_context() else None
+
+
+def _context_outlives_request() -> bool:
+    """Flask up to 3.1 reuses an app context that is there; later ones push one per request."""
+    variable: Any = getattr(flask_globals, "_cv_request", None)
+    context = variable and variable.get(None)
+    tokens: Any = getattr(context, "_cv_tokens", None)
+    return bool(tokens) and isinstance(tokens[-1], tuple) and tokens[-1][1] is None

@@ -1,0 +1,106 @@
+"""The current Flask request, as the order engine reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from flask import session
+
+from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+from lockkit_flask.conf import dotted
+
+if TYPE_CHECKING:
+    from flask import Request, Response
+    from werkzeug.datastructures import FileStorage
+
+    from lockkit.idempotency import OrderSettings
+    from lockkit_flask.conf import UserHook
+
+__all__ = ["FactsReader", "remember_guest", "response_facts"]
+
+GUEST = "lockkit_guest"
+FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
+CHUNK = 65536
+
+
+def remember_guest() -> None:
+    """Give a visitor without a login a random ID in the session, so that orders can be theirs.
+
+    Call it in the view that shows the order form. Flask's sessions have no ID of their own.
+    """
+    if GUEST not in session:
+        session[GUEST] = secrets.token_urlsafe(16)
+
+
+class FactsReader:
+    """Turns requests into facts; the hooks of the settings are imported once."""
+
+    def __init__(self, settings: OrderSettings, user_pk: UserHook) -> None:
+        self._user_pk = user_pk
+        self._scope = dotted("LOCKKIT_ORDERS['SCOPE']", settings.scope)
+        self._tenant = dotted("LOCKKIT_ORDERS['TENANT']", settings.tenant)
+        self._limit = settings.max_request
+
+    def read(self, request: Request) -> RequestFacts:
+        return RequestFacts(
+            method=request.method,
+            path=request.path,
+            route=_route(request),
+            header=request.headers.get,
+            read_payload=lambda: self._payload(request),
+            read_identity=lambda: self._identity(request),
+            kwargs=request.view_args or {},
+            query=list(request.args.items(multi=True)),
+            media_type=request.mimetype,
+            content_length=request.content_length,
+        )
+
+    def _payload(self, request: Request) -> Payload:
+        if request.content_length is None:  # chunked: it could go on for ever
+            least = request.max_content_length or self._limit
+            request.max_content_length = min(least, self._limit)
+        if request.mimetype not in FORM_TYPES:
+            return Payload(body=request.get_data())
+        files = [_file(name, file) for name, file in request.files.items(multi=True)]
+        return Payload(form=list(request.form.items(multi=True)), files=files)
+
+    def _identity(self, request: Request) -> Identity:
+        user = self._user_pk()
+        return Identity(
+            scope=self._scope(request) if self._scope else None,
+            user=None if user in (None, "") else f"user:{user}",
+            authorization=request.headers.get("Authorization"),
+            session=_session_key(),
+            tenant=(self._tenant(request) or "") if self._tenant else "",
+        )
+
+
+def response_facts(response: Response) -> ResponseFacts:
+    streams = response.is_streamed or response.direct_passthrough
+    headers = list(response.headers.items())
+    return ResponseFacts(response.status_code, headers, None if streams else response.get_data())
+
+
+def _route(request: Request) -> str:
+    rule: Any = request.url_rule
+    return f"{rule.host or rule.subdomain or ''}{rule.rule}"
+
+
+def _session_key() -> str | None:
+    """Of a server-side session that is not new, else the ID of a guest."""
+    sid = getattr(session, "sid", None)
+    if sid and not session.new:
+        return f"sid:{sid}"
+    guest = session.get(GUEST)
+    return f"guest:{guest}" if guest else None
+
+
+def _file(field: str, file: FileStorage) -> FileFacts:
+    digest, size = hashlib.sha256(), 0
+    while chunk := file.stream.read(CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+    file.stream.seek(0)
+    return FileFacts(field, file.filename or "", size, digest.hexdigest())

@@ -1,0 +1,116 @@
+"""The records of orders: a table in the app's own database, and what is done with its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from lockkit.errors import BackendUnavailable
+from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_headers
+from lockkit.lease import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["TABLE_NAME", "Records", "record_table"]
+
+TABLE_NAME = "lockkit_order_record"
+LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
+
+
+def record_table(metadata: sa.MetaData) -> sa.Table:
+    """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it."""
+    if TABLE_NAME in metadata.tables:
+        return metadata.tables[TABLE_NAME]
+    return sa.Table(
+        TABLE_NAME,
+        metadata,
+        sa.Column("key", sa.String(64), primary_key=True),
+        sa.Column("order_id", sa.String(255), nullable=False),
+        sa.Column("request", sa.String(255), nullable=False),
+        sa.Column("fingerprint", sa.String(100), nullable=False),
+        sa.Column("created", sa.Double, nullable=False),
+        sa.Column("expires", sa.Double, nullable=False, index=True),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("headers", sa.Text, nullable=False),
+        sa.Column("body", sa.LargeBinary(LARGEST_BODY), nullable=False),
+    )
+
+
+class Records:
+    """The rows of one app. ``engine`` is asked for at each use: tests exchange engines."""
+
+    def __init__(self, table: sa.Table, engine: Callable[[], sa.Engine]) -> None:
+        self.table = table
+        self.engine = engine
+
+    def find(self, key: str, *, fresh: bool) -> Record | None:  # noqa: ARG002  there is one engine
+        """What is recorded, outside of any transaction. Raises BackendUnavailable."""
+        query = sa.select(self.table).where(self.table.c.key == key)
+        try:
+            with self.engine().connect() as connection:
+                row = connection.execute(query).mappings().first()
+        except SQLAlchemyError as error:
+            raise unavailable(error) from error
+        return None if row is None else _record(dict(row))
+
+    def insert(self, connection: sa.Connection, record: Record, *, replaces: bool) -> None:
+        """A new row. Raises IntegrityError when the key is there; ``replaces``: remove it first.
+
+        It is the first statement of its transaction, and must be: SQLite's driver begins
+        transactions at the first write only, and a SAVEPOINT before that would be one of its own.
+        """
+        if replaces:
+            connection.execute(sa.delete(self.table).where(self.table.c.key == record.key))
+        connection.execute(sa.insert(self.table).values(**_row(record)))
+
+    def update(self, connection: sa.Connection, record: Record) -> None:
+        """The end of an order, into the row that ``insert`` made."""
+        mine = self.table.c.key == record.key
+        connection.execute(sa.update(self.table).where(mine).values(**_row(record)))
+
+    def keep(self, record: Record, *, replaces: bool) -> None:
+        """A refusal, in a transaction of its own: the one of the order is rolled back."""
+        with self.engine().begin() as connection:
+            self.insert(connection, record, replaces=replaces)
+
+
+def unavailable(error: SQLAlchemyError) -> BackendUnavailable:
+    """Logs the driver's words, which have no parameters in them."""
+    log.error("the order records cannot be used: %s", getattr(error, "orig", None) or error)
+    return BackendUnavailable("the order records cannot be used")
+
+
+def _row(record: Record) -> dict[str, Any]:
+    return {
+        "key": record.key,
+        "order_id": record.order_id,
+        "request": _printable(record.request),
+        "fingerprint": record.fingerprint,
+        "created": record.created,
+        "expires": record.expires,
+        "state": str(record.state),
+        "version": record.version,
+        "status": record.snapshot.status,
+        "headers": dump_headers(record.snapshot.headers),
+        "body": record.snapshot.body,
+    }
+
+
+def _record(row: dict[str, Any]) -> Record:
+    status, headers, body = row.pop("status"), row.pop("headers"), row.pop("body")
+    state = row.pop("state")
+    try:
+        snapshot = Snapshot(status, load_headers(headers), bytes(body))
+        return Record(**row, state=State(state), snapshot=snapshot)
+    except ValueError:  # no state or headers of this release: the engine refuses to guess
+        return Record(**row, state=f"unreadable {state}")
+
+
+def _printable(text: str) -> str:
+    """For people, and for databases that refuse NUL."""
+    return "".join(c if c.isprintable() else "?" for c in text[:255])

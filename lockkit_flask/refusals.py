@@ -1,0 +1,52 @@
+"""A refused request, as the HTTP exception of Werkzeug that an ``errorhandler`` knows."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from flask import after_this_request, request
+from werkzeug.exceptions import HTTPException, default_exceptions
+from werkzeug.wrappers import Response
+
+from lockkit.refusal import Refusal, prefers_html
+
+if TYPE_CHECKING:
+    import flask
+
+__all__ = ["http_exception", "problem_response"]
+
+
+def http_exception(refusal: Refusal) -> HTTPException:
+    """The exception to raise: 423 is ``Locked``, 503 ``ServiceUnavailable``, and so on.
+
+    ``app.errorhandler(423)`` sees it, with ``description`` and ``retry_after``. Without a handler
+    the client gets HTML if it asks for HTML, else problem+json. What a handler returns with the
+    same status gets the Retry-After, should it forget that.
+    """
+    error = default_exceptions.get(refusal.status, HTTPException)(refusal.detail)
+    error.code = refusal.status
+    vars(error)["retry_after"] = refusal.retry_after
+    if not prefers_html(request.headers.get("Accept", "")):
+        error.response = problem_response(refusal)
+    _insist_on_headers(refusal)
+    return error
+
+
+def problem_response(refusal: Refusal) -> Response:
+    """``application/problem+json`` (RFC 9457)."""
+    return Response(
+        json.dumps(refusal.problem()),
+        status=refusal.status,
+        headers=refusal.headers(),
+        content_type="application/problem+json",
+    )
+
+
+def _insist_on_headers(refusal: Refusal) -> None:
+    @after_this_request
+    def add_missing(response: flask.Response) -> flask.Response:
+        if response.status_code == refusal.status:
+            for header, value in refusal.headers().items():
+                response.headers.setdefault(header, value)
+        return response

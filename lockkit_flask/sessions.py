@@ -1,0 +1,127 @@
+"""The session of Flask-SQLAlchemy around a lock, when the app uses it.
+
+A snapshot taken before the grant shows what was there before the last holder's COMMIT: who acts
+on it oversells. So the transaction that an earlier hook opened (Flask-Login reads the user) is
+ended before a lock is asked for. One that has written is not ours to end: that is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from flask import current_app, g
+
+from lockkit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from flask import Flask
+    from flask_sqlalchemy import SQLAlchemy
+    from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction
+
+__all__ = [
+    "current_session",
+    "database_of",
+    "drop_writes",
+    "end_read",
+    "has_writes",
+    "roll_back",
+    "watch",
+]
+
+ORDER = "_lockkit_order"
+"""Where ``g`` has the transaction of an order."""
+
+_WROTE = "lockkit.wrote"
+_READS = re.compile(r"\s*(select|show|set|pragma|explain|values)\b", re.IGNORECASE)
+
+
+def database_of(app: Flask) -> SQLAlchemy | None:
+    """The app's Flask-SQLAlchemy extension, if it has one."""
+    return app.extensions.get("sqlalchemy")
+
+
+def watch(db: SQLAlchemy) -> None:
+    """Notice from now on which sessions have written. Once per extension, however many apps."""
+    from sqlalchemy import event
+
+    if event.contains(db.session, "after_flush", _after_flush):
+        return
+    event.listen(db.session, "after_flush", _after_flush)
+    event.listen(db.session, "do_orm_execute", _before_statement)
+    event.listen(db.session, "after_transaction_end", _after_transaction)
+
+
+def current_session() -> Session | None:
+    """The session of the current app context, if it was used; none is made."""
+    db = database_of(current_app)
+    if db is None or not db.session.registry.has():
+        return None
+    return db.session()
+
+
+def end_read() -> None:
+    """End a transaction that has only read; objects stay attached and are read again when used.
+
+    Raises ConfigurationError when it has written, or is about to: that is for the app to commit.
+    """
+    if ORDER in g:
+        raise ConfigurationError(
+            "the transaction of an order is open, and a lock is asked for. Have @lock_view on the "
+            "view function itself, or below decorators that use functools.wraps: then it is taken "
+            "before the transaction begins"
+        )
+    session = current_session()
+    if session is None:
+        return
+    if _wrote(session):
+        raise ConfigurationError(
+            "db.session has changes that are not committed, and a lock is asked for: others could "
+            "not see them in time. Commit or roll back before the view that is decorated"
+        )
+    if session.in_transaction():
+        session.rollback()
+
+
+def has_writes() -> bool:
+    """Whether the session has changes that are not committed."""
+    session = current_session()
+    return session is not None and _wrote(session)
+
+
+def drop_writes() -> None:
+    """Roll back what was written and not committed, as the end of the app context would."""
+    if has_writes():
+        roll_back()
+
+
+def roll_back() -> None:
+    """Roll the session back, if there is one."""
+    session = current_session()
+    if session is not None:
+        session.rollback()
+
+
+def _wrote(session: Session) -> bool:
+    if session.info.get(_WROTE) or session.new or session.deleted:
+        return True
+    return any(session.is_modified(changed) for changed in session.dirty)
+
+
+def _after_flush(session: Session, context: object) -> None:  # noqa: ARG001
+    session.info[_WROTE] = True
+
+
+def _before_statement(state: ORMExecuteState) -> None:
+    """Whatever is not known to read counts as a write."""
+    if not state.is_select and not _reads(state.statement):
+        state.session.info[_WROTE] = True
+
+
+def _reads(statement: Any) -> bool:
+    return bool(_READS.match(getattr(statement, "text", "")))
+
+
+def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
+    if transaction.parent is None:
+        session.info.pop(_WROTE, None)
