@@ -14,10 +14,7 @@ if left <= 0 then
   local fence = advance(field, token)
   record = not fence and redis.call('HGET', KEYS[1], field)
   if not record then
-    if not fence then
-      fence = number()
-      install(field, token, fence, now + ttl, ARGV[5], 0)
-    end
+    fence = fence or install(field, token, now + ttl, ARGV[5], 0)
     return redis.status_reply('G ' .. fence)
   end
   left = tonumber(string.sub(record, 35, 50)) - now
@@ -41,7 +38,7 @@ if not ticket and mode == '1' then
   end
   ticket = number()
   redis.call('ZADD', KEYS[2], ticket, token)
-  redis.call('HSET', KEYS[1], field, 'M1' .. string.sub(record, 3))
+  redis.call('HSET', KEYS[1], 'f', ticket, field, 'M1' .. string.sub(record, 3))
 elseif ticket then
   ahead = redis.call('ZRANK', KEYS[2], token)
 end

@@ -11,17 +11,17 @@
 local GRACE = 600000000
 
 -- The next fencing token or ticket: strictly growing, and by the clock it outlives data loss.
+-- The caller stores it, together with what it is for.
 local function number()
   local next = (tonumber(redis.call('HGET', KEYS[1], 'f')) or 0) + 1
-  next = us(next > now and next or now)
-  redis.call('HSET', KEYS[1], 'f', next)
-  return next
+  return us(next > now and next or now)
 end
 
-local function install(field, token, fence, until_, rest, queued)
-  local stamp = us(now)
-  redis.call('HSET', KEYS[1], field,
+local function install(field, token, until_, rest, queued)
+  local fence, stamp = number(), us(now)
+  redis.call('HSET', KEYS[1], 'f', fence, field,
     'M' .. queued .. token .. us(until_) .. fence .. stamp .. stamp .. rest)
+  return fence
 end
 
 -- The name is free: grant the first waiter that is alive, forget the dead ones before it.
@@ -30,21 +30,20 @@ end
 -- waiter learns of its grant when it asks next. The first write is one allowed at full memory.
 local function advance(field, asker)
   while true do
-    local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    local head = redis.call('ZPOPMIN', KEYS[2])
     local token, ticket = head[1], head[2]
     if not token then
       redis.call('HDEL', KEYS[1], field)
       return nil
     end
-    redis.call('ZREM', KEYS[2], token)
     local entry = redis.call('HGET', KEYS[3], token) or ''
     redis.call('HDEL', KEYS[3], token)
     local alive, channel, rest = string.match(entry, '^(%d+) (%S+) (.*)$')
     alive = tonumber(alive)
     if alive and (token == asker or alive > now) then
-      local fence, until_ = number(), now + string.match(rest, '^%d+')
+      local until_ = now + string.match(rest, '^%d+')
       if token ~= asker and alive < until_ then until_ = alive end
-      install(field, token, fence, until_, rest, redis.call('EXISTS', KEYS[2]))
+      local fence = install(field, token, until_, rest, redis.call('EXISTS', KEYS[2]))
       if token == asker then return fence end
       if channel == '-' then return nil end
       local heard = redis.pcall('PUBLISH', channel,

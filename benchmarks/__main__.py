@@ -1,0 +1,88 @@
+"""``python -m benchmarks [--format table|markdown|json] [--only pair handoff contention]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+
+from benchmarks import contention, handoff, pair
+from lockkit.testing.servers import RedisServer
+
+Results = dict[str, dict[str, float]]
+
+SUITES: dict[str, Callable[[str], Results]] = {
+    "pair": pair.measure,
+    "handoff": handoff.measure,
+    "contention": contention.measure,
+}
+
+COLUMNS = {
+    "pair_us": "acquire + release, µs",
+    "handoff_p50_ms": "handoff p50, ms",
+    "handoff_p99_ms": "handoff p99, ms",
+    "per_second": "8 processes: acquired/s",
+    "wait_p50_ms": "wait p50, ms",
+    "wait_p99_ms": "wait p99, ms",
+    "wait_max_ms": "wait max, ms",
+    "most_to_least": "most/least served",
+    "requests": "requests per acquisition",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("benchmarks", description=__doc__)
+    parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
+    parser.add_argument("--only", nargs="+", choices=tuple(SUITES), default=tuple(SUITES))
+    options = parser.parse_args(arguments)
+    results: Results = {}
+    with RedisServer() as server:
+        for suite in options.only:
+            print(f"measuring {suite} …", file=sys.stderr, flush=True)
+            for peer, figures in SUITES[suite](server.url).items():
+                results.setdefault(peer, {}).update(figures)
+    if options.format == "json":
+        print(json.dumps({"results": results, "ratios": ratios(results)}, indent=2))
+    else:
+        print(table(results, markdown=options.format == "markdown"))
+    return 0
+
+
+def ratios(results: Results) -> Results:
+    """lockkit's figures divided by each peer's."""
+    ours = results["lockkit"]
+    return {
+        peer: {key: ours[key] / value for key, value in figures.items() if value}
+        for peer, figures in results.items()
+        if peer != "lockkit"
+    }
+
+
+def table(results: Results, *, markdown: bool = False) -> str:
+    """A row per figure, a column per peer; in brackets lockkit's figure divided by the peer's."""
+    peers = list(results)
+    rows = [["", *peers]]
+    for key, title in COLUMNS.items():
+        if any(key in figures for figures in results.values()):
+            rows.append([title, *(_cell(results, peer, key) for peer in peers)])
+    if markdown:
+        rows.insert(1, ["---", *("---:" for _ in peers)])
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _cell(results: Results, peer: str, key: str) -> str:
+    value = results[peer].get(key)
+    if value is None:
+        return "–"
+    text = f"{value:.0f}" if value >= 100 else f"{value:.2f}"
+    return text if peer == "lockkit" else f"{text} ({results['lockkit'][key] / value:.2f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Contention: eight processes want one name, and each holds it for 5 ms."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from multiprocessing.connection import Connection
+
+import redis
+
+from benchmarks.peers import make
+
+__all__ = ["measure"]
+
+COMPARED = ("lockkit", "redis-py", "python-redis-lock")
+PROCESSES = 8
+HOLD = 0.005
+SECONDS = 3.0
+ROUNDS = 5
+
+
+def measure(url: str) -> dict[str, dict[str, float]]:
+    """Throughput, waits in milliseconds, fairness, and requests per acquisition."""
+    rounds: dict[str, list[dict[str, float]]] = {peer: [] for peer in COMPARED}
+    for _ in range(ROUNDS):
+        for peer in COMPARED:
+            rounds[peer].append(_round(peer, url))
+    return {
+        peer: {key: statistics.median(one[key] for one in results) for key in results[0]}
+        for peer, results in rounds.items()
+    }
+
+
+def _round(peer: str, url: str) -> dict[str, float]:
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(PROCESSES)]
+    workers = [
+        context.Process(target=_work, args=(peer, url, theirs), daemon=True) for _, theirs in pipes
+    ]
+    for worker in workers:
+        worker.start()
+    for ours, _ in pipes:
+        ours.recv()
+    admin = redis.Redis.from_url(url)
+    before = _requests(admin)
+    for ours, _ in pipes:
+        ours.send(time.monotonic() + SECONDS)
+    waits = [ours.recv() for ours, _ in pipes]
+    requests = _requests(admin) - before
+    for worker in workers:
+        worker.join()
+    return _summary(waits, requests)
+
+
+def _requests(admin: redis.Redis) -> int:
+    """Reads of the server from its clients: each request is one, what a script calls is none."""
+    return int(admin.info("stats")["total_reads_processed"])
+
+
+def _summary(waits: list[list[float]], requests: int) -> dict[str, float]:
+    served = [len(one) for one in waits]
+    every = sorted(wait for one in waits for wait in one)
+    return {
+        "per_second": len(every) / SECONDS,
+        "wait_p50_ms": statistics.median(every) * 1e3,
+        "wait_p99_ms": every[int(len(every) * 0.99)] * 1e3,
+        "wait_max_ms": every[-1] * 1e3,
+        "most_to_least": max(served) / max(min(served), 1),
+        "requests": requests / len(every),
+    }
+
+
+def _work(peer: str, url: str, parent: Connection) -> None:
+    lock = make(peer, url, "contention")
+    lock.acquire()
+    lock.release()
+    parent.send("ready")
+    end = parent.recv()
+    waits = []
+    while time.monotonic() < end:
+        start = time.monotonic()
+        lock.acquire()
+        waits.append(time.monotonic() - start)
+        time.sleep(HOLD)
+        lock.release()
+    parent.send(waits)

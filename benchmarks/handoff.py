@@ -1,0 +1,69 @@
+"""Handoff: from the release in one process to the acquired lock in another, which waits for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import statistics
+import time
+from multiprocessing.connection import Connection
+
+from benchmarks.peers import make
+
+__all__ = ["measure"]
+
+COMPARED = ("lockkit", "redis-py", "python-redis-lock")
+ROUNDS = 5
+HANDOFFS = 16
+
+
+def measure(url: str) -> dict[str, dict[str, float]]:
+    """p50 and p99 in milliseconds. Both processes are idle before, as servers often are."""
+    samples: dict[str, list[list[float]]] = {peer: [] for peer in COMPARED}
+    for _ in range(ROUNDS):
+        for peer in COMPARED:
+            samples[peer].append(_round(peer, url))
+    return {
+        peer: {
+            "handoff_p50_ms": statistics.median(statistics.median(one) for one in rounds),
+            "handoff_p99_ms": max(max(one) for one in rounds),
+        }
+        for peer, rounds in samples.items()
+    }
+
+
+def _round(peer: str, url: str) -> list[float]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    waiter = context.Process(target=_wait, args=(peer, url, theirs), daemon=True)
+    waiter.start()
+    ours.recv()
+    lock = make(peer, url, "handoff")
+    times = [_handoff(lock, ours) for _ in range(HANDOFFS)]
+    ours.send(False)
+    waiter.join()
+    return times[1:]
+
+
+def _handoff(lock: object, waiter: Connection) -> float:
+    lock.acquire()  # type: ignore[attr-defined]
+    waiter.send(True)
+    waiter.recv()  # it is about to acquire
+    time.sleep(0.05 + random.random() * 0.1)
+    start = time.monotonic()
+    lock.release()  # type: ignore[attr-defined]
+    granted: float = waiter.recv()
+    return (granted - start) * 1e3
+
+
+def _wait(peer: str, url: str, holder: Connection) -> None:
+    lock = make(peer, url, "handoff")
+    lock.acquire()
+    lock.release()
+    holder.send("ready")
+    while holder.recv():
+        holder.send("waiting")
+        lock.acquire()
+        granted = time.monotonic()
+        lock.release()
+        holder.send(granted)

@@ -1,0 +1,34 @@
+"""Uncontended: one process acquires and releases, again and again."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from benchmarks.peers import PEERS, make
+
+__all__ = ["measure"]
+
+PAIRS = 40
+TURNS = 60
+
+
+def measure(url: str) -> dict[str, dict[str, float]]:
+    """Microseconds per acquire and release; the peers take turns every few milliseconds."""
+    locks = {peer: make(peer, url, "pair") for peer in PEERS}
+    for lock in locks.values():
+        _turn(lock, 200)
+    times: dict[str, list[float]] = {peer: [] for peer in locks}
+    for _ in range(TURNS):
+        for peer, lock in locks.items():
+            times[peer].append(_turn(lock, PAIRS))
+    return {peer: {"pair_us": statistics.median(values)} for peer, values in times.items()}
+
+
+def _turn(lock: object, pairs: int) -> float:
+    acquire, release = lock.acquire, lock.release  # type: ignore[attr-defined]
+    start = time.perf_counter()
+    for _ in range(pairs):
+        acquire()
+        release()
+    return (time.perf_counter() - start) / pairs * 1e6
