@@ -8,7 +8,6 @@ loss is known before it is sent, and ``request.lease.fencing_token`` closes the 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
@@ -109,7 +108,7 @@ class _LockedView:
 
         @functools.wraps(view)
         def locked(*args: Any, **kwargs: Any) -> Any:
-            if _in_event_loop():  # dispatch() of an async class view is no coroutine function
+            if _of_async_class(view, args):
                 _refuse_atomic_requests(exempt)
                 return self._run_async(view, args, kwargs)
             return self._run(view, exempt, args, kwargs)
@@ -151,7 +150,7 @@ class _LockedView:
                 _lease_on(request, lease),
                 atomic_blocks(http_request(request), aliases, durable=self._durable),
             ):
-                response = rendered(request, view())
+                response = rendered(request, _no_coroutine(view()))
                 _check(lease, undone=bool(aliases))
         except _LostBeforeCommit as error:
             return self._refuse(request, error)
@@ -226,12 +225,25 @@ def _lease_on(request: Any, lease: BaseLease) -> Iterator[None]:
         http.lease = before
 
 
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def _of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
+    """Whether it is a method of a class view whose handlers are coroutines.
+
+    Its ``dispatch`` is no coroutine function itself, but returns what the handler returns.
+    """
+    owner = getattr(getattr(view, "func", view), "__self__", None)  # method_decorator: a partial
+    if owner is None and args and not is_request(args[0]):
+        owner = args[0]
+    return bool(getattr(owner, "view_is_async", False))
+
+
+def _no_coroutine(response: Any) -> Any:
+    """An async view that something hides would run after the release."""
+    if inspect.iscoroutine(response):
+        response.close()
+        raise ConfigurationError(
+            "lock_view is above a decorator that hides an async view: swap them"
+        )
+    return response
 
 
 def _refuse_atomic_requests(exempt: _Exempt) -> None:

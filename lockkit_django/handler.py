@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from django.core.signals import setting_changed
@@ -23,11 +23,16 @@ from lockkit_django.conf import lock_settings
 
 __all__ = ["AsyncLockHandler", "LockHandler", "alocks", "locks"]
 
+if TYPE_CHECKING:
+    _Handler = BaseConnectionHandler[DjangoLockClient]
+else:
+    _Handler = BaseConnectionHandler  # generic in the stubs only
+
 RESETTING = frozenset({"LOCKKIT", "DATABASES", "CACHES"})
 """Settings whose change makes other clients."""
 
 
-class LockHandler(BaseConnectionHandler[DjangoLockClient]):
+class LockHandler(_Handler):
     """``locks["default"]``: one client per alias in this process, for all its threads and tasks.
 
     Raises ConfigurationError for an alias that is not configured, or a setting that is wrong.
@@ -45,7 +50,7 @@ class LockHandler(BaseConnectionHandler[DjangoLockClient]):
     def _renew_mutex(self) -> None:
         self._mutex = threading.RLock()
 
-    def configure_settings(self, settings: Any) -> dict[str, AliasSettings]:  # noqa: ARG002
+    def configure_settings(self, settings: Any) -> dict[str, AliasSettings]:
         return lock_settings()
 
     def create_connection(self, alias: str) -> DjangoLockClient:

@@ -1,0 +1,58 @@
+"""``django-redis://alias``: locks in the Redis of a django-redis cache, over the cache's own pool.
+
+The pool's limits, time-outs and credentials apply, and its size: give it SOCKET_TIMEOUT and
+SOCKET_CONNECT_TIMEOUT. Errors are lockkit's own: IGNORE_EXCEPTIONS is about the cache only.
+Coroutines share the pool by way of worker threads; ``redis://`` is native there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import redis
+from django.conf import settings as django_settings
+from django.core.cache import caches
+
+from lockkit.backends.base import AsyncBackend, reject_unknown_options
+from lockkit.backends.offload import OffloadedBackend
+from lockkit.backends.redis import RedisBackend
+from lockkit.config import AliasSettings, unknown_key
+from lockkit.errors import ConfigurationError, DriverMissing
+
+__all__ = ["DjangoRedisBackend"]
+
+
+class DjangoRedisBackend(RedisBackend):
+    """``RedisBackend`` over the connections that a cache has already."""
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> DjangoRedisBackend:
+        reject_unknown_options(settings, ())
+        pool = _pool_of_cache(settings.location.partition("://")[2] or "default")
+        return cast(DjangoRedisBackend, cls.from_pool(pool, settings.key_prefix))
+
+    @classmethod
+    def async_from_settings(cls, settings: AliasSettings) -> AsyncBackend:
+        return OffloadedBackend(cls.from_settings(settings))
+
+
+def _pool_of_cache(alias: str) -> redis.ConnectionPool:
+    """The cache's pool for its primary. Makes the pool if it is the first to ask; no I/O."""
+    if alias not in django_settings.CACHES:
+        raise unknown_key("CACHES", alias, django_settings.CACHES)
+    try:
+        from django_redis.cache import RedisCache  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise DriverMissing(
+            "django-redis:// needs django-redis: pip install 'lockkit[django-redis]'"
+        ) from error
+    cache: Any = caches[alias]
+    if not isinstance(cache, RedisCache):
+        raise ConfigurationError(
+            f"the cache {alias!r} is a {type(cache).__module__}.{type(cache).__name__}; "
+            f"django-redis://{alias} needs django_redis.cache.RedisCache"
+        )
+    pool: Any = cache.client.get_client(write=True).connection_pool
+    if not isinstance(pool, redis.ConnectionPool):
+        raise ConfigurationError(f"the cache {alias!r} has no connection pool that can be shared")
+    return pool

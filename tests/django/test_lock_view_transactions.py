@@ -1,0 +1,234 @@
+"""Locks enclose transactions: proven with real commits, seen from another connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django_project.shop.models import Sale
+from django_project.spy import SpyBackend
+from django_project.views import ASYNC_VIEWS, SYNC_VIEWS, Broken
+
+import lockkit
+from lockkit_django import OpenTransaction, lock_view, locks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SYNC = pytest.mark.parametrize("kind", SYNC_VIEWS)
+ASYNC = pytest.mark.parametrize("kind", ASYNC_VIEWS)
+BOTH_SETTINGS = pytest.mark.parametrize("atomic", [False, True], ids=["autocommit", "atomic"])
+
+
+@pytest.fixture
+def atomic(request: pytest.FixtureRequest) -> bool:
+    if request.param:
+        request.getfixturevalue("atomic_requests")
+    return bool(request.param)
+
+
+class Story:
+    """What was so at each grant and release."""
+
+    def __init__(self, committed: Any) -> None:
+        self._committed = committed
+        self.events: list[tuple[str, int, bool]] = []
+
+    def __call__(self, event: str, name: str) -> None:
+        open_block = connections["default"].in_atomic_block
+        self.events.append((event, self._committed.sales("A1"), open_block))
+
+
+@pytest.fixture
+def story(committed: Any) -> Story:
+    told = Story(committed)
+    SpyBackend.observers.append(told)
+    return told
+
+
+@SYNC
+@pytest.mark.parametrize("atomic", [False, True], ids=["autocommit", "atomic"], indirect=True)
+def test_no_transaction_at_the_grant_and_the_row_is_there_at_the_release(
+    kind: str, atomic: bool, story: Story
+) -> None:
+    response = Client().post(f"/{kind}/A1")
+    assert (response.status_code, "sold" in response.content.decode()) == (200, True)
+    grants = [event for event in story.events if event[0] == "grant"]
+    releases = [event for event in story.events if event[0] == "release"]
+    assert set(grants) == {("grant", 0, False)}
+    assert set(releases) == {("release", 1, False)}
+    assert len(grants) == len(releases) == (2 if kind == "nested" else 1)
+
+
+@ASYNC
+async def test_the_row_of_an_async_view_is_there_at_the_release(kind: str, story: Story) -> None:
+    response = await AsyncClient().post(f"/{kind}/A1")
+    assert response.status_code == 200
+    assert [event[:2] for event in story.events] == [("grant", 0), ("release", 1)]
+
+
+@ASYNC
+def test_async_views_work_under_wsgi(kind: str, story: Story) -> None:
+    assert Client().post(f"/{kind}/A1").status_code == 200
+    assert [event[:2] for event in story.events] == [("grant", 0), ("release", 1)]
+
+
+@ASYNC
+def test_atomic_requests_with_an_async_view_is_refused(
+    kind: str, atomic_requests: None, story: Story
+) -> None:
+    """By Django, or by us where Django cannot see that the view is async."""
+    with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS with async views"):
+        Client().post(f"/{kind}/A1")
+    assert story.events == []
+
+
+@SYNC
+def test_a_failing_view_is_rolled_back_before_the_release(
+    kind: str, atomic_requests: None, story: Story
+) -> None:
+    with pytest.raises(Broken):
+        Client().post(f"/{kind}/A1?fail=1")
+    assert ("release", 0, False) in story.events
+    assert all(sales == 0 for _, sales, _ in story.events)
+    assert Sale.objects.count() == 0
+
+
+@SYNC
+def test_without_atomic_requests_a_failing_view_keeps_what_it_did(kind: str) -> None:
+    with pytest.raises(Broken):
+        Client().post(f"/{kind}/A1?fail=1")
+    assert Sale.objects.count() == 1
+
+
+def naive_lock_view(view: Any) -> Any:
+    """What everybody writes first: ATOMIC_REQUESTS commits after it has released."""
+    from functools import wraps
+
+    @wraps(view)
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        with locks["default"].lock("stock:A1", in_atomic="allow"):
+            return view(*args, **kwargs)
+
+    return locked
+
+
+def test_the_proof_can_fail(
+    atomic_requests: None, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same story, told of the naive decorator, shows its fault."""
+
+    def view(request: HttpRequest, sku: str) -> HttpResponse:
+        Sale.objects.create(sku=sku)
+        return HttpResponse("sold")
+
+    handler_view = transaction.atomic(naive_lock_view(view))
+    handler_view(RequestFactory().post("/"), sku="A1")
+    assert story.events == [("grant", 0, True), ("release", 0, True)]
+
+
+def test_the_user_s_function_is_not_changed() -> None:
+    @transaction.non_atomic_requests(using="other")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    wrapper = lock_view("a")(view)
+    assert view._non_atomic_requests == {"other"}
+    assert "default" in wrapper._non_atomic_requests
+
+
+@pytest.mark.parametrize("order", ["above", "below"])
+def test_a_view_that_is_exempt_stays_exempt(
+    order: str, atomic_requests: None, committed: Any
+) -> None:
+    """Its first query is committed at once, as without the lock."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        Sale.objects.create(sku="A1")
+        return HttpResponse(str(committed.sales("A1")))
+
+    if order == "below":
+        decorated = lock_view("a")(transaction.non_atomic_requests(view))
+    else:
+        decorated = transaction.non_atomic_requests(lock_view("a")(view))
+    assert decorated(RequestFactory().post("/")).content == b"1"
+
+
+def test_a_lock_inside_the_user_s_transaction_is_refused() -> None:
+    with pytest.raises(OpenTransaction, match=r"above @transaction\.atomic") as caught:
+        with transaction.atomic():
+            locks["default"].lock("stock:1").acquire()
+    assert caught.value.name == "stock:1"
+    assert isinstance(caught.value, lockkit.ConfigurationError)
+
+
+def test_a_locked_view_inside_the_user_s_transaction_is_refused(
+    atomic_requests: None, committed: Any
+) -> None:
+    view = transaction.atomic(SYNC_VIEWS["function"])
+    with pytest.raises(OpenTransaction):
+        view(RequestFactory().post("/"), sku="A1")
+    assert committed.sales("A1") == 0
+
+
+def test_in_atomic_allow() -> None:
+    @lock_view("report", in_atomic="allow")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(request.lease.name)
+
+    with transaction.atomic():
+        assert view(RequestFactory().post("/")).content == b"report"
+        with locks["default"].lock("report", in_atomic="allow") as lease:
+            lease.check()
+
+
+def test_a_wrong_in_atomic_is_named() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="'refuse' or 'allow'"):
+        lock_view("a", in_atomic="maybe")  # type: ignore[arg-type]
+    with pytest.raises(lockkit.ConfigurationError, match="'refuse' or 'allow'"):
+        locks["default"].lock("a", in_atomic="maybe")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", ["function", "api-method"])
+def test_a_lease_lost_in_the_view_rolls_back(kind: str, atomic_requests: None) -> None:
+    """Checked right before the COMMIT; nothing was done, so trying again is safe: 503."""
+
+    def break_lease(event: str, name: str) -> None:
+        if event == "grant":
+            lost.append(name)
+
+    lost: list[str] = []
+    SpyBackend.observers.append(break_lease)
+    from django_project import views
+
+    class Losing(list[str]):
+        def append(self, sku: str) -> None:
+            """Called in the view: an operator breaks the lease, and the watchdog hears of it."""
+            client = locks["default"]
+            info = client.inspect(f"stock:{sku}")
+            assert info is not None and info.fence is not None
+            assert client.break_(f"stock:{sku}", fence=info.fence)
+            for hold in list(client._watchdog._schedule._holds.values()):
+                hold.lose()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "calls", Losing())
+        response = Client().post(f"/{kind}/A1")
+    assert (response.status_code, response["Retry-After"]) == (503, "1")
+    assert Sale.objects.count() == 0
+
+
+def test_a_read_transaction_without_autocommit_is_ended_and_a_dirty_one_refused() -> None:
+    connection = connections["default"]
+    connection.set_autocommit(False)
+    try:
+        list(Sale.objects.all())
+        with locks["default"].lock("a"):
+            Sale.objects.create(sku="A1")
+            with pytest.raises(OpenTransaction, match="with changes"):
+                locks["default"].lock("b").acquire()
+        connection.rollback()
+    finally:
+        connection.set_autocommit(True)

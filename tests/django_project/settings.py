@@ -1,0 +1,54 @@
+"""The project that the Django tests run in. Real files, so that other connections can look."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+
+_HOME = Path(tempfile.mkdtemp(prefix="lockkit-django-"))
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+
+SECRET_KEY = "for-tests-only-" + "x" * 50
+DEBUG = False
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+ROOT_URLCONF = "django_project.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(_HOME / "project.sqlite3"),
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"},
+        "TEST": {"NAME": str(_HOME / "test.sqlite3")},
+    }
+}
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django.contrib.sessions",
+    "rest_framework",
+    "lockkit_django",
+    "django_project.shop",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+            ]
+        },
+    }
+]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+LOCKKIT = {"default": {"BACKEND": "django_project.spy.SpyBackend", "LOCATION": "memory://"}}
+LOCKKIT_VIEWS = {"TIMEOUT": 0}
