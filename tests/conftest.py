@@ -106,6 +106,22 @@ def pytest_runtest_call() -> Iterator[None]:
         return (yield)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if IN_CI and _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = _skipped(terminalreporter.config)
+    verdict = ": CI allows none" if IN_CI and skipped else ""
+    terminalreporter.write_line(f"{skipped} tests were skipped{verdict}", red=bool(verdict))
+
+
+def _skipped(config: pytest.Config) -> int:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return len(reporter.stats.get("skipped", ())) if reporter else 0
+
+
 @contextmanager
 def _skipping_if_missing() -> Iterator[None]:
     """A server that is not installed fails CI; elsewhere it skips and says how to install it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -273,7 +275,7 @@ def test_missing_server_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("lockkit.testing.servers.redis.find_program", lambda _: None)
     with pytest.raises(MissingServer, match="apt-get install --yes redis-server") as caught:
         RedisServer().start()
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def _dialogue(faulty: FaultProxy) -> socket.socket:
@@ -292,15 +294,11 @@ def _ping(connection: socket.socket) -> bool:
 
 
 def _ignore_errors(function: Callable[[str], object], argument: str) -> None:
-    try:
+    with contextlib.suppress(OSError, redis.exceptions.RedisError, ValueError):
         function(argument)
-    except (OSError, redis.exceptions.RedisError, ValueError):
-        pass
 
 
 def _ended(pid: int) -> bool:
-    import select
-
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -29,7 +29,7 @@ def main(environments: list[str]) -> None:
         versions.append(version)
         for line in _output(python, "-m", "pip", "freeze", "--all").splitlines():
             name, separator, pin = line.partition("==")
-            if separator and name != "lockkit":
+            if separator and name not in {"lockkit", "setuptools"}:
                 pins[name][version] = pin
     lines = [line for name in sorted(pins, key=str.lower) for line in _lines(name, pins[name])]
     Path("constraints.txt").write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
