@@ -89,7 +89,12 @@ async def drive(
     backend: AsyncBackend,
     watchdog: AsyncWatchdog | None,
 ) -> R:
-    """Run a flow to its end, awaiting each step. A cancellation is thrown into the flow."""
+    """Run a flow to its end, awaiting each step. A cancellation is thrown into the flow.
+
+    Also one that a driver swallowed: asyncio.wait_for does so on Python 3.11 when its result and
+    the cancellation come at once.
+    """
+    heard = _cancellations()
     try:
         step = next(steps)
         while True:
@@ -100,12 +105,20 @@ async def drive(
                 except BackendError as error:
                     value = error
                 reply = flow.Reply(value, sent, now())
+                if _cancellations() > heard:
+                    raise asyncio.CancelledError
             except BaseException as interruption:
+                heard = _cancellations()
                 step = steps.throw(interruption)
             else:
                 step = steps.send(reply)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
 
 
 async def _perform(step: flow.Step, backend: AsyncBackend, watchdog: AsyncWatchdog | None) -> Any:

@@ -202,13 +202,17 @@ class _Acquire:
         return reply
 
     def _once_more(self, reply: Reply) -> Generator[Step, Reply, Reply]:
-        """A request that broke off may have been applied: the same token gives the same answer."""
-        if isinstance(reply.value, OutcomeUnknown):
+        """A request that broke off may have been applied: the same token gives the same answer.
+
+        If that fails as well, the first error counts: the second cannot undo what it left open.
+        """
+        error: BackendError = reply.value
+        if isinstance(error, OutcomeUnknown):
             self.request = self.request._replace(unsure=True)
             if reply.now - reply.sent < RETRY_WITHIN:
                 reply = yield Attempt(self.request)
         if isinstance(reply.value, BackendError):
-            raise reply.value
+            raise error
         return reply
 
     def _renew_token(self) -> None:
@@ -250,7 +254,7 @@ def release(hold: Hold) -> Generator[Step, Reply, bool]:
     A release sent before the deadline whose reply was lost, and which now finds nothing, was
     applied the first time. What cannot be said to the store now the watchdog says later.
     """
-    reply = yield Free(hold.request)
+    first = reply = yield Free(hold.request)
     in_time = reply.sent < hold.deadline
     if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
         reply = yield Free(hold.request)
@@ -258,18 +262,18 @@ def release(hold: Hold) -> Generator[Step, Reply, bool]:
             return True
     if isinstance(reply.value, BackendError):
         yield Abandon(hold.request)
-        raise reply.value
+        raise first.value
     return bool(reply.value is Release.RELEASED and in_time)
 
 
 def extend(hold: Hold, ttl: float) -> Generator[Step, Reply, None]:
     """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
     requests = (hold.request._replace(ttl=ttl),)
-    reply = yield Extend(requests)
+    first = reply = yield Extend(requests)
     if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
         reply = yield Extend(requests)
     if isinstance(reply.value, BackendError):
-        raise reply.value
+        raise first.value
     _apply(hold, reply.value[0], reply)
     if hold.lost(reply.now):
         raise LeaseLost(f"the lease on {hold.request.name!r} is lost", name=hold.request.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+
 import pytest
 
 from lockkit.testing.blocking import AnyBackend, AnyClient
