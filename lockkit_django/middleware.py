@@ -1,0 +1,146 @@
+"""``IdempotentOrderMiddleware``: each order takes effect once, and every duplicate sees the same.
+
+It acts in phases around the view, so that Django's own machinery stays in between:
+
+- ``process_view``, after authentication and CSRF: look up, lock, BEGIN, insert the record;
+- ``process_exception``: what the view did is rolled back, whatever response is made of it;
+- after ``get_response``: the rendered response into the record and COMMIT, or ROLLBACK;
+- at last, whatever happened: ROLLBACK if it is still open, then release the lock.
+
+The transaction of ATOMIC_REQUESTS becomes a savepoint of this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest, HttpResponseBase
+
+from lockkit.aio import AsyncLease
+from lockkit.idempotency import agive, give
+from lockkit_django.orders.gate import Gate, in_thread, order_rules
+from lockkit_django.orders.opened import OpenOrder, open_order
+from lockkit_django.orders.options import ViewOptions, options_of
+from lockkit_django.orders.views import MIDDLEWARE_MODE
+
+__all__ = ["IdempotentOrderMiddleware"]
+
+
+class IdempotentOrderMiddleware:
+    """Put it last in MIDDLEWARE: it replays only what all the others have let through.
+
+    Guarantee: within TTL each order takes effect exactly once in the database of its record.
+    Limit: what a view does elsewhere (mail, payments) is repeated if it fails after that.
+    Raises ConfigurationError for wrong settings, when the server starts.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.process_view: Callable[..., Any] = self._process_view
+        self._mode = "sync"
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+            self.process_view = self._aprocess_view
+            self._mode = "async"
+        order_rules()
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        setattr(request, MIDDLEWARE_MODE, self._mode)
+        if self._mode == "async":
+            return self._acall(request)
+        try:
+            response: HttpResponseBase = self.get_response(request)
+            opened = open_order(request)
+            return response if opened is None else opened.close(response)
+        finally:
+            opened = open_order(request)
+            if opened is not None:
+                _leave(opened)
+
+    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+        try:
+            response: HttpResponseBase = await self.get_response(request)
+            opened = open_order(request)
+            return response if opened is None else await in_thread(opened.close, response)
+        finally:
+            opened = open_order(request)
+            if opened is not None:
+                await _to_its_end(_aleave(opened))
+
+    def _process_view(
+        self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
+    ) -> HttpResponseBase | None:
+        options = options_of(view)
+        if not _is_ours(request, options):
+            return None
+        return Gate(request, view, options, checked=False).enter(begin=_begins_now(view))
+
+    async def _aprocess_view(
+        self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
+    ) -> HttpResponseBase | None:
+        options = options_of(view)
+        if not _is_ours(request, options):
+            return None
+        return await Gate(request, view, options, checked=False).aenter(begin=_begins_now(view))
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> None:
+        opened = open_order(request)
+        if opened is not None:
+            opened.fail()
+
+
+def _is_ours(request: HttpRequest, options: ViewOptions) -> bool:
+    """Whether the order is to be opened here, and not inside the view or not at all."""
+    if options.exempt or options.inside:
+        return False
+    return order_rules().settings.covers(request.method or "", request.path_info)
+
+
+def _begins_now(view: Callable[..., Any]) -> bool:
+    """A view with a lock of its own begins when it has it: no lock is granted inside BEGIN."""
+    return not getattr(view, "_lockkit_lock_view", False)
+
+
+def _leave(opened: OpenOrder) -> None:
+    try:
+        opened.abandon()
+    finally:
+        opened.detach()
+        for lease in opened.leases:
+            give(lease)
+
+
+async def _aleave(opened: OpenOrder) -> None:
+    try:
+        if opened.is_begun:
+            await in_thread(opened.abandon)
+    finally:
+        opened.detach()
+        for lease in opened.leases:
+            if isinstance(lease, AsyncLease):
+                await agive(lease)
+            else:
+                await asyncio.to_thread(give, lease)
+
+
+async def _to_its_end(steps: Coroutine[Any, Any, None]) -> None:
+    """Await what must be done even if the client has gone, however often it is cancelled.
+
+    The thread that has the transaction lives no longer than the request: this may not outlive it.
+    """
+    task = asyncio.ensure_future(steps)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()

@@ -1,0 +1,160 @@
+"""What an order is made of, read from Django's request."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from django.core.files.uploadhandler import load_handler
+from django.http import HttpRequest, HttpResponseBase, QueryDict, RawPostDataException
+from django.http.multipartparser import MultiPartParser
+from django.utils.datastructures import MultiValueDict
+from django.utils.module_loading import import_string
+
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+
+if TYPE_CHECKING:
+    from django.core.files.uploadedfile import UploadedFile
+
+    from lockkit.idempotency import OrderSettings
+
+__all__ = ["identity_of", "request_facts", "response_facts"]
+
+URLENCODED = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+
+
+def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -> RequestFacts:
+    """Nothing is read from the client or a store before the engine asks for it."""
+    match = request.resolver_match
+    assert match is not None  # process_view comes after the resolver
+    captured: dict[str, Any] = getattr(match, "captured_kwargs", None) or {}
+    positional = {} if captured else {str(i): value for i, value in enumerate(match.args)}
+    return RequestFacts(
+        method=request.method or "",
+        path=request.path_info,
+        route=_route(request, match.route),
+        header=request.headers.get,
+        read_payload=lambda: _payload(request),
+        read_identity=read_identity,
+        kwargs={**positional, **captured},
+        query=_pairs(request.GET),
+        media_type=(request.content_type or "").lower(),
+        content_length=_content_length(request),
+    )
+
+
+def response_facts(response: HttpResponseBase) -> ResponseFacts:
+    """A rendered response; one that streams has no body here."""
+    body = None if response.streaming else bytes(getattr(response, "content", b""))
+    return ResponseFacts(response.status_code, list(response.items()), body)
+
+
+def identity_of(request: HttpRequest, settings: OrderSettings) -> Identity:
+    """Whose order it is: call it after authentication."""
+    return Identity(
+        scope=_hook(settings.scope, request),
+        user=_user(request),
+        authorization=request.headers.get("Authorization"),
+        session=_session(request),
+        tenant=_hook(settings.tenant, request) or "",
+    )
+
+
+def _route(request: HttpRequest, route: str) -> str:
+    """The URL pattern; a request with URLs of its own (hosts, tenants) has other routes."""
+    urlconf = getattr(request, "urlconf", None)
+    if urlconf is None:
+        return route
+    name = urlconf if isinstance(urlconf, str) else getattr(urlconf, "__name__", repr(urlconf))
+    return f"{name}:{route}"
+
+
+def _payload(request: HttpRequest) -> Payload:
+    media_type = (request.content_type or "").lower()
+    if media_type in (URLENCODED, MULTIPART):
+        fields, files = _form(request, media_type)
+        return Payload(form=_pairs(fields), files=_files(files))
+    return Payload(body=_body(request))
+
+
+def _form(
+    request: HttpRequest, media_type: str
+) -> tuple[QueryDict, MultiValueDict[str, UploadedFile[bytes]]]:
+    """Django parses the forms of POST only; those of PATCH and PUT are as much of a form."""
+    if request.method == "POST":
+        return request.POST, request.FILES
+    if media_type == URLENCODED:
+        return QueryDict(_body(request), encoding=request.encoding), MultiValueDict()
+    handlers = [load_handler(path, request) for path in _upload_handlers()]
+    stream = BytesIO(_body(request))
+    return MultiPartParser(request.META, stream, handlers, request.encoding).parse()
+
+
+def _upload_handlers() -> list[str]:
+    from django.conf import settings
+
+    return list(settings.FILE_UPLOAD_HANDLERS)
+
+
+def _body(request: HttpRequest) -> bytes:
+    try:
+        return request.body
+    except RawPostDataException:
+        raise ConfigurationError(
+            "the body of an order was read before IdempotentOrderMiddleware could look at it; "
+            "read request.body instead of the stream"
+        ) from None
+
+
+def _pairs(fields: QueryDict) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, values in fields.lists() for value in values]
+
+
+def _files(files: MultiValueDict[str, UploadedFile[bytes]]) -> list[FileFacts]:
+    return [_file(field, each) for field, several in files.lists() for each in several]
+
+
+def _file(field: str, upload: UploadedFile[bytes]) -> FileFacts:
+    digest = hashlib.sha256()
+    for chunk in upload.chunks():
+        digest.update(chunk)
+    upload.seek(0)
+    return FileFacts(field, upload.name or "", upload.size or 0, digest.hexdigest())
+
+
+def _content_length(request: HttpRequest) -> int | None:
+    text = str(request.META.get("CONTENT_LENGTH") or "")
+    return int(text) if text.isdecimal() else None
+
+
+def _hook(path: str | None, request: HttpRequest) -> str | None:
+    if path is None:
+        return None
+    answer = import_string(path)(request)
+    if answer is not None and not isinstance(answer, str):
+        raise ConfigurationError(f"{path} must return a string or None, not {type(answer)}")
+    return answer
+
+
+def _user(request: HttpRequest) -> str | None:
+    """Unique over all user models: 7 of the customers is not 7 of the staff."""
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated or user.pk is None:
+        return None
+    meta = getattr(user, "_meta", None)
+    return f"{meta.label if meta else type(user).__qualname__}:{user.pk}"
+
+
+def _session(request: HttpRequest) -> str | None:
+    """The key of a session that the store knows: a made-up cookie is nobody's.
+
+    A session that lives in its cookie has no key that stays the same.
+    """
+    session = getattr(request, "session", None)
+    if session is None or session.__class__.__module__.endswith("signed_cookies"):
+        return None
+    return session.session_key if not session.is_empty() else None

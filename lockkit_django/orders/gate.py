@@ -1,0 +1,184 @@
+"""From a request to an open order: the same for the middleware, ``@idempotent`` and the mixin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+from django.http import HttpRequest, HttpResponseBase
+
+from lockkit.errors import BackendError
+from lockkit.idempotency import (
+    Order,
+    Orders,
+    Proceed,
+    Reject,
+    Replay,
+    adrive,
+    drive,
+    read_order_settings,
+    replies,
+)
+from lockkit.idempotency.settings import SOURCE
+from lockkit_django.handler import alocks, locks
+from lockkit_django.orders.authorize import RefusedError, identity_for, may_replay
+from lockkit_django.orders.facts import request_facts
+from lockkit_django.orders.opened import OpenOrder, open_order
+from lockkit_django.orders.options import ViewOptions
+from lockkit_django.orders.responses import refusal, replay
+from lockkit_django.orders.store import AsyncOrderStore, DuplicateKeyError, OrderStore
+
+if TYPE_CHECKING:
+    from lockkit.aio import AsyncLockClient
+    from lockkit.client import LockClient
+    from lockkit.idempotency import Decision
+
+__all__ = ["Gate", "in_thread", "order_rules", "store_for"]
+
+R = TypeVar("R")
+
+MOST_DUPLICATES = 3
+"""Times in a row that a duplicate key may turn out to be no order (rolled back, expired)."""
+
+View = Callable[..., Any]
+
+
+@lru_cache(maxsize=1)
+def order_rules() -> Orders:
+    """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
+    return Orders(read_order_settings(getattr(django_settings, "LOCKKIT_ORDERS", None)))
+
+
+def store_for(using: str | None) -> OrderStore:
+    return OrderStore(using or order_rules().settings.using)
+
+
+class Gate:
+    """One request at its view: lets it in with an open order, or answers it.
+
+    ``checked``: the view's own checks were made, because the order is opened below them.
+    """
+
+    def __init__(
+        self, request: HttpRequest, view: View, options: ViewOptions, *, checked: bool
+    ) -> None:
+        self._request = request
+        self._view = view
+        self._options = options
+        self._checked = checked
+        self._orders = order_rules()
+        self._store = store_for(options.using)
+
+    def enter(self, *, begin: bool = True) -> HttpResponseBase | None:
+        """None: call the view; if it is an order, it is open now. ``begin=False``: BEGIN later."""
+        order = self._identify()
+        if not isinstance(order, Order):
+            return order
+        decision = drive(self._orders.admit(order), self._store, self._locks)
+        return self._let_in(decision, begin=begin)
+
+    async def aenter(self, *, begin: bool = True) -> HttpResponseBase | None:
+        """The twin of ``enter``: waits in the event loop, and queries in the request's thread."""
+        order = await in_thread(self._identify)
+        if not isinstance(order, Order):
+            return order
+        store = AsyncOrderStore(self._store)
+        decision = await adrive(self._orders.admit(order), store, self._alocks)
+        return await self._alet_in(decision, begin=begin)
+
+    def resume(self, opened: OpenOrder) -> HttpResponseBase | None:
+        """BEGIN for an order that was let in with ``begin=False``; None: call the view."""
+        return self._let_in(opened.admitted, begin=True)
+
+    async def aresume(self, opened: OpenOrder) -> HttpResponseBase | None:
+        return await self._alet_in(opened.admitted, begin=True)
+
+    def _identify(self) -> Order | HttpResponseBase | None:
+        identity = partial(
+            identity_for, self._request, self._view, self._orders.settings, checked=self._checked
+        )
+        facts = request_facts(self._request, identity)
+        try:
+            order = self._orders.identify(
+                facts, sources=self._options.sources, required=self._options.required
+            )
+        except RefusedError as refused:
+            return refused.response
+        return refusal(order) if isinstance(order, Reject) else order
+
+    def _let_in(self, decision: Decision, *, begin: bool) -> HttpResponseBase | None:
+        for _ in range(MOST_DUPLICATES):
+            if not isinstance(decision, Proceed):
+                return self._answer(decision)
+            opened = self._attach(decision)
+            if not begin:
+                return None
+            try:
+                return _begun(opened)
+            except DuplicateKeyError:
+                decision = drive(self._orders.reconsider(decision), self._store, self._locks)
+        return refusal(replies.running(1))
+
+    async def _alet_in(self, decision: Decision, *, begin: bool) -> HttpResponseBase | None:
+        for _ in range(MOST_DUPLICATES):
+            if not isinstance(decision, Proceed):
+                return await in_thread(self._answer, decision)
+            opened = self._attach(decision)  # before awaiting: a cancellation must find it
+            if not begin:
+                return None
+            try:
+                return await in_thread(_begun, opened)
+            except DuplicateKeyError:
+                store = AsyncOrderStore(self._store)
+                decision = await adrive(self._orders.reconsider(decision), store, self._alocks)
+        return refusal(replies.running(1))
+
+    def _attach(self, decision: Proceed) -> OpenOrder:
+        opened = open_order(self._request)
+        if opened is None:
+            opened = OpenOrder(self._request, self._orders, self._store, self)
+        opened.admit(decision)
+        return opened
+
+    def _answer(self, decision: Replay | Reject) -> HttpResponseBase:
+        if isinstance(decision, Reject):
+            return refusal(decision)
+        allowed = may_replay(
+            self._request, self._view, self._orders.settings, checked=self._checked
+        )
+        if allowed is None:
+            return refusal(replies.not_replayable(decision.snapshot.header("Location")))
+        return replay(decision.snapshot) if allowed else refusal(replies.not_allowed())
+
+    @property
+    def _locks(self) -> LockClient:
+        return locks[self._orders.settings.alias]
+
+    @property
+    def _alocks(self) -> AsyncLockClient:
+        return alocks[self._orders.settings.alias]
+
+
+def _begun(opened: OpenOrder) -> HttpResponseBase | None:
+    try:
+        opened.begin()
+    except BackendError:
+        return refusal(replies.store_down())
+    return None
+
+
+async def in_thread(function: Callable[..., R], *args: object) -> R:
+    """On the thread that has this request's database connections."""
+    return await sync_to_async(function, thread_sensitive=True)(*args)
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == SOURCE:
+        order_rules.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="lockkit_django.orders")

@@ -1,0 +1,129 @@
+"""Records of orders in a Django database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from asgiref.sync import sync_to_async
+from django.db import (
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+    router,
+)
+
+from lockkit.errors import BackendUnavailable, ConfigurationError
+from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_headers
+from lockkit_django.models import OrderRecord
+
+__all__ = ["AsyncOrderStore", "DuplicateKeyError", "OrderStore"]
+
+MICROSECONDS = 1_000_000
+
+
+class DuplicateKeyError(Exception):
+    """Somebody else has inserted this record: the transaction is to be rolled back."""
+
+
+class OrderStore:
+    """Finds records, and writes them inside the caller's transaction.
+
+    ``using``: the database; None: as the routers say. Raises BackendUnavailable.
+    """
+
+    def __init__(self, using: str | None) -> None:
+        self._using = using
+
+    @property
+    def using(self) -> str:
+        """Where records are written, with the order."""
+        return self._using or router.db_for_write(OrderRecord)
+
+    def find(self, key: str, *, fresh: bool) -> Record | None:
+        alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
+        with _typed_errors():
+            row = OrderRecord.objects.using(alias).filter(key=key).first()
+        return None if row is None else _record(row)
+
+    def start(self, record: Record, *, replaces: bool) -> None:
+        """Insert. Raises DuplicateKeyError. ``replaces``: an expired one with this key goes."""
+        rows = OrderRecord.objects.using(self.using)
+        with _typed_errors():
+            if replaces:
+                now = int(time.time() * MICROSECONDS)
+                rows.filter(key=record.key, expires__lte=now).delete()
+            try:
+                rows.create(key=record.key, **_columns(record))
+            except IntegrityError as error:
+                raise DuplicateKeyError from error
+
+    def finish(self, record: Record) -> None:
+        """Write what became of a record that was started in this transaction."""
+        rows = OrderRecord.objects.using(self.using).filter(key=record.key)
+        if rows.update(**_columns(record)) != 1:
+            raise RuntimeError("the record of this order was deleted while its view was running")
+
+
+class AsyncOrderStore:
+    """Finds records from the event loop, on the thread that has the request's connection."""
+
+    def __init__(self, store: OrderStore) -> None:
+        self._store = store
+
+    async def find(self, key: str, *, fresh: bool) -> Record | None:
+        find = partial(self._store.find, key, fresh=fresh)
+        return await sync_to_async(find, thread_sensitive=True)()
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        if "no such table" in str(error):
+            raise _not_migrated() from error
+        raise BackendUnavailable("the database of the order records is not available") from error
+    except DataError as error:
+        raise BackendUnavailable("the database does not take this order record") from error
+    except ProgrammingError as error:
+        raise _not_migrated() from error
+
+
+def _not_migrated() -> ConfigurationError:
+    return ConfigurationError(
+        "the table of order records cannot be used; run 'manage.py migrate lockkit_django'"
+    )
+
+
+def _columns(record: Record) -> dict[str, object]:
+    return {
+        "order_id": record.order_id,
+        "request": record.request[:255],
+        "fingerprint": record.fingerprint,
+        "state": str(record.state),
+        "status": record.snapshot.status,
+        "headers": dump_headers(record.snapshot.headers),
+        "body": record.snapshot.body,
+        "version": record.version,
+        "created": int(record.created * MICROSECONDS),
+        "expires": int(record.expires * MICROSECONDS),
+    }
+
+
+def _record(row: OrderRecord) -> Record:
+    return Record(
+        key=row.key,
+        order_id=row.order_id,
+        request=row.request,
+        fingerprint=row.fingerprint,
+        created=row.created / MICROSECONDS,
+        expires=row.expires / MICROSECONDS,
+        state=State(row.state) if row.state in set(State) else row.state,
+        snapshot=Snapshot(row.status, load_headers(row.headers), bytes(row.body)),
+        version=row.version,
+    )

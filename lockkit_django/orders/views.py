@@ -1,0 +1,170 @@
+"""``@idempotent``: what one view wants, and orders that are opened below a view's own checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast, overload
+
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest, HttpResponseBase
+
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency import IdSource
+from lockkit_django.facts import http_request
+from lockkit_django.orders.gate import Gate, in_thread, order_rules
+from lockkit_django.orders.opened import open_order
+from lockkit_django.orders.options import ATTRIBUTE, RecordAliases, ViewOptions, options_of
+
+__all__ = ["MIDDLEWARE_MODE", "IdempotentMixin", "idempotent"]
+
+MIDDLEWARE_MODE = "_lockkit_order_mode"
+"""Attribute of a request that came through the middleware: "sync" or "async"."""
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+
+class _Idempotent:
+    """The decorator ``idempotent``, and ``idempotent.exempt``."""
+
+    @overload
+    def __call__(self, view: V, /) -> V: ...
+
+    @overload
+    def __call__(
+        self,
+        *,
+        order_id: str | None = None,
+        required: bool | None = None,
+        using: str | None = None,
+    ) -> Callable[[V], V]: ...
+
+    def __call__(  # type: ignore[misc]
+        self,
+        view: Any = None,
+        /,
+        *,
+        order_id: str | None = None,
+        required: bool | None = None,
+        using: str | None = None,
+    ) -> Any:
+        """Make the function below an order, whatever PATHS and METHODS say.
+
+        Put it below the view's own checks (``@permission_required``): they are then made before
+        anything is replayed. ``order_id``: where it is, such as "json:order_id", instead of
+        ORDER_ID. ``required``: 400 without one. ``using``: the database of the order.
+        IdempotentOrderMiddleware must be there: it commits. Raises ConfigurationError.
+        """
+        sources = None if order_id is None else (IdSource.parse(order_id, where="@idempotent"),)
+        options = ViewOptions(sources=sources, required=required, using=using, inside=True)
+        return _inside(view, options) if view is not None else lambda v: _inside(v, options)
+
+    def exempt(self, view: V, /) -> V:
+        """This view's requests are no orders, whatever the settings say."""
+        setattr(view, ATTRIBUTE, ViewOptions(exempt=True))
+        return view
+
+
+idempotent = _Idempotent()
+
+
+class IdempotentMixin:
+    """For DRF views and viewsets: the order is opened after ``initial()``, so authentication,
+    permissions and throttles are those of the view itself, made once.
+
+    ``class Orders(IdempotentMixin, APIView)``. What ``@idempotent`` takes, as ``order_options``.
+    """
+
+    order_options: dict[str, Any] = {}  # noqa: RUF012  a default, replaced and never changed
+
+    @classmethod
+    def as_view(cls, *args: Any, **kwargs: Any) -> Any:
+        view = super().as_view(*args, **kwargs)  # type: ignore[misc]
+        return _marked(view, _class_options(cls), view)
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        django_request = http_request(request)
+        view = getattr(django_request.resolver_match, "func", None)
+        options = options_of(view) if view else _class_options(type(self))
+        if view is None or not _is_unsafe(django_request):
+            return
+        _mode(django_request)
+        answer = Gate(django_request, view, options, checked=True).enter()
+        if answer is not None:
+            setattr(self, str(request.method).lower(), lambda *_a, **_k: answer)
+
+
+def _class_options(cls: type[IdempotentMixin]) -> ViewOptions:
+    options = dict(cls.order_options)
+    order_id = options.pop("order_id", None)
+    if order_id is not None:
+        options["sources"] = (IdSource.parse(order_id, where=cls.__name__),)
+    return ViewOptions(inside=True, **options)
+
+
+def _inside(view: V, options: ViewOptions) -> V:
+    if isinstance(view, type):
+        raise ConfigurationError(
+            f"@idempotent is for functions and methods; let {view.__name__} inherit "
+            f"IdempotentMixin, or use method_decorator(idempotent, name='post')"
+        )
+    wrap = _async_wrapper if iscoroutinefunction(view) else _wrapper
+    return cast(V, _marked(wrap(view, options), options, view))
+
+
+def _wrapper(view: Callable[..., Any], options: ViewOptions) -> Callable[..., Any]:
+    @wraps(view)
+    def idempotent_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+        django_request = http_request(request)
+        _mode(django_request)
+        answer = _gate(django_request, view, options).enter()
+        return answer if answer is not None else view(request, *args, **kwargs)
+
+    return idempotent_view
+
+
+def _async_wrapper(view: Callable[..., Any], options: ViewOptions) -> Callable[..., Any]:
+    @wraps(view)
+    async def idempotent_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+        django_request = http_request(request)
+        answer = await _aenter(django_request, _gate(django_request, view, options))
+        return answer if answer is not None else await view(request, *args, **kwargs)
+
+    return idempotent_view
+
+
+async def _aenter(request: HttpRequest, gate: Gate) -> HttpResponseBase | None:
+    """Under WSGI the loop of an async view ends with it, and the order does not: use the thread."""
+    if _mode(request) == "async":
+        return await gate.aenter()
+    return await in_thread(gate.enter)
+
+
+def _gate(request: HttpRequest, view: Callable[..., Any], options: ViewOptions) -> Gate:
+    if open_order(request) is not None:
+        raise ConfigurationError("an order is open already: use @idempotent once per request")
+    return Gate(request, view, options, checked=True)
+
+
+def _mode(request: HttpRequest) -> str:
+    mode = getattr(request, MIDDLEWARE_MODE, None)
+    if mode is None:
+        raise ConfigurationError(
+            "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
+        )
+    return str(mode)
+
+
+def _marked(wrapper: Any, options: ViewOptions, view: Any) -> Any:
+    """For the middleware and for Django: ``wraps`` hands the marks on to decorators further up."""
+    setattr(wrapper, ATTRIBUTE, options)
+    wrapper._non_atomic_requests = RecordAliases(
+        options.using, getattr(view, "_non_atomic_requests", set())
+    )
+    return wrapper
+
+
+def _is_unsafe(request: HttpRequest) -> bool:
+    """A class with the mixin has methods that are no orders: GET and its like never are."""
+    return (request.method or "") in order_rules().settings.methods
