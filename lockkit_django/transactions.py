@@ -31,7 +31,7 @@ OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
 
 
-class OpenTransaction(ConfigurationError):  # noqa: N818  (as lockkit's other errors)
+class OpenTransaction(ConfigurationError):
     """A lock was asked for inside an open transaction, which would commit after the release."""
 
 

@@ -157,9 +157,9 @@ def test_a_view_that_is_exempt_stays_exempt(
 
 
 def test_a_lock_inside_the_user_s_transaction_is_refused() -> None:
+    lock = locks["default"].lock("stock:1")
     with pytest.raises(OpenTransaction, match=r"above @transaction\.atomic") as caught:
-        with transaction.atomic():
-            locks["default"].lock("stock:1").acquire()
+        transaction.atomic(lock.acquire)()
     assert caught.value.name == "stock:1"
     assert isinstance(caught.value, lockkit.ConfigurationError)
 
@@ -191,33 +191,24 @@ def test_a_wrong_in_atomic_is_named() -> None:
         locks["default"].lock("a", in_atomic="maybe")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("kind", ["function", "api-method"])
+@SYNC
 def test_a_lease_lost_in_the_view_rolls_back(kind: str, atomic_requests: None) -> None:
-    """Checked right before the COMMIT; nothing was done, so trying again is safe: 503."""
-
-    def break_lease(event: str, name: str) -> None:
-        if event == "grant":
-            lost.append(name)
-
-    lost: list[str] = []
-    SpyBackend.observers.append(break_lease)
-    from django_project import views
-
-    class Losing(list[str]):
-        def append(self, sku: str) -> None:
-            """Called in the view: an operator breaks the lease, and the watchdog hears of it."""
-            client = locks["default"]
-            info = client.inspect(f"stock:{sku}")
-            assert info is not None and info.fence is not None
-            assert client.break_(f"stock:{sku}", fence=info.fence)
-            for hold in list(client._watchdog._schedule._holds.values()):
-                hold.lose()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views, "calls", Losing())
-        response = Client().post(f"/{kind}/A1")
+    """It is checked right before the COMMIT. Nothing was done, so trying again is safe: 503."""
+    response = Client().post(f"/{kind}/A1?lose=1")
     assert (response.status_code, response["Retry-After"]) == (503, "1")
     assert Sale.objects.count() == 0
+
+
+def test_a_lease_lost_without_a_transaction_raises() -> None:
+    """What was done stays done, so nobody may be told to try again."""
+    with pytest.raises(lockkit.LeaseLost):
+        Client().post("/function/A1?lose=1")
+    assert Sale.objects.count() == 1
+
+
+def test_an_async_lease_lost_raises() -> None:
+    with pytest.raises(lockkit.LeaseLost):
+        Client().post("/coroutine/A1?lose=1")
 
 
 def test_a_read_transaction_without_autocommit_is_ended_and_a_dirty_one_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from lockkit.backends.memory import MemoryBackend
 from lockkit.types import Busy, Gone, Grant, Release, Request
@@ -12,7 +13,7 @@ Observer = Callable[[str, str], None]
 
 
 class SpyBackend(MemoryBackend):
-    observers: list[Observer] = []
+    observers: ClassVar[list[Observer]] = []
 
     def acquire(self, request: Request) -> Grant | Busy | Gone:
         answer = super().acquire(request)

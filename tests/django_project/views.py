@@ -1,10 +1,12 @@
 """One locked view of each kind. All record a sale of the SKU in their URL.
 
-``calls`` counts the views that ran; ``?fail=1`` makes a view fail after it has written.
+``calls`` counts the views that ran; ``?fail=1`` makes a view fail after it has written, and with
+``?lose=1`` an operator breaks its lease.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -19,7 +21,8 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_project.shop.models import Sale
-from lockkit_django import lock_view
+from lockkit.errors import LeaseLost
+from lockkit_django import alocks, lock_view, locks
 
 calls: list[str] = []
 locked = lock_view("stock:{sku}")
@@ -32,6 +35,10 @@ class Broken(Exception):
 def sell(request: Any, sku: str) -> None:
     calls.append(sku)
     Sale.objects.create(sku=sku)
+    if request.GET.get("lose"):
+        assert locks["default"].break_(request.lease.name, fence=request.lease.fencing_token)
+        with suppress(LeaseLost):
+            request.lease.extend()
     if request.GET.get("fail"):
         raise Broken(sku)
 
@@ -39,6 +46,11 @@ def sell(request: Any, sku: str) -> None:
 async def asell(request: HttpRequest, sku: str) -> None:
     calls.append(sku)
     await Sale.objects.acreate(sku=sku)
+    lease: Any = getattr(request, "lease", None)
+    if request.GET.get("lose"):
+        assert await alocks["default"].break_(lease.name, fence=lease.fencing_token)
+        with suppress(LeaseLost):
+            await lease.extend()
     if request.GET.get("fail"):
         raise Broken(sku)
 
@@ -88,7 +100,11 @@ class BareMethod(View):
 
 def unwrapped(view: Any) -> Any:
     """A decorator without functools.wraps: it hides what it decorates."""
-    return lambda request, **kwargs: view(request, **kwargs)
+
+    def hiding(request: HttpRequest, **kwargs: Any) -> Any:
+        return view(request, **kwargs)
+
+    return hiding
 
 
 hidden = unwrapped(function)
