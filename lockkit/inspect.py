@@ -1,24 +1,75 @@
 """What is held, by whom, what is stuck and why.
 
-A name is stuck when an operator should look at it; ``stuck_reason`` says why, in words.
+A name is stuck when an operator should look at it. ``stuck`` judges one snapshot of one name; it
+asks the store nothing, and changes nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+from typing import NamedTuple
 
 from lockkit import process
+from lockkit.clock import now as local_clock
 from lockkit.grant import SECOND, State
 from lockkit.types import LockInfo, LockState, Owner
 
-__all__ = ["info_of", "stuck_reason"]
+__all__ = ["Stuck", "info_of", "stuck", "stuck_reason"]
 
 MISSED_RENEWALS = 2 / 3
-"""Leases are renewed every third of their TTL: past this part of it, two were missed."""
+"""Leases are renewed after a third of what is left: past this part of it, two were missed."""
+
+PATIENCE = 1.0
+"""Seconds a renewal may be late, on a busy machine, before it counts as missed."""
+
+
+class Stuck(NamedTuple):
+    """Why an operator should look at a name."""
+
+    code: str
+    """``abandoned``, ``no-ttl``, ``process-gone``, ``max-hold``, ``older-than``,
+    ``renewals-missed`` or ``queue-dead``. Stable: for programs."""
+
+    reason: str
+    """For people."""
+
+
+def stuck(info: LockInfo, older_than: float | None = None) -> Stuck | None:
+    """Why an operator should look at this name; None when all is well.
+
+    older_than: seconds after which any hold counts as stuck; None: only past its own maximum.
+    Limit: a paused or hung holder is seen only by the renewals it misses, after two thirds of its
+    TTL; a watchdog that renews for a worker that hangs is seen only at the maximum hold.
+    """
+    if info.state is LockState.QUEUED:
+        return None if info.waiters_alive else Stuck("queue-dead", "nobody in the queue is alive")
+    if info.state is LockState.ABANDONED:
+        return Stuck("abandoned", _abandoned(info))
+    if info.left is None:
+        return Stuck("no-ttl", "no TTL")
+    if info.owner is not None and _gone(info.owner):
+        return Stuck("process-gone", "the holder's process is gone")
+    if _older(info, info.max_hold):
+        return Stuck("max-hold", f"held longer than its maximum of {info.max_hold:g}s")
+    if _older(info, older_than):
+        return Stuck("older-than", f"held longer than {older_than:g}s")
+    if _renewals_missed(info):
+        return Stuck("renewals-missed", f"not renewed for {info.renewed:.0f}s")
+    return None
+
+
+def stuck_reason(info: LockInfo, older_than: float | None = None) -> str | None:
+    """``stuck``, in words only."""
+    found = stuck(info, older_than)
+    return found and found.reason
 
 
 def info_of(name: str, state: State, now: int) -> LockInfo | None:
-    """The state of a name, for people; None when there is nothing to tell."""
+    """The state of a name, for people; None when there is nothing to tell.
+
+    ``now`` is the store's clock in microseconds.
+    """
     holder = state.holders[0] if state.holders else None
     alive = sum(w.alive > now for w in state.queue)
     if holder is None:
@@ -40,33 +91,51 @@ def info_of(name: str, state: State, now: int) -> LockInfo | None:
     )
 
 
-def stuck_reason(info: LockInfo, older_than: float | None = None) -> str | None:
-    """Why an operator should look at this name; None when all is well."""
-    if info.state is LockState.QUEUED:
-        return None if info.waiters_alive else "nobody in the queue is alive"
-    if info.state is LockState.ABANDONED:
-        return "the lease expired and was not released"
-    if info.left is None:
-        return "no TTL"
-    if info.owner is not None and _dead(info.owner):
-        return "the holder's process is gone"
-    if info.max_hold is not None and info.age is not None and info.age > info.max_hold:
-        return f"held longer than its {info.max_hold:g} s"
-    if older_than is not None and info.age is not None and info.age > older_than:
-        return f"held longer than {older_than:g} s"
-    if info.ttl and info.renewed is not None and info.renewed > info.ttl * MISSED_RENEWALS + 1:
-        return "two renewals were missed"
-    return None
+def _abandoned(info: LockInfo) -> str:
+    since = "" if info.left is None else f" {-info.left:.0f}s ago"
+    return f"the lease expired{since} and was not released"
 
 
-def _dead(owner: Owner) -> bool:
-    """Whether the holder was a process of this host that is gone."""
-    if owner.host != process.host() or owner.pid <= 0:
+def _older(info: LockInfo, seconds: float | None) -> bool:
+    return seconds is not None and info.age is not None and info.age > seconds
+
+
+def _renewals_missed(info: LockInfo) -> bool:
+    """Judged by what the last renewal asked for, which need not be the lock's TTL: a holder may
+    extend by more, and is then renewed less often."""
+    if info.renewed is None or info.left is None:
         return False
+    span = info.renewed + info.left
+    return info.renewed > span * MISSED_RENEWALS + PATIENCE
+
+
+def _gone(owner: Owner) -> bool:
+    """Whether the holder was a process of this host that is gone.
+
+    A pid of another machine, boot or container says nothing here, even if its host name is ours.
+    """
+    if owner.host != process.host() or owner.space != process.space() or owner.pid <= 0:
+        return False
+    return _process_gone(owner.pid, int(local_clock()))
+
+
+@functools.lru_cache(maxsize=256)
+def _process_gone(pid: int, second: int) -> bool:
+    """Asked once a second per process, however many leases it has. A zombie holds nothing."""
+    if os.name != "posix":
+        return False  # os.kill is not a question there
     try:
-        os.kill(owner.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, OverflowError):
         return False
-    return False
+    return _zombie(pid)
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split(None, 1)[0] in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False

@@ -50,17 +50,18 @@ class Owner(NamedTuple):
     pid: int
     thread: str
     label: str = ""
+    space: str = ""  #: the machine's boot and pid namespace: within it a pid means something
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid} {self.label}".rstrip()
 
     def encode(self) -> str:
-        return _SEPARATOR.join((self.host, str(self.pid), self.thread, self.label))
+        return _SEPARATOR.join((self.host, str(self.pid), self.thread, self.label, self.space))
 
     @classmethod
     def decode(cls, text: str) -> Owner:
-        host, pid, thread, label = (text.split(_SEPARATOR, 3) + ["", "", ""])[:4]
-        return cls(host, int(pid) if pid.isdecimal() else 0, thread, label)
+        host, pid, thread, label, space = (text.split(_SEPARATOR, 4) + ["", "", "", ""])[:5]
+        return cls(host, int(pid) if pid.isdecimal() else 0, thread, label, space)
 
 
 class Mode(IntEnum):
@@ -106,6 +107,7 @@ class Busy(NamedTuple):
     left: float | None = None  #: seconds until the holder expires; None: unknown or never
     holder: str = ""  #: encoded Owner of the holder, if known
     full: bool = False  #: MAX_QUEUE reached
+    age: float | None = None  #: seconds since the holder's grant, if known
 
 
 class Gone(NamedTuple):
