@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from lockkit_flask.decorators import lock_view
 from lockkit_flask.extension import AppLocks, LockKit
+from lockkit_flask.guests import remember_guest
+from lockkit_flask.held import current_lease
 from lockkit_flask.proxies import alocks, locks
 
-__all__ = ["AppLocks", "LockKit", "alocks", "lock_view", "locks"]
+__all__ = ["AppLocks", "LockKit", "alocks", "current_lease", "lock_view", "locks", "remember_guest"]

@@ -17,7 +17,7 @@ from lockkit.views import ViewSettings, read_view_settings
 if TYPE_CHECKING:
     from flask import Flask
 
-__all__ = ["Config", "UserHook", "dotted", "read_config"]
+__all__ = ["Config", "UserHook", "default_location", "dotted", "read_config"]
 
 UserHook = Callable[[], object]
 """Returns the primary key of the authenticated user, or None for nobody."""
@@ -70,12 +70,12 @@ def _aliases(app: Flask) -> Mapping[str, AliasSettings]:
         raise ConfigurationError(f"{URL_VARIABLE} must be a URL, not {type(url).__name__}")
     return read_settings(
         app.config.get("LOCKKIT"),
-        default_location=_default_location(app),
+        default_location=default_location(app),
         environ={URL_VARIABLE: url} if url else {},
     )
 
 
-def _default_location(app: Flask) -> str:
+def default_location(app: Flask) -> str:
     """An SQLite file in the instance folder: it does not depend on the working directory."""
     return f"sqlite:///{Path(app.instance_path) / 'lockkit.sqlite3'}"
 

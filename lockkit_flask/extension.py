@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flask import Flask, current_app, request_started
@@ -14,7 +16,7 @@ from lockkit.client import LockClient
 from lockkit.config import AliasSettings, load_async_backend, load_backend, unknown_key
 from lockkit.errors import ConfigurationError
 from lockkit_flask import held, sessions
-from lockkit_flask.conf import Config, read_config
+from lockkit_flask.conf import Config, default_location, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +49,7 @@ class LockKit:
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"lockkit is set up on the app {app.name!r} already")
         locks = AppLocks(read_config(app))
+        _make_instance_folder(app, locks)
         orders = _orders(app, locks)
         if orders is not None:
             orders.install(app)
@@ -112,6 +115,13 @@ def app_locks(app: Flask | None = None) -> AppLocks:
 
 def _client(settings: AliasSettings) -> LockClient:
     return LockClient(load_backend(settings), settings)
+
+
+def _make_instance_folder(app: Flask, locks: AppLocks) -> None:
+    """For the file that is used without settings. What cannot be made fails at its first use."""
+    if locks["default"].settings.location == default_location(app):
+        with contextlib.suppress(OSError):
+            Path(app.instance_path).mkdir(parents=True, exist_ok=True)
 
 
 def _orders(app: Flask, locks: AppLocks) -> AppOrders | None:

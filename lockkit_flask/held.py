@@ -8,13 +8,12 @@ list and therefore runs last: after COMMIT or ROLLBACK, whatever was registered 
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import g, has_request_context, request
 from flask import globals as flask_globals
 
-from lockkit.errors import BackendError, LockError
+from lockkit.views import give_back
 from lockkit_flask import sessions
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
 
     from lockkit.client import Lease
 
-__all__ = ["Held", "add", "check_all", "held_by", "install", "release"]
-
-log = logging.getLogger("lockkit")
+__all__ = ["Held", "add", "check_all", "current_lease", "held_by", "install", "release"]
 
 _KEY = "_lockkit_held"
 
@@ -38,6 +35,7 @@ class Held(NamedTuple):
     request: object
     owner: object
     lease: Lease
+    is_view: bool  #: taken by lock_view, and not for an order
 
 
 def install(app: Flask) -> None:
@@ -46,11 +44,11 @@ def install(app: Flask) -> None:
     app.teardown_request_funcs.setdefault(None, []).insert(0, _at_end_of_request)
 
 
-def add(owner: object, lease: Lease) -> None:
+def add(owner: object, lease: Lease, *, is_view: bool = True) -> None:
     """Keep a lease until the end of the current request."""
     if _KEY not in g:
         setattr(g, _KEY, [])
-    _all().append(Held(_this_request(), owner, lease))
+    _all().append(Held(_this_request(), owner, lease, is_view))
 
 
 def held_by(owner: object) -> Lease | None:
@@ -69,16 +67,18 @@ def check_all() -> None:
 
 
 def release(lease: Lease) -> None:
-    """Give a lease back. Never raises: there is nobody left to tell but the log."""
-    if lease.released:
-        return
-    try:
-        if not lease.release():
-            log.warning("the lease on %r was lost before its request ended", lease.name)
-    except BackendError as failure:
-        log.warning("release of %r not confirmed: %s", lease.name, failure)
-    except LockError:
-        log.exception("release of %r failed", lease.name)
+    """Give a lease back, once. What goes wrong is logged: there is nobody left to tell."""
+    if not lease.released:
+        give_back(lease)
+
+
+def current_lease() -> Lease | None:
+    """The lease of the current request; of several ``lock_view``, the innermost one's.
+
+    For ``check()`` within a long view, and for its ``fencing_token``.
+    """
+    mine = [held.lease for held in _all() if _is_of_view(held)]
+    return mine[-1] if mine else None
 
 
 def _at_end_of_context(error: BaseException | None) -> None:  # noqa: ARG001
@@ -106,6 +106,10 @@ def _at_end_of_request(error: BaseException | None) -> None:  # noqa: ARG001
 def _all() -> list[Held]:
     found: list[Held] = g.get(_KEY, [])
     return found
+
+
+def _is_of_view(held: Held) -> bool:
+    return held.is_view and held.request is _this_request() and not held.lease.released
 
 
 def _this_request() -> object:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from flask import session
 
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
 from lockkit_flask.conf import dotted
+from lockkit_flask.guests import guest
 
 if TYPE_CHECKING:
     from flask import Request, Response
@@ -18,20 +18,10 @@ if TYPE_CHECKING:
     from lockkit.idempotency import OrderSettings
     from lockkit_flask.conf import UserHook
 
-__all__ = ["FactsReader", "remember_guest", "response_facts"]
+__all__ = ["FactsReader", "response_facts"]
 
-GUEST = "lockkit_guest"
 FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 CHUNK = 65536
-
-
-def remember_guest() -> None:
-    """Give a visitor without a login a random ID in the session, so that orders can be theirs.
-
-    Call it in the view that shows the order form. Flask's sessions have no ID of their own.
-    """
-    if GUEST not in session:
-        session[GUEST] = secrets.token_urlsafe(16)
 
 
 class FactsReader:
@@ -93,8 +83,8 @@ def _session_key() -> str | None:
     sid = getattr(session, "sid", None)
     if sid and not session.new:
         return f"sid:{sid}"
-    guest = session.get(GUEST)
-    return f"guest:{guest}" if guest else None
+    known = guest()
+    return f"guest:{known}" if known else None
 
 
 def _file(field: str, file: FileStorage) -> FileFacts:

@@ -112,7 +112,7 @@ class AppOrders:
 
     def _proceed(self, decision: Proceed, dispatch: Callable[[], Any]) -> Any:
         """Run the view under its locks, in the order's transaction."""
-        held.add(self, decision.lease)
+        held.add(self, decision.lease, is_view=False)
         for locked in views_of(request):
             try:
                 locked.enter()

@@ -48,7 +48,7 @@ class Records:
         self.table = table
         self.engine = engine
 
-    def find(self, key: str, *, fresh: bool) -> Record | None:  # noqa: ARG002  there is one engine
+    def find(self, key: str, *, fresh: bool) -> Record | None:
         """What is recorded, outside of any transaction. Raises BackendUnavailable."""
         query = sa.select(self.table).where(self.table.c.key == key)
         try:

@@ -1,0 +1,127 @@
+"""Setting lockkit up on apps, and its settings."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+
+import lockkit
+from lockkit_flask import AppLocks, LockKit, alocks, locks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    MakeApp = Callable[..., Flask]
+
+
+def test_the_state_is_in_the_app_and_not_on_the_extension(make_app: MakeApp) -> None:
+    app = make_app()
+    assert isinstance(app.extensions["lockkit"], AppLocks)
+    assert not vars(LockKit())
+
+
+def test_one_extension_serves_several_apps() -> None:
+    extension = LockKit()
+    first, second = Flask("first"), Flask("second")
+    for app in (first, second):
+        app.config["LOCKKIT_URL"] = "memory://"
+        extension.init_app(app)
+    with first.app_context(), locks["default"].lock("a"):
+        assert locks["default"].inspect("a") is not None
+        with second.app_context():
+            assert locks["default"].inspect("a") is None
+
+
+def test_setting_up_twice_is_an_error(make_app: MakeApp) -> None:
+    app = make_app()
+    with pytest.raises(lockkit.ConfigurationError, match="already"):
+        LockKit(app)
+
+
+def test_an_app_without_lockkit_is_told_what_to_do() -> None:
+    with Flask("bare").app_context(), pytest.raises(lockkit.ConfigurationError, match="LockKit"):
+        locks["default"]
+
+
+def test_an_unknown_alias_names_the_likely_one(make_app: MakeApp) -> None:
+    with make_app().app_context(), pytest.raises(lockkit.ConfigurationError, match="'default'"):
+        locks["defualt"]
+
+
+def test_aliases_are_listed(make_app: MakeApp) -> None:
+    with make_app(LOCKKIT={"reports": "memory://"}).app_context():
+        assert sorted(locks) == ["default", "reports"]
+        assert sorted(alocks) == ["default", "reports"]
+
+
+def test_without_settings_it_locks_in_a_file_of_the_instance_folder(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(LOCKKIT_URL=None)
+    monkeypatch.chdir(tmp_path)
+    with app.app_context(), locks["default"].lock("a"):
+        assert (tmp_path / "instance" / "lockkit.sqlite3").exists()
+
+
+def test_the_environment_wins_over_the_url_of_the_app_and_that_over_the_mapping(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapping = {"default": {"LOCATION": "memory://mapping", "TTL": 7}}
+    with make_app(LOCKKIT=mapping, LOCKKIT_URL=None).app_context():
+        assert locks["default"].settings.location == "memory://mapping"
+    with make_app(LOCKKIT=mapping, LOCKKIT_URL="memory://app").app_context():
+        assert locks["default"].settings.location == "memory://app"
+        assert locks["default"].settings.ttl == 7
+    make = make_app
+    monkeypatch.setenv("LOCKKIT_URL", "memory://environment")
+    with make(LOCKKIT=mapping, LOCKKIT_URL="memory://app").app_context():
+        assert locks["default"].settings.location == "memory://environment"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"LOCKKIT": {"default": {"TLL": 3}}}, "TTL"),
+        ({"LOCKKIT": {"default": {"TTL": 0}}}, "TTL"),
+        ({"LOCKKIT": []}, "LOCKKIT"),
+        ({"LOCKKIT_URL": 7}, "LOCKKIT_URL"),
+        ({"LOCKKIT_URL": "reddis://h"}, "redis"),
+        ({"LOCKKIT_VIEWS": {"TIMOUT": 1}}, "TIMEOUT"),
+        ({"LOCKKIT_ORDERS": {"PATH": []}}, "PATHS"),
+        ({"LOCKKIT_ORDERS": {}}, "Flask-SQLAlchemy"),
+        ({"LOCKKIT_USER": "no.such.hook"}, "LOCKKIT_USER"),
+        ({"LOCKKIT_USER": 7}, "LOCKKIT_USER"),
+        ({"LOCKKIT_USER": "os.sep"}, "not callable"),
+    ],
+)
+def test_a_wrong_setting_is_named_when_the_app_is_made(
+    make_app: MakeApp, config: dict[str, object], words: str
+) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=words):
+        make_app(**config)
+
+
+def test_a_password_in_the_url_is_not_shown(make_app: MakeApp) -> None:
+    app = make_app(LOCKKIT_URL="redis://user:hunter2@127.0.0.1:1/0")
+    assert "hunter2" not in repr(app.extensions["lockkit"].config)
+    with app.app_context():
+        assert "hunter2" not in repr(locks["default"])
+
+
+def test_each_event_loop_has_an_async_client_of_its_own(make_app: MakeApp) -> None:
+    app = make_app()
+
+    async def use() -> lockkit.aio.AsyncLockClient:  # type: ignore[name-defined]
+        client = alocks["default"]
+        assert alocks["default"] is client
+        async with client.lock("a") as lease:
+            lease.check()
+        await client.close()
+        return client
+
+    with app.app_context():
+        assert asyncio.run(use()) is not asyncio.run(use())
