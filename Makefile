@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The tests find the installed package or nothing: not the checkout, not a package of the user's.
 ISOLATED := env -u PYTHONPATH PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
 
-.PHONY: demo serve test check bench matrix constraints clean environment servers tests wheel
+.PHONY: demo serve test check lint format types bench matrix constraints clean environment servers tests wheel
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -28,12 +28,19 @@ demo: wheel $(VENV)/.demo
 serve: wheel $(VENV)/.demo
 	$(BIN)/python example_project/manage.py serve
 
+# Each part runs, whatever the others find; it fails if one of them did.
 test: wheel $(VENV)/.dev servers
-	$(MAKE) --no-print-directory check tests
+	$(MAKE) --no-print-directory --keep-going check tests
 
-check: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+check: lint format types
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check --quiet .
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format --check --quiet .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
 # Alone it tests the wheel that was installed last.

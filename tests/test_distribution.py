@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import lockkit
 from lockkit.config import SCHEMES
@@ -102,15 +103,13 @@ def test_own_schemes_need_no_entry_point() -> None:
 
 
 def test_all_extra_has_every_other() -> None:
-    metadata = lockkit_distribution().metadata
-    extras = set(metadata.get_all("Provides-Extra") or ())
-    (everything,) = [
-        requirement
-        for requirement in lockkit_distribution().requires or ()
-        if requirement.startswith("lockkit[") and 'extra == "all"' in requirement.replace("'", '"')
-    ]
-    listed = everything.partition("[")[2].partition("]")[0].replace("_", "-").split(",")
-    assert set(listed) == extras - {"all"}
+    wanted: dict[str, set[str]] = {}
+    for text in lockkit_distribution().requires or ():
+        requirement = Requirement(text)
+        for extra in lockkit_distribution().metadata.get_all("Provides-Extra") or ():
+            if requirement.marker and requirement.marker.evaluate({"extra": extra}):
+                wanted.setdefault(extra, set()).add(requirement.name)
+    assert wanted.pop("all") == set().union(*wanted.values())
 
 
 def test_nothing_else_is_required() -> None:
