@@ -202,12 +202,14 @@ class Lease(BaseLease):
         """
         if not self._finish():
             return False
-        client = self._client
-        client._watchdog.unwatch(self._hold)
+        client, hold = self._client, self._hold
         if self._foreign:
             return False
-        client.note_hold(self.name, now() - self._hold.granted)
-        return client._run(flow.release(self._hold))
+        try:
+            return client._run(flow.release(hold))
+        finally:  # somebody may be waiting for the release, nobody for this
+            client._watchdog.unwatch(hold)
+            client.note_hold(self.name, now() - hold.granted)
 
     def __enter__(self) -> Lease:
         return self

@@ -35,10 +35,6 @@ class Slot:
         self.waiting = False
         self.woken = threading.Event()
 
-    def put(self, ticket: int, fence: int) -> None:
-        self.message = (ticket, fence)
-        self.woken.set()
-
 
 class Mailbox:
     """The subscription of one process to its own channel."""
@@ -125,7 +121,7 @@ class Mailbox:
                 return
             try:
                 if connection.can_read(timeout=left):
-                    self._dispatch(connection.read_response(disable_decoding=True))
+                    self._dispatch(connection.read_response(disable_decoding=True), slot)
             except (RedisError, OSError):
                 self._resubscribe()
                 return
@@ -134,13 +130,16 @@ class Mailbox:
                 connection.disconnect()
                 raise
 
-    def _dispatch(self, reply: Any) -> None:
+    def _dispatch(self, reply: Any, ours: Slot) -> None:
         if reply[0] != b"message":
             return
         token, ticket, fence = reply[2].decode().split(" ")
         slot = self._slots.get(token)
-        if slot is not None:
-            slot.put(int(ticket), int(fence))
+        if slot is None:
+            return
+        slot.message = (int(ticket), int(fence))
+        if slot is not ours:  # the leader looks by itself
+            slot.woken.set()
 
     def _promote(self) -> None:
         """Have one of the others read from now on."""

@@ -67,9 +67,9 @@ class Protocol:
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
         self._acquire = _script("clock", "acquire_free", "queue", "acquire")
-        self._release = _script("release_free", "clock", "queue", "release")
-        self._withdraw = _script("clock", "queue", "withdraw")
-        self._break = _script("clock", "queue", "break")
+        self._release = _script("claim", "release_free", "clock", "queue", "release")
+        self._withdraw = _script("claim", "clock", "queue", "withdraw")
+        self._break = _script("claim", "clock", "queue", "break")
         self._extend = _script("clock", "extend")
         self._list = _script("clock", "list")
         self._terms = lru_cache(maxsize=256)(_terms)

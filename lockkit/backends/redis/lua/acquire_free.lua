@@ -12,9 +12,9 @@ end
 if bucket[3] and tonumber(bucket[3]) > now and redis.call('ZSCORE', KEYS[4], token) then
   return { ok = '-' }
 end
-local record = bucket[4]
+local record, counter = bucket[4], bucket[2]
 if not record and mode ~= '2' then
-  local stamp, last = us(now), tonumber(bucket[2]) or 0
+  local stamp, last = us(now), tonumber(counter) or 0
   local fence = last < now and stamp or us(last + 1)
   redis.call('HSET', KEYS[1], 'f', fence, field,
     'M0' .. token .. us(now + ttl) .. fence .. stamp .. stamp .. ARGV[5])

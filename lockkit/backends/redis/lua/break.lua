@@ -1,8 +1,6 @@
 -- An operator's release of exactly the grant that was displayed. ARGV: =name fence
 -- The tombstones tell the holder, when it releases, that it was broken, and refuse its token.
 -- They are written after the release, which must work when memory is full.
-local field = ARGV[1]
-local record = redis.call('HGET', KEYS[1], field)
 if not record or tonumber(string.sub(record, 51, 66)) ~= tonumber(ARGV[2]) then return 0 end
 local token = string.sub(record, 3, 34)
 advance(field)

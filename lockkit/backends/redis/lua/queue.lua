@@ -13,8 +13,9 @@ local GRACE = 600000000
 -- The next fencing token or ticket: strictly growing, and by the clock it outlives data loss.
 -- The caller stores it, together with what it is for.
 local function number()
-  local next = (tonumber(redis.call('HGET', KEYS[1], 'f')) or 0) + 1
-  return us(next > now and next or now)
+  local next = (tonumber(counter) or 0) + 1
+  counter = us(next > now and next or now)
+  return counter
 end
 
 local function install(field, token, until_, rest, queued)
@@ -24,6 +25,7 @@ local function install(field, token, until_, rest, queued)
   return fence
 end
 
+-- A record made here says that somebody waits, without looking: the next release looks.
 -- The name is free: grant the first waiter that is alive, forget the dead ones before it.
 -- Returns the fence if that is the asker. State first, message last and by pcall: scripts do not
 -- roll back. Nobody listening means dead; an error (no permission to publish) means that the
@@ -43,7 +45,7 @@ local function advance(field, asker)
     if alive and (token == asker or alive > now) then
       local until_ = now + string.match(rest, '^%d+')
       if token ~= asker and alive < until_ then until_ = alive end
-      local fence = install(field, token, until_, rest, redis.call('EXISTS', KEYS[2]))
+      local fence = install(field, token, until_, rest, 1)
       if token == asker then return fence end
       if channel == '-' then return nil end
       local heard = redis.pcall('PUBLISH', channel,

@@ -1,7 +1,5 @@
 -- Give a claim back while nobody waits and nothing is unsure: most often all there is to do.
 -- ARGV: =name token unsure(0, 1). Replies: 1 released, 0 absent or expired, 2 broken by an operator.
-local field = ARGV[1]
-local record = redis.call('HGET', KEYS[1], field)
 local mine = record and string.sub(record, 3, 34) == ARGV[2]
 if mine and string.sub(record, 2, 2) == '0' and ARGV[3] == '0' then
   redis.call('HDEL', KEYS[1], field)
