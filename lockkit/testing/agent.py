@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -145,10 +146,8 @@ class Agent:
 
 
 def _close(pipe: Any) -> None:
-    try:
+    with contextlib.suppress(OSError):  # what was still buffered has no reader any more
         pipe.close()
-    except OSError:  # what was still buffered has no reader any more
-        pass
 
 
 class Crew:

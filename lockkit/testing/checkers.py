@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from lockkit.clock import now
 
@@ -102,7 +102,7 @@ class History:
         finally:
             self.intervals.append(belief.end())
 
-    def __iadd__(self, intervals: Iterable[Interval]) -> History:
+    def __iadd__(self, intervals: Iterable[Interval]) -> Self:
         self.intervals += intervals
         return self
 

@@ -67,7 +67,7 @@ class Worker:
         order = getattr(self, "do_" + message.pop("order"))
         try:
             reply = {"id": number, "value": order(**message)}
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt is a result here
             reply = {"id": number, "error": type(error).__name__, "message": str(error)}
         with self._writing:
             sys.stdout.write(json.dumps(reply) + "\n")
@@ -131,7 +131,7 @@ class Worker:
     def _in_child(self, writer: int, handle: str) -> None:
         try:
             seen = self._look_at_inheritance(handle)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the parent must hear of it
             seen = {"error": repr(error)}
         os.write(writer, json.dumps(seen).encode())
         os._exit(0)

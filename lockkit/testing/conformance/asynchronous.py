@@ -134,12 +134,7 @@ class AsyncTests:
             await nothing_left(client, name)
             for error, raised in ((None, LeaseLost), (KeyError, KeyError)):
                 with pytest.raises(raised):
-                    async with client.lock(name) as lease:
-                        await client.break_(name, fence=lease.fencing_token)
-                        while not lease.lost:
-                            await asyncio.sleep(TTL / 20)
-                        if error is not None:
-                            raise error
+                    await leave_broken(client, name, error)
 
         play(store, scene)
 
@@ -192,6 +187,22 @@ async def drop(task: asyncio.Task[Any]) -> None:
         await result.release()
 
 
+async def leave_broken(
+    client: aio.AsyncLockClient, name: str, error: type[Exception] | None
+) -> None:
+    async with client.lock(name) as lease:
+        await client.break_(name, fence=lease.fencing_token)
+        await until(lambda: lease.lost)
+        if error is not None:
+            raise error
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110 - nobody sets an event when time has passed
+            await asyncio.sleep(TTL / 20)
+
+
 async def queued(client: aio.AsyncLockClient, name: str, number: int) -> None:
     async with asyncio.timeout(SOON):
         while True:
@@ -203,7 +214,7 @@ async def queued(client: aio.AsyncLockClient, name: str, number: int) -> None:
 
 async def gone(client: aio.AsyncLockClient, name: str) -> None:
     async with asyncio.timeout(SOON):
-        while await client.inspect(name) is not None:
+        while await client.inspect(name) is not None:  # noqa: ASYNC110 - it is in the store
             await asyncio.sleep(0.002)
 
 

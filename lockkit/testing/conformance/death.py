@@ -72,7 +72,7 @@ class DeathTests:
             assert lease.release()
 
     @needs(Needs.PROCESSES)
-    def test_a_holder_stopped_past_its_ttl_knows_at_its_first_look(
+    def test_a_holder_stopped_past_its_ttl_knows_at_its_first_look(  # noqa: PLR0917 - fixtures
         self,
         client: AnyClient,
         agents: Agents,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 
 import pytest
 
@@ -54,7 +55,7 @@ class LeaseTests:
             for holder in (client, other):
                 with holder.lock(name).acquire() as lease:
                     fences.append(lease.fencing_token)
-        assert all(earlier < later for earlier, later in zip(fences, fences[1:], strict=False))
+        assert all(earlier < later for earlier, later in pairwise(fences))
         assert 0 < fences[-1] < 2**63
 
     def test_busy_at_once(self, client: AnyClient, other: AnyClient, name: str) -> None:
@@ -181,18 +182,17 @@ class LeaseTests:
         nothing_left(client, name)
 
     def test_leaving_with_a_lost_lease_raises(self, connect: Connect, name: str) -> None:
-        with pytest.raises(LeaseLost) as caught:
-            with connect(max_hold=0).lock(name).acquire() as lease:
-                eventually(lambda: lease.lost)
+        lease = connect(max_hold=0).lock(name).acquire()
+        with pytest.raises(LeaseLost) as caught, lease:
+            eventually(lambda: lease.lost)
         assert caught.value.name == name
 
     def test_a_lost_lease_never_masks_the_error_of_the_body(
         self, connect: Connect, name: str
     ) -> None:
-        with pytest.raises(ZeroDivisionError):
-            with connect(max_hold=0).lock(name).acquire() as lease:
-                eventually(lambda: lease.lost)
-                raise ZeroDivisionError
+        lease = connect(max_hold=0).lock(name).acquire()
+        with pytest.raises(ZeroDivisionError), lease:
+            _fail(eventually(lambda: lease.lost))
 
     def test_a_lease_released_in_the_body_is_no_error(self, client: AnyClient, name: str) -> None:
         with client.lock(name).acquire() as lease:
@@ -252,6 +252,11 @@ class LeaseTests:
             lease.check()
         client.close()
         nothing_left(client, name)
+
+
+def _fail(lost: bool) -> None:
+    assert lost
+    raise ZeroDivisionError
 
 
 def _age(client: AnyClient, name: str) -> float:
