@@ -101,7 +101,12 @@ class PooledConnections:
         self._pool.release(connection)
 
     def fresh(self) -> Connection:
-        return self._pool.make_connection()
+        """RESP 2 whatever the pool speaks: a subscription's replies are pushed in RESP 3, which
+        redis-py reads in another way."""
+        options = {**self._pool.connection_kwargs, "protocol": 2}
+        options.pop("maint_notifications_pool_handler", None)  # RESP 3 only
+        options.pop("maint_notifications_config", None)
+        return self._pool.connection_class(**options)
 
     def close(self) -> None:
         """The pool is not ours to close."""

@@ -1,0 +1,266 @@
+"""``locks`` and ``alocks``: who shares a client, and when there is another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.test import override_settings
+from django_project.spy import SpyBackend
+
+import lockkit
+from lockkit.config import URL_VARIABLE
+from lockkit.errors import ConfigurationError, DriverMissing, UnknownBackend
+from lockkit.testing.servers import RedisServer
+from lockkit_django import alocks, locks
+
+TWO = {"default": "memory://", "other": {"LOCATION": "memory://", "TTL": 5, "KEY_PREFIX": "shop"}}
+
+
+def test_threads_share_one_client_also_when_they_come_at_once() -> None:
+    together = threading.Barrier(8)
+    found: list[Any] = []
+
+    def look() -> None:
+        together.wait()
+        found.append(locks["default"])
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(client) for client in found}) == 1
+
+
+async def test_tasks_share_one_client() -> None:
+    async def look(which: Any) -> Any:
+        return which["default"]
+
+    for which in (locks, alocks):
+        found = await asyncio.gather(*(asyncio.create_task(look(which)) for _ in range(5)))
+        assert len({id(client) for client in found}) == 1
+
+
+@override_settings(LOCKKIT=TWO)
+def test_aliases() -> None:
+    assert list(locks) == ["default", "other"]
+    assert locks["other"].settings.ttl == 5
+    assert locks["default"] is not locks["other"]
+    assert locks.all(initialized_only=True) == [locks["default"], locks["other"]]
+    with pytest.raises(ConfigurationError, match="did you mean 'other'"):
+        locks["othr"]
+
+
+def test_a_change_of_settings_makes_another_client() -> None:
+    before = locks["default"]
+    with override_settings(LOCKKIT=TWO):
+        changed = locks["default"]
+        assert changed is not before
+        assert not isinstance(changed.backend, SpyBackend)
+    assert isinstance(locks["default"].backend, SpyBackend)
+    with override_settings(LOCKKIT_VIEWS={"TIMEOUT": 1}):
+        assert locks["default"] is locks["default"]
+
+
+@override_settings(LOCKKIT={"default": "mysterious://x"})
+def test_an_unknown_backend() -> None:
+    with pytest.raises(UnknownBackend, match="mysterious"):
+        locks["default"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"default": {"LOCATION": "memory://", "TLL": 1}}, "did you mean 'TTL'"),
+        ({"default": {"LOCATION": "memory://", "TTL": 0}}, r"LOCKKIT\['default'\]\['TTL'\] is 0"),
+        (["memory://"], "LOCKKIT must map aliases"),
+    ],
+)
+def test_wrong_settings_name_the_key(setting: object, message: str) -> None:
+    with (
+        override_settings(LOCKKIT=setting),
+        pytest.raises(ConfigurationError, match=message),
+    ):
+        locks["default"]
+
+
+def test_the_environment_overrides_the_default_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(URL_VARIABLE, "memory://elsewhere")
+    with override_settings(LOCKKIT=TWO):
+        assert locks["default"].settings.location == "memory://elsewhere"
+        assert locks["other"].settings.location == "memory://"
+
+
+def test_with_nothing_configured_the_database_keeps_the_locks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(URL_VARIABLE, raising=False)
+    with override_settings(LOCKKIT=None):
+        assert locks.alias_settings("default").location == "django://default"
+
+
+def test_a_forked_child_locks_with_the_same_client() -> None:
+    with locks["default"].lock("mine") as lease:
+        child = os.fork()
+        if child == 0:
+            free = locks["default"].lock("mine").try_acquire()
+            os._exit(0 if lease.lost and free else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        lease.check()
+
+
+def test_an_async_client_is_closed_at_the_end_of_its_loop() -> None:
+    """Under WSGI Django runs each async view in a loop of its own."""
+    closed = []
+
+    async def view() -> Any:
+        client = alocks["default"]
+        close = client.backend.close
+
+        async def closing() -> None:
+            closed.append(asyncio.get_running_loop())
+            await close()
+
+        client.backend.close = closing  # type: ignore[method-assign]
+        async with client.lock("a"):
+            return client
+
+    first, second = async_to_sync(view)(), async_to_sync(view)()
+    assert first is not second
+    assert len(closed) == 2
+
+
+async def test_a_reset_makes_another_async_client() -> None:
+    before = alocks["default"]
+    alocks.reset()
+    assert alocks["default"] is not before
+
+
+def test_async_clients_need_a_loop() -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        alocks["default"]
+
+
+def test_an_async_client_leaves_no_connection_behind(redis_server: RedisServer) -> None:
+    redis_server.flush()
+
+    async def use() -> None:
+        holder = await alocks["default"].lock("a").acquire()
+        waiter = asyncio.create_task(alocks["default"].lock("a", timeout=5).acquire())
+        while (info := await alocks["default"].inspect("a")) is None or not info.waiters:
+            await asyncio.sleep(0)
+        await holder.release()
+        await (await waiter).release()
+
+    with override_settings(LOCKKIT={"default": redis_server.url}), redis_server.client() as admin:
+        before = len(admin.client_list())
+        async_to_sync(use)()
+        assert len(admin.client_list()) == before
+
+
+def test_importing_and_starting_does_no_io_and_starts_no_thread() -> None:
+    """In a process of its own: a store that would answer to nobody, and no database file."""
+    program = """
+import sys, threading, socket
+def refuse(*_): raise AssertionError("I/O")
+socket.socket.connect = refuse
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "lockkit_django"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nonexistent/db"}},
+    LOCKKIT={"default": "redis://127.0.0.1:1/0"}, SECRET_KEY="x")
+import django
+django.setup()
+from lockkit_django import locks
+locks["default"]
+assert threading.active_count() == 1
+assert "rest_framework" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def cache(url: str, **options: Any) -> dict[str, Any]:
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url, "OPTIONS": options}
+    return {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}, "fast": entry}
+
+
+def test_the_pool_of_a_django_redis_cache(redis_server: RedisServer) -> None:
+    """One lock through the cache's pool and through lockkit's own connections; FIFO wake-up, too."""
+    redis_server.flush()
+    aliases = {"default": "django-redis://fast", "direct": redis_server.url}
+    with override_settings(CACHES=cache(redis_server.url), LOCKKIT=aliases):
+        from django.core.cache import caches
+
+        pool = caches["fast"].client.get_client(write=True).connection_pool
+        assert locks["default"].backend._connections._pool is pool  # type: ignore[attr-defined]
+        lease = locks["default"].lock("a").acquire()
+        assert locks["direct"].lock("a").try_acquire() is None
+        granted: list[int] = []
+        waiter = threading.Thread(target=_wait_for_it, args=(granted,))
+        waiter.start()
+        while (info := locks["direct"].inspect("a")) is None or not info.waiters:
+            threading.Event().wait(0.001)
+        lease.release()
+        waiter.join(10)
+        assert granted[0] > lease.fencing_token
+        locks["default"].close()
+        caches["fast"].set("still", "open")
+        pool.disconnect()
+
+
+def _wait_for_it(granted: list[int]) -> None:
+    with locks["default"].lock("a", timeout=10) as lease:
+        granted.append(lease.fencing_token)
+
+
+async def test_the_pool_of_a_cache_from_coroutines(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    with override_settings(
+        CACHES=cache(redis_server.url), LOCKKIT={"default": "django-redis://fast"}
+    ):
+        from django.core.cache import caches
+
+        async with alocks["default"].lock("a"):
+            assert await alocks["default"].lock("a").try_acquire() is None
+        caches["fast"].client.get_client(write=True).connection_pool.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("django-redis://fats", "CACHES has no key 'fats': did you mean 'fast'"),
+        ("django-redis://default", "is a django.core.cache.backends.dummy.DummyCache"),
+    ],
+)
+def test_a_cache_that_has_no_pool(location: str, message: str) -> None:
+    with (
+        override_settings(CACHES=cache("redis://127.0.0.1:1/0"), LOCKKIT={"default": location}),
+        pytest.raises(ConfigurationError, match=message),
+    ):
+        locks["default"]
+
+
+def test_a_cache_whose_server_is_down_fails_closed() -> None:
+    """IGNORE_EXCEPTIONS is about the cache; a lock that cannot be taken is never 'free'."""
+    caches = cache("redis://127.0.0.1:1/0", IGNORE_EXCEPTIONS=True, SOCKET_CONNECT_TIMEOUT=1)
+    with (
+        override_settings(CACHES=caches, LOCKKIT={"default": "django-redis://fast"}),
+        pytest.raises(lockkit.BackendUnavailable),
+    ):
+        locks["default"].lock("a").acquire()
+
+
+def test_without_django_redis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "django_redis.cache", None)
+    with (
+        override_settings(LOCKKIT={"default": "django-redis://default"}),
+        pytest.raises(DriverMissing, match=r"lockkit\[django-redis\]"),
+    ):
+        locks["default"]

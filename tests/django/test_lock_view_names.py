@@ -1,0 +1,207 @@
+"""Names from real Django requests, sync and async, plain and DRF."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncRequestFactory, Client, RequestFactory
+from django_project.shop.models import Sale
+from rest_framework.decorators import api_view, parser_classes
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from lockkit.errors import ConfigurationError, InvalidName
+from lockkit_django import lock_view
+
+
+def named(template: Any) -> Any:
+    """A view that answers with the name of its lock."""
+
+    @lock_view(template)
+    def view(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        return HttpResponse(request.lease.name)
+
+    return view
+
+
+def of(template: Any, request: HttpRequest, **kwargs: Any) -> tuple[int, str]:
+    response = named(template)(request, **kwargs)
+    return response.status_code, response.content.decode()
+
+
+factory = RequestFactory()
+
+
+@pytest.mark.parametrize(
+    ("template", "request_", "kwargs", "name"),
+    [
+        ("stock:{sku}", factory.post("/"), {"sku": "A:1"}, "stock:A%3A1"),
+        ("{kwargs.user}", factory.post("/"), {"user": "ann"}, "ann"),
+        ("o:{json.a.b}", factory.post("/", {"a": {"b": 1}}, "application/json"), {}, "o:1"),
+        ("o:{json.a}", factory.put("/", b'{"a": "x"}', "application/json"), {}, "o:x"),
+        ("o:{form.a}", factory.post("/", {"a": "1"}), {}, "o:1"),
+        ("o:{form.a}", factory.post("/", "a=1", "application/x-www-form-urlencoded"), {}, "o:1"),
+        ("o:{query.a}", factory.get("/?a=%0A"), {}, "o:%0A"),
+        ("o:{header.X-Shop}", factory.get("/", headers={"X-Shop": "eu"}), {}, "o:eu"),
+        (
+            lambda request, sku: f"by:{request.method}:{sku}",
+            factory.get("/"),
+            {"sku": 1},
+            "by:GET:1",
+        ),
+    ],
+)
+def test_names(template: Any, request_: HttpRequest, kwargs: dict[str, Any], name: str) -> None:
+    assert of(template, request_, **kwargs) == (200, name)
+
+
+@pytest.mark.parametrize(
+    ("template", "request_"),
+    [
+        ("o:{json.a}", factory.post("/", b"{", "application/json")),
+        ("o:{json.a}", factory.post("/", {"a": [1]}, "application/json")),
+        ("o:{json.a}", factory.post("/", {"a": "1"})),
+        ("o:{form.a}", factory.post("/", {"a": ["1", "2"]})),
+        ("o:{query.a}", factory.get("/?a=1&a=2")),
+        ("o:{header.X-Shop}", factory.get("/")),
+        ("o:{query.a}", factory.get("/?a=" + "x" * 300)),
+    ],
+)
+def test_bad_requests(template: str, request_: HttpRequest) -> None:
+    status, body = of(template, request_)
+    assert (status, json.loads(body)["status"]) == (400, 400)
+
+
+def test_a_field_that_the_route_does_not_have_is_a_defect() -> None:
+    with pytest.raises(InvalidName, match="has no 'sku'"):
+        of("stock:{sku}", factory.get("/"))
+
+
+def test_the_body_can_be_read_by_the_view_afterwards() -> None:
+    @lock_view("o:{json.a}")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(request.body)
+
+    assert view(factory.post("/", {"a": 1}, "application/json")).content == b'{"a": 1}'
+
+
+def test_multipart_after_csrf() -> None:
+    """Reading request.body would raise RawPostDataException: the form was parsed before."""
+    request = factory.post("/", {"a": "1"})
+    assert request.POST["a"] == "1"
+    assert of("o:{form.a}", request) == (200, "o:1")
+    assert of("o:{json.a}", request)[0] == 400
+
+
+def test_the_user() -> None:
+    request = factory.get("/")
+    request.user = User(pk=7)
+    assert of("cart:{user.pk}", request) == (200, "cart:7")
+    request.user = AnonymousUser()
+    assert of("cart:{user.pk}", request)[0] == 403
+
+
+def test_a_project_without_users_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="AuthenticationMiddleware"):
+        of("cart:{user.pk}", factory.get("/"))
+
+
+async def test_a_coroutine_gets_its_user_without_a_query_in_the_loop() -> None:
+    @lock_view("cart:{user.pk}")
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(request.lease.name)  # type: ignore[attr-defined]
+
+    async def auser() -> Any:
+        return user
+
+    request: ASGIRequest = AsyncRequestFactory().get("/")
+    request.auser = auser
+    user: Any = User(pk=7)
+    assert (await view(request)).content == b"cart:7"
+    user = AnonymousUser()
+    assert (await view(request)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("template", "body", "content_type", "status", "data"),
+    [
+        ("o:{json.a}", b'{"a": 1}', "application/json", 200, {"name": "o:1", "a": 1}),
+        ("o:{form.a}", b"a=1", "application/x-www-form-urlencoded", 200, {"name": "o:1", "a": "1"}),
+        ("o:{json.a}", b"{", "application/json", 400, None),
+        ("o:{user.pk}", b"{}", "application/json", 403, None),
+    ],
+)
+def test_drf(template: str, body: bytes, content_type: str, status: int, data: Any) -> None:
+    @api_view(["POST"])
+    @parser_classes([JSONParser, FormParser, MultiPartParser])
+    @lock_view(template)
+    def view(request: Request) -> Response:
+        return Response({"name": request.lease.name, "a": request.data["a"]})
+
+    response = view(factory.post("/", body, content_type))
+    assert response.status_code == status
+    if data:
+        assert response.data == data
+    else:
+        assert set(response.data) == {"detail"}
+
+
+def test_drf_multipart() -> None:
+    @api_view(["POST"])
+    @lock_view("o:{form.a}")
+    def view(request: Request) -> Response:
+        return Response([request.lease.name, request.data["a"]])
+
+    assert view(factory.post("/", {"a": "1"})).data == ["o:1", "1"]
+
+
+@pytest.mark.parametrize("thing", [object(), type("V", (), {}), 3])
+def test_what_is_no_view_is_refused(thing: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        lock_view("a")(lambda *a: None)(thing)
+
+
+def test_a_class_is_refused_with_the_remedy() -> None:
+    class View:
+        pass
+
+    with pytest.raises(ConfigurationError, match=r"method_decorator\(lock_view"):
+        lock_view("a")(View)
+
+
+def test_a_hidden_coroutine_is_refused_before_it_runs() -> None:
+    ran = []
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        ran.append(request)
+        return HttpResponse()
+
+    with pytest.raises(ConfigurationError, match="hides an async view"):
+        lock_view("a")(lambda request: view(request))(factory.get("/"))
+    assert not ran
+
+
+@pytest.mark.django_db
+def test_the_label_has_no_query_and_no_control_characters() -> None:
+    from lockkit_django import locks
+
+    labels = []
+
+    @lock_view("a")
+    def view(request: HttpRequest) -> HttpResponse:
+        info = locks["default"].inspect("a")
+        assert info is not None
+        assert info.owner is not None
+        labels.append(info.owner.label)
+        return HttpResponse()
+
+    view(factory.post("/stock/a%0Ab?card=4111"))
+    assert labels == ["POST /stock/a%0Ab"]
+    assert Client().post("/function/A?card=4111").status_code == 200
+    assert Sale.objects.count() == 1
