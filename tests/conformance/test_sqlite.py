@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,6 @@ class TestSQLite(BackendConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    def store(cls, tmp_path_factory: pytest.TempPathFactory) -> Store:
         directory: Path = tmp_path_factory.mktemp("sqlite")
-        yield Store(f"sqlite:///{directory / 'locks.sqlite3'}")
+        return Store(f"sqlite:///{directory / 'locks.sqlite3'}")

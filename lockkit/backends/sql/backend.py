@@ -150,8 +150,11 @@ class SQLBackend(Backend):
             renewals, changed = _extended(requests, rows, states, moment)
             updates = [
                 {
-                    "id": row, "version": version, "now": now,
-                    "fence": fence, "state": encode(states[row]),
+                    "id": row,
+                    "version": version,
+                    "now": now,
+                    "fence": fence,
+                    "state": encode(states[row]),
                 }
                 for now, row, version, fence, _ in found
                 if row in changed

@@ -14,13 +14,17 @@ from typing import Any, NamedTuple
 from lockkit import process
 from lockkit.backends.sql.dialect import Dialect
 
-__all__ = ["Connection", "Connector", "Missed", "Parameters", "Result", "Slot"]
+__all__ = ["Connection", "Connector", "Missed", "Parameters", "Result", "Slot", "Stale"]
 
 Parameters = Mapping[str, str | int]
 
 
 class Missed(Exception):
     """Somebody else was faster, or the store is busy: nothing was applied, so try again."""
+
+
+class Stale(Missed):
+    """The connection was lost before anything was applied: try again with a new one."""
 
 
 class Result(NamedTuple):
@@ -57,6 +61,8 @@ class Connection(ABC):
         try:
             yield
             self.execute("COMMIT", {})
+        except Stale:
+            raise
         except Missed:
             self.execute("ROLLBACK", {})
             raise
@@ -84,7 +90,8 @@ class Connector(ABC):
         """
 
     def forget(self) -> None:
-        """Everything is closed: remove what was temporary."""
+        """Everything is closed: remove what was temporary. Default: nothing was."""
+        return
 
 
 _inherited: list[Connection] = []
@@ -107,15 +114,14 @@ class Slot:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """The connection, for one step. After any error but Missed it is closed."""
+        """The connection, for one step. After any error but a plain Missed it is closed."""
         with self._mutex:
             connection = self._opened()
             try:
                 yield connection
-            except Missed:
-                raise
-            except BaseException:
-                self._close()
+            except BaseException as error:
+                if type(error) is not Missed:
+                    self._close()
                 raise
 
     def close(self) -> None:

@@ -83,12 +83,6 @@ def checked_path(path: str, where: str) -> Path:
     return Path(os.path.realpath(path))
 
 
-def beside(database: str | os.PathLike[str]) -> Path:
-    """Where the locks of an application's SQLite database are kept: beside it."""
-    path = Path(os.path.realpath(database))
-    return path.with_name(f"{path.stem}.lockkit{path.suffix}")
-
-
 class SQLiteConnector(Connector):
     """Connections of the sqlite3 module to one file, which is made when it is needed.
 
@@ -121,12 +115,9 @@ class SQLiteConnector(Connector):
             raise BackendUnavailable(
                 f"the lock database {self._path} cannot be made: {error.strerror}"
             ) from error
-        identity = self.identity()
-        connection = SQLiteConnection(self._path, identity)
+        connection = SQLiteConnection(self._path, self.identity())
         try:
             connection.prepare(self.dialect)
-            if identity != self.identity():
-                raise Missed
         except BaseException:
             connection.close()
             raise
@@ -150,7 +141,7 @@ class SQLiteConnector(Connector):
 
 
 class SQLiteConnection(Connection):
-    """One connection. Waiting for other writers is left to the backend, whose pauses are shorter."""
+    """One connection. Waiting for other writers is the backend's: its pauses are shorter."""
 
     def __init__(self, path: str, identity: object) -> None:
         self.identity = identity
@@ -166,7 +157,7 @@ class SQLiteConnection(Connection):
         """Write-ahead logging, so that readers and writers do not block one another; the table."""
         self._check_application(dialect)
         self._pragma("journal_mode=WAL")
-        self._pragma("synchronous=NORMAL")
+        self._pragma("synchronous=NORMAL")  # a crash of the host ends its holders, too
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         try:

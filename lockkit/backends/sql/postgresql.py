@@ -1,0 +1,51 @@
+"""What PostgreSQL's errors mean, whichever driver brings them."""
+
+from __future__ import annotations
+
+from lockkit.backends.sql.connector import Missed, Stale
+from lockkit.errors import BackendUnavailable, ConfigurationError, LockError, OutcomeUnknown
+
+__all__ = ["failure", "no_connection"]
+
+MISSED = frozenset({"23505", "25P02", "40001", "40P01", "55P03"})
+"""unique violation, failed transaction, serialization failure, deadlock, lock not available"""
+
+MISSING_TABLE = "42P01"
+CANCELLED = "57014"
+LOST_CLASSES = ("08", "57")
+"""Connection exceptions, and a server that shuts down or has lost a process."""
+
+READING = ("SELECT", "BEGIN")
+
+
+def failure(error: BaseException, statement: str, remedy: str) -> Missed | LockError:
+    """The typed error for a driver's error. ``remedy`` says how to make the table."""
+    state = _sqlstate(error)
+    if state in MISSED:
+        return Missed()
+    if state == MISSING_TABLE:
+        return ConfigurationError(f"the lock database has no table lockkit_lock: {remedy}")
+    if state is None or (state[:2] in LOST_CLASSES and state != CANCELLED):
+        if statement.startswith(READING):
+            return Stale()
+        return OutcomeUnknown(f"the connection to the lock database broke: {_line(error)}")
+    return BackendUnavailable(f"the lock database refused a statement: {_line(error)}")
+
+
+def no_connection(error: BaseException) -> BackendUnavailable:
+    return BackendUnavailable(f"cannot connect to the lock database: {_line(error)}")
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    """As psycopg, psycopg2 and pg8000 tell it."""
+    for attribute in ("sqlstate", "pgcode"):
+        state = getattr(error, attribute, None)
+        if isinstance(state, str):
+            return state
+    fields = error.args[0] if error.args else None
+    return fields.get("C") if isinstance(fields, dict) else None
+
+
+def _line(error: BaseException) -> str:
+    """Its first line: what follows can quote the statement."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,211 @@
+"""``django://alias``: locks in a database of the project, and the default without any setting.
+
+SQLite: a file beside the database, so that a request's write transaction does not block renewals.
+PostgreSQL: the table that ``manage.py migrate lockkit_django`` makes, over a private connection:
+never the request's, which may be in a transaction, nor one of its pool.
+
+The connection follows the *current* settings, which tests change, and is closed before a test
+database is destroyed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import load_backend
+
+from lockkit.backends.base import reject_unknown_options
+from lockkit.backends.sql.backend import SQLBackend
+from lockkit.backends.sql.beside import connector_beside
+from lockkit.backends.sql.connector import Connection, Connector, Parameters, Result
+from lockkit.backends.sql.dialect import Dialect, load_dialect
+from lockkit.backends.sql.postgresql import failure, no_connection
+from lockkit.backends.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
+from lockkit.backends.sql.sqlite import busy_seconds
+from lockkit.config import AliasSettings, unknown_key
+from lockkit.errors import BackendUnavailable, ConfigurationError
+from lockkit.types import Capabilities
+from lockkit_django.backends import teardown
+
+__all__ = ["DatabaseBackend"]
+
+OPTIONS = ("timeout",)
+CONNECT_SECONDS = 5
+SERVER_CAPABILITIES = Capabilities(durable=True)
+
+
+class DatabaseBackend(SQLBackend):
+    """Locks in the database ``alias`` of DATABASES. OPTIONS: ``timeout``, seconds a step waits for
+    other writers."""
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> DatabaseBackend:
+        reject_unknown_options(settings, OPTIONS)
+        alias = settings.location.partition("://")[2] or DEFAULT_DB_ALIAS
+        if alias not in connections.settings:
+            raise unknown_key("DATABASES", alias, connections.settings)
+        vendor = _vendor(alias)
+        if vendor not in ("sqlite", "postgresql"):
+            raise ConfigurationError(
+                f"the lock alias {settings.alias!r}: lockkit keeps no locks in a {vendor} database "
+                "yet; set LOCKKIT's LOCATION to 'redis://…', or to the 'django://…' of another"
+            )
+        backend = cls(
+            DjangoConnector(alias),
+            key_prefix=settings.key_prefix,
+            busy_seconds=busy_seconds(settings),
+        )
+        backend.capabilities = SQLITE_CAPABILITIES if vendor == "sqlite" else SERVER_CAPABILITIES
+        teardown.register(backend, alias)
+        return backend
+
+
+class DjangoConnector(Connector):
+    """Leads to wherever the settings of a database alias lead now."""
+
+    closes_before_fork = True
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._key: tuple[str, ...] = ()
+        self._target: Connector | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._current().dialect
+
+    def connect(self) -> Connection:
+        if teardown.is_under_way(self._alias):
+            raise BackendUnavailable(f"the test database {self._alias!r} is being destroyed")
+        connection = self._current().connect()
+        connection.identity = self._key, connection.identity
+        return connection
+
+    def identity(self) -> object:
+        target = self._current()
+        return self._key, target.identity()
+
+    def forget(self) -> None:
+        target, self._target, self._key = self._target, None, ()
+        if target is not None:
+            target.forget()
+
+    def _current(self) -> Connector:
+        key = _where(self._alias)
+        target = self._target
+        if target is None or key != self._key:
+            self.forget()
+            target = _connector(self._alias)
+            self._target, self._key = target, key
+        return target
+
+
+def _where(alias: str) -> tuple[str, ...]:
+    """What the connection depends on and a test changes."""
+    settings = connections.settings[alias]
+    return tuple(str(settings.get(key)) for key in ("ENGINE", "NAME", "HOST", "PORT", "USER"))
+
+
+def _connector(alias: str) -> Connector:
+    if _vendor(alias) == "sqlite":
+        return connector_beside(str(connections.settings[alias]["NAME"]))
+    return ServerConnector(alias)
+
+
+def _vendor(alias: str) -> str:
+    return _vendor_of(connections.settings[alias]["ENGINE"])
+
+
+@functools.cache
+def _vendor_of(engine: str) -> str:
+    vendor: str = load_backend(engine).DatabaseWrapper.vendor
+    return vendor
+
+
+class ServerConnector(Connector):
+    """Private connections of Django's kind to a PostgreSQL database."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    @property
+    def dialect(self) -> Dialect:
+        return load_dialect("postgresql")
+
+    def identity(self) -> object:
+        return None
+
+    def connect(self) -> Connection:
+        wrapper = _private_wrapper(self._alias)
+        try:
+            wrapper.ensure_connection()
+        except Error as error:
+            raise no_connection(error) from error
+        return DjangoConnection(wrapper, self._alias)
+
+
+class DjangoConnection(Connection):
+    """One connection of Django's, in autocommit mode; its debug log and wrappers are bypassed."""
+
+    def __init__(self, wrapper: BaseDatabaseWrapper, alias: str) -> None:
+        self.identity = None
+        self._wrapper = wrapper
+        self._error: type[Exception] = driver_of(wrapper).Error
+        self._remedy = f"run 'manage.py migrate lockkit_django --database {alias}'"
+
+    def execute(self, statement: str, parameters: Parameters) -> Result:
+        try:
+            with self._wrapper.create_cursor() as cursor:
+                cursor.execute(_pyformat(statement), parameters or None)
+                rows = cursor.fetchall() if cursor.description else ()
+                return Result(rows, cursor.rowcount)
+        except self._error as error:
+            raise failure(error, statement, self._remedy) from error
+
+    def execute_many(self, statement: str, parameters: Sequence[Parameters]) -> None:
+        try:
+            with self._wrapper.create_cursor() as cursor:
+                cursor.executemany(_pyformat(statement), parameters)
+        except self._error as error:
+            raise failure(error, statement, self._remedy) from error
+
+    def close(self) -> None:
+        try:
+            self._wrapper.close()
+        except Error:
+            return
+
+
+def driver_of(wrapper: Any) -> Any:
+    """The DB-API module; django-stubs do not know the attribute."""
+    return wrapper.Database
+
+
+def _private_wrapper(alias: str) -> BaseDatabaseWrapper:
+    """A connection of our own: another alias, for a pool is found by its alias; and no pool."""
+    shared = connections.settings[alias]
+    options: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **shared.get("OPTIONS", {})}
+    options.pop("pool", None)
+    settings = {
+        **shared,
+        "OPTIONS": options,
+        "ATOMIC_REQUESTS": False,
+        "AUTOCOMMIT": True,
+        "CONN_MAX_AGE": None,
+        "CONN_HEALTH_CHECKS": False,
+    }
+    backend = load_backend(shared["ENGINE"])
+    wrapper: BaseDatabaseWrapper = backend.DatabaseWrapper(settings, f"lockkit:{alias}")
+    wrapper.inc_thread_sharing()
+    return wrapper
+
+
+@functools.cache
+def _pyformat(statement: str) -> str:
+    """``:named`` parameters as ``%(named)s``."""
+    return re.sub(r":(\w+)", r"%(\1)s", statement)
