@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from lockkit import process
@@ -42,21 +43,7 @@ def stuck(info: LockInfo, older_than: float | None = None) -> Stuck | None:
     Limit: a paused or hung holder is seen only by the renewals it misses, after two thirds of its
     TTL; a watchdog that renews for a worker that hangs is seen only at the maximum hold.
     """
-    if info.state is LockState.QUEUED:
-        return None if info.waiters_alive else Stuck("queue-dead", "nobody in the queue is alive")
-    if info.state is LockState.ABANDONED:
-        return Stuck("abandoned", _abandoned(info))
-    if info.left is None:
-        return Stuck("no-ttl", "no TTL")
-    if info.owner is not None and _gone(info.owner):
-        return Stuck("process-gone", "the holder's process is gone")
-    if _older(info, info.max_hold):
-        return Stuck("max-hold", f"held longer than its maximum of {info.max_hold:g}s")
-    if _older(info, older_than):
-        return Stuck("older-than", f"held longer than {older_than:g}s")
-    if _renewals_missed(info):
-        return Stuck("renewals-missed", f"not renewed for {info.renewed:.0f}s")
-    return None
+    return next(_reasons(info, older_than), None)
 
 
 def stuck_reason(info: LockInfo, older_than: float | None = None) -> str | None:
@@ -91,6 +78,30 @@ def info_of(name: str, state: State, now: int) -> LockInfo | None:
     )
 
 
+def _reasons(info: LockInfo, older_than: float | None) -> Iterator[Stuck]:
+    """The most telling first."""
+    if info.state is LockState.QUEUED:
+        if not info.waiters_alive:
+            yield Stuck("queue-dead", "nobody in the queue is alive")
+    elif info.state is LockState.ABANDONED:
+        yield Stuck("abandoned", _abandoned(info))
+    else:
+        yield from _reasons_of_holder(info, older_than)
+
+
+def _reasons_of_holder(info: LockInfo, older_than: float | None) -> Iterator[Stuck]:
+    if info.left is None:
+        yield Stuck("no-ttl", "no TTL")
+    if info.owner is not None and _gone(info.owner):
+        yield Stuck("process-gone", "the holder's process is gone")
+    if _older(info, info.max_hold):
+        yield Stuck("max-hold", f"held longer than its maximum of {info.max_hold:g}s")
+    if _older(info, older_than):
+        yield Stuck("older-than", f"held longer than {older_than:g}s")
+    if _renewals_missed(info):
+        yield Stuck("renewals-missed", f"not renewed for {info.renewed:.0f}s")
+
+
 def _abandoned(info: LockInfo) -> str:
     since = "" if info.left is None else f" {-info.left:.0f}s ago"
     return f"the lease expired{since} and was not released"
@@ -120,7 +131,7 @@ def _gone(owner: Owner) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _process_gone(pid: int, second: int) -> bool:
+def _process_gone(pid: int, _second: int) -> bool:
     """Asked once a second per process, however many leases it has. A zombie holds nothing."""
     if os.name != "posix":
         return False  # os.kill is not a question there

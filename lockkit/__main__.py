@@ -1,0 +1,64 @@
+"""``python -m lockkit [--url URL] locks …``: the command for programs without a framework."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status. Usage errors exit with 2 by themselves."""
+    parser = _parser()
+    ours, theirs = _split(list(sys.argv[1:] if argv is None else argv))
+    arguments = parser.parse_args(ours)
+    if arguments.command is None:
+        parser.error("say what to do: locks")
+    return _locks(arguments, theirs)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lockkit", allow_abbrev=False, epilog="lockkit locks --help says more."
+    )
+    parser.add_argument(
+        "--url",
+        help="the store; default: $LOCKKIT_URL, else the user's SQLite file. Other users of this "
+        "machine can see it: put a URL with a password into $LOCKKIT_URL",
+    )
+    parser.add_argument("--key-prefix", help="KEY_PREFIX of the settings of whoever locks there")
+    parser.add_argument("command", nargs="?", choices=["locks"])
+    return parser
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """What follows ``locks`` is the command's own."""
+    position = argv.index("locks") + 1 if "locks" in argv else len(argv)
+    return argv[:position], argv[position:]
+
+
+def _locks(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    import lockkit
+    from lockkit.client import LockClient
+    from lockkit.commands import run
+    from lockkit.config import DEFAULT_ALIAS
+
+    clients: list[LockClient] = []
+
+    def connect() -> LockClient:
+        if not clients:
+            prefix = {"key_prefix": arguments.key_prefix} if arguments.key_prefix else {}
+            clients.append(lockkit.connect(arguments.url, **prefix))
+        return clients[0]
+
+    try:
+        return run(argv, {DEFAULT_ALIAS: connect}, prog="lockkit locks")
+    finally:
+        for client in clients:
+            client.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The ``locks`` command: what is held, by whom, what is stuck; and an operator's release.
+
+It knows no framework and no driver: ``manage.py locks``, ``flask locks`` and
+``python -m lockkit locks`` are mounts that say which aliases there are and pass the arguments on.
+
+>>> import lockkit
+>>> run(["show", "stock:42"], {"default": lambda: lockkit.connect("memory://")})
+stock:42 is free
+0
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from lockkit.commands.arguments import OPTIONS, HelpAsked, parse
+from lockkit.commands.exits import Exit, UsageError
+from lockkit.commands.stores import ClientFactory, Stores
+from lockkit.commands.terminal import Console, Readable, Writable, printable
+from lockkit.errors import BackendError, ConfigurationError, LockError
+
+__all__ = ["OPTIONS", "ClientFactory", "Exit", "run"]
+
+
+def run(
+    argv: Sequence[str],
+    clients: Mapping[str, ClientFactory],
+    *,
+    stdout: Writable | None = None,
+    stderr: Writable | None = None,
+    stdin: Readable | None = None,
+    color: bool | None = None,
+    prog: str = "locks",
+) -> int:
+    """Run the command and return its exit status, an ``Exit`` (or the child's, of ``locks run``).
+
+    argv: what follows ``locks``, with every ``--`` in it. clients: alias → a function that returns
+    its client; called only for the aliases that are looked at, and never closed here. Streams
+    default to the process's own. color: None means on a terminal, unless NO_COLOR is set.
+    Raises nothing that a user can cause.
+    """
+    console = Console(stdout or sys.stdout, stderr or sys.stderr, stdin or sys.stdin, color)
+    try:
+        return int(_run(argv, Stores(clients, console), console, prog))
+    except KeyboardInterrupt:
+        return int(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        _forget_broken_pipe()
+        return int(Exit.OK)
+
+
+def _run(argv: Sequence[str], stores: Stores, console: Console, prog: str) -> int:
+    try:
+        arguments = parse(argv, prog)
+        return _command(arguments.command)(arguments, stores, console)
+    except HelpAsked as asked:
+        console.write(asked.text)
+        return Exit.OK
+    except UsageError as error:
+        console.complain(f"{error.usage}{prog}: {printable(str(error))}")
+        return Exit.USAGE
+    except BackendError as error:
+        console.complain(f"{prog}: {printable(str(error))}")
+        return Exit.STORE_DOWN
+    except (ConfigurationError, LockError, OSError) as error:
+        console.complain(f"{prog}: {printable(str(error))}")
+        return Exit.ERROR
+
+
+def _command(name: str) -> Callable[..., int]:
+    """Found when it is asked for: a listing need not import what starts processes."""
+    if name == "release":
+        from lockkit.commands.release import release
+
+        return release
+    if name == "run":
+        from lockkit.commands.child import run_command
+
+        return run_command
+    from lockkit.commands.listing import list_locks, show
+
+    return show if name == "show" else list_locks
+
+
+def _forget_broken_pipe() -> None:
+    """Whoever read our output has enough, as ``head`` does: the interpreter must not complain
+    when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return

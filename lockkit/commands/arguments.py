@@ -1,0 +1,259 @@
+"""The command line: which command, and its options."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from lockkit.commands.exits import UsageError
+from lockkit.commands.stores import SORTS
+from lockkit.commands.terminal import seconds
+from lockkit.errors import InvalidName
+from lockkit.naming import check_name
+
+__all__ = ["COMMANDS", "FORMATS", "OPTIONS", "HelpAsked", "parse"]
+
+FORMATS = ("table", "wide", "json", "jsonl", "csv")
+
+COMMANDS = {
+    "list": "show what is held, abandoned or queued for (the default)",
+    "show": "show all that is known of one name",
+    "release": "release what somebody else holds",
+    "run": "hold a lock while another program runs",
+}
+
+EPILOG = """\
+commands:
+{commands}
+
+exit status:
+  0 done  1 error  2 usage  3 stuck found (--fail-on-stuck)  69 a store is down
+  75 not acquired (run)  130 interrupted
+"""
+
+
+_FORMATTERS = {"list": argparse.RawDescriptionHelpFormatter}  # for its epilog
+
+
+class HelpAsked(Exception):
+    """Not an error: a wish, and its answer."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
+    """Raises UsageError or HelpAsked; prints nothing and never exits."""
+    command, rest = _split_command(argv)
+    parser = _Parser(prog if command == "list" else f"{prog} {command}", command)
+    _ADD[command](parser)
+    tail: Sequence[str] | None = None
+    if command == "run":
+        rest, tail = _split_program(rest)
+    arguments = parser.parse_args(rest)
+    arguments.command = command
+    if tail is not None:
+        if not tail:
+            parser.error("say what to run, after --")
+        arguments.program = list(tail)
+    return arguments
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of writing to the process's own streams and ending it."""
+
+    def __init__(self, prog: str, command: str) -> None:
+        lines = "\n".join(f"  {name:9}{text}" for name, text in COMMANDS.items())
+        super().__init__(
+            prog=prog,
+            description=f"{COMMANDS[command].capitalize()}.",
+            epilog=EPILOG.format(commands=lines) if command == "list" else None,
+            formatter_class=_FORMATTERS.get(command, argparse.HelpFormatter),
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this")
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, self.format_usage())
+
+
+class _Help(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        raise HelpAsked(parser.format_help())
+
+
+def _split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The command may stand after options; without one it is ``list``."""
+    rest = list(argv)
+    position = _first_word(rest)
+    if position is None:
+        return "list", rest
+    word = rest.pop(position)
+    if word in COMMANDS:
+        return word, rest
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"did you mean: show {word}"
+    raise UsageError(f"there is no command {word!r}; {hint}")
+
+
+def _split_program(rest: list[str]) -> tuple[list[str], list[str]]:
+    """Ours, and the program with its arguments: what follows ``--``, else what follows the name."""
+    if "--" in rest:
+        position = rest.index("--")
+        return rest[:position], rest[position + 1 :]
+    name = _first_word(rest)
+    end = len(rest) if name is None else name + 1
+    return rest[:end], rest[end:]
+
+
+def _first_word(rest: Sequence[str]) -> int | None:
+    """Where the first argument stands that is neither an option nor the value of one."""
+    value_follows = False
+    for position, text in enumerate(rest):
+        if value_follows:
+            value_follows = False
+        elif text == "--":
+            return None
+        elif not text.startswith("-"):
+            return position
+        else:
+            value_follows = text in WITH_VALUE
+    return None
+
+
+FLAGS = ("dry_run", "fail_on_stuck", "reverse", "stuck", "yes")
+VALUES = ("alias", "fence", "format", "limit", "match", "max_hold", "older_than", "owner", "sort",
+          "timeout", "ttl", "watch")  # fmt: skip
+OPTIONS = (*FLAGS, *VALUES)
+"""Of all commands, as Python spells them. A test compares them with the parsers."""
+
+WITH_VALUE = frozenset("--" + value.replace("_", "-") for value in VALUES)
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    _add_aliases(parser)
+    add("--stuck", action="store_true", help="only what an operator should look at, and why")
+    add(
+        "--older-than",
+        type=_duration,
+        metavar="DURATION",
+        help="only what is held longer, such as 90, 5m or 2h; it counts as stuck. "
+        "With --stuck: also what is stuck for another reason",
+    )
+    add("--match", metavar="GLOB", help="only names like this, such as 'stock:*'")
+    add("--owner", metavar="GLOB", help="only owners whose host, host:pid or label is like this")
+    add("--sort", choices=sorted(SORTS), help="default: as the stores deliver")
+    add("--reverse", action="store_true", help="the other way round (with --sort)")
+    add("--limit", type=_count, metavar="N", help="at most N rows")
+    _add_format(parser)
+    add("--watch", type=_interval, metavar="SECONDS", help="again and again, until Ctrl-C")
+    add("--fail-on-stuck", action="store_true", help="exit with 3 when something stuck is shown")
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    _add_name(parser)
+    _add_aliases(parser)
+    _add_format(parser)
+
+
+def _add_release(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Release what somebody else holds: exactly the lease that is shown, and no other. "
+        "Its holder is not stopped; it hears of it when it next renews."
+    )
+    add = parser.add_argument
+    _add_name(parser)
+    _add_alias(parser, help="needed when the name is held in several")
+    add("--fence", type=_fence, metavar="N", help="release only if this is its fencing token")
+    add("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    add("--dry-run", action="store_true", help="only show what would be released")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [options] NAME -- PROGRAM [ARGUMENTS …]"
+    parser.description = (
+        "Hold a lock while a program runs, and exit with its status; 75 if the lock is not had "
+        "in time. Signals are passed on. If the lease is lost, the program is terminated. It finds "
+        "the fencing token in $LOCKKIT_FENCE."
+    )
+    add = parser.add_argument
+    _add_name(parser)
+    _add_alias(parser, help="default: default")
+    add("--ttl", type=_duration, metavar="DURATION", help="a lease's life without renewal")
+    add("--timeout", type=_duration, metavar="DURATION", help="how long to wait; 0: not at all")
+    add(
+        "--max-hold",
+        type=_duration_or_none,
+        default=math.nan,
+        metavar="DURATION",
+        help="how long it may run at most, or none; default: the alias's MAX_HOLD",
+    )
+
+
+_ADD: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "list": _add_list,
+    "show": _add_show,
+    "release": _add_release,
+    "run": _add_run,
+}
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=_name, metavar="NAME", help="one exact name; not a pattern")
+
+
+def _add_alias(parser: argparse.ArgumentParser, *, help: str) -> None:  # noqa: A002
+    parser.add_argument("--alias", metavar="ALIAS", help=help)
+
+
+def _add_aliases(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--alias", action="append", metavar="ALIAS", help="only this one; may be repeated"
+    )
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+
+
+def _name(text: str) -> str:
+    try:
+        return check_name(text)
+    except InvalidName as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _duration(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _duration_or_none(text: str) -> float | None:
+    return None if text == "none" else _duration(text)
+
+
+def _interval(text: str) -> float:
+    value = _duration(text)
+    if value < 0.1:  # noqa: PLR2004
+        raise argparse.ArgumentTypeError("0.1 seconds is the shortest interval")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
+    return int(text)
+
+
+def _fence(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fencing token")
+    return int(text)

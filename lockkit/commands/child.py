@@ -1,0 +1,177 @@
+"""``locks run NAME -- program``: hold a lock while another program runs.
+
+Guarantee: the program starts only with the lock held, and is terminated when the lease is lost.
+Limit: it may go on for a moment after the loss; what it writes to should compare $LOCKKIT_FENCE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import Self
+
+from lockkit.client import Lease, LockClient
+from lockkit.commands.exits import Exit
+from lockkit.commands.stores import Stores
+from lockkit.commands.terminal import Console, escape, printable
+from lockkit.config import DEFAULT_ALIAS
+from lockkit.errors import AcquireTimeout, BackendError
+from lockkit.types import UNSET
+
+__all__ = ["run_command"]
+
+FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+GRACE = 10.0
+"""Seconds a program gets to end after its lease was lost, before it is killed."""
+
+LOOK = 1.0
+"""Seconds between two looks at the lease; sooner if it ends sooner."""
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+
+def run_command(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
+    """The program's exit status (128 + n for signal n), 75, or 1 when the lease was lost."""
+    alias = stores.select([arguments.alias or DEFAULT_ALIAS])[0]
+    client = _limited(stores.client(alias), arguments.max_hold)
+    lock = client.lock(
+        arguments.name,
+        ttl=UNSET if arguments.ttl is None else arguments.ttl,
+        timeout=UNSET if arguments.timeout is None else arguments.timeout,
+        label=f"run {os.path.basename(arguments.program[0])}",
+    )
+    with _Signals() as signals:
+        try:
+            lease = lock.acquire()
+        except AcquireTimeout as error:
+            console.complain(printable(str(error)))
+            return Exit.NOT_ACQUIRED
+        try:
+            return _Child(arguments.program, lease, signals, console).run()
+        finally:
+            _give_back(lease, console)
+
+
+def _limited(client: LockClient, max_hold: float | None) -> LockClient:
+    """The same store, with another longest hold. NaN: as the alias says."""
+    if max_hold is not None and math.isnan(max_hold):
+        return client
+    return type(client)(client.backend, replace(client.settings, max_hold=max_hold))
+
+
+def _give_back(lease: Lease, console: Console) -> None:
+    try:
+        lease.release()
+    except BackendError as error:
+        console.complain(f"the release was not confirmed: {printable(str(error))}")
+
+
+class _Signals:
+    """Signals end a waiting acquire, and are passed on once there is a child."""
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for name in FORWARDED:
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.child is not None:
+            self._pass_on(self.child, number)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            raise SystemExit(128 + number)
+
+    def _pass_on(self, child: subprocess.Popen[bytes], number: int) -> None:
+        """Ctrl-C at a terminal reaches the child by itself: both are in the foreground."""
+        from_terminal = number in (signal.SIGINT, signal.SIGQUIT) and _has_terminal()
+        if not from_terminal:
+            child.send_signal(number)
+
+
+class _Child:
+    """The program, while it runs and the lease is watched."""
+
+    def __init__(
+        self, program: list[str], lease: Lease, signals: _Signals, console: Console
+    ) -> None:
+        self._program = program
+        self._lease = lease
+        self._signals = signals
+        self._console = console
+        self._ended = threading.Event()
+
+    def run(self) -> int:
+        try:
+            with self._started() as child:
+                return self._wait(child)
+        except FileNotFoundError:
+            self._console.complain(f"{escape(self._program[0])} was not found")
+            return NOT_FOUND
+        except PermissionError:
+            self._console.complain(f"{escape(self._program[0])} cannot be executed")
+            return NOT_EXECUTABLE
+
+    @contextmanager
+    def _started(self) -> Iterator[subprocess.Popen[bytes]]:
+        environment = {
+            **os.environ,
+            "LOCKKIT_NAME": self._lease.name,
+            "LOCKKIT_FENCE": str(self._lease.fencing_token),
+        }
+        child = subprocess.Popen(self._program, env=environment)  # noqa: S603  (it is the point)
+        self._signals.child = child
+        threading.Thread(target=self._await_end, args=(child,), daemon=True).start()
+        try:
+            yield child
+        finally:
+            self._end(child)
+
+    def _await_end(self, child: subprocess.Popen[bytes]) -> None:
+        child.wait()
+        self._ended.set()
+
+    def _wait(self, child: subprocess.Popen[bytes]) -> int:
+        while not self._ended.wait(min(LOOK, self._lease.remaining() + 0.001)):
+            if self._lease.lost:
+                name = escape(self._lease.name)
+                self._console.complain(f"the lease on {name} was lost: terminating the program")
+                return Exit.ERROR
+        status = child.returncode
+        return 128 - status if status < 0 else status
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        """Does nothing to a program that has ended by itself."""
+        if self._ended.is_set():
+            return
+        child.terminate()
+        if not self._ended.wait(GRACE):
+            child.kill()
+            self._ended.wait()
+
+
+def _has_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False

@@ -1,0 +1,161 @@
+"""``locks list`` and ``locks show``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+
+from lockkit.commands.exits import Exit, UsageError
+from lockkit.commands.formats import Format, format_named
+from lockkit.commands.stores import Row, Stores, limited, ordered
+from lockkit.commands.terminal import Console, duration, escape
+from lockkit.types import LockInfo
+
+__all__ = ["details", "list_locks", "show"]
+
+
+def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Show what matches, once or until interrupted.
+
+    With ``--watch`` and ``--fail-on-stuck`` it ends when something is stuck.
+    """
+    if arguments.reverse and not arguments.sort:
+        raise UsageError("--reverse needs --sort")
+    look = _Listing(arguments, stores, console)
+    while True:
+        ending = look.once()
+        if arguments.watch is None or ending is Exit.STUCK:
+            return ending
+        time.sleep(arguments.watch)
+        look.again()
+
+
+def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """All that is known of one name, in each alias. A free name is an answer, not an error."""
+    pages = stores.pages(stores.select(arguments.alias), arguments.name)
+    if arguments.format != "table":
+        return _written(pages, format_named(arguments.format, console), stores, console)
+    found = False
+    for page in pages:
+        for row in page:
+            found = True
+            console.write(details(row, console))
+    if not found and stores.ending() is Exit.OK:
+        console.write(f"{escape(arguments.name)} is free\n")
+    console.flush()
+    return stores.ending()
+
+
+class _Listing:
+    """The listing, and what it must know from one look to the next."""
+
+    def __init__(self, arguments: argparse.Namespace, stores: Stores, console: Console) -> None:
+        self._arguments = arguments
+        self._stores = stores
+        self._console = console
+        self._aliases = stores.select(arguments.alias)
+        self._wanted = _filter(arguments)
+        self._format = format_named(arguments.format, console)
+        self._matched = False
+        self._stuck = False
+
+    def again(self) -> None:
+        self._matched = self._stuck = False
+        self._stores.forgive()
+        if self._arguments.format in ("table", "wide"):
+            self._console.clear()
+            if not self._console.is_terminal:
+                self._console.write("\n")
+
+    def once(self) -> Exit:
+        arguments = self._arguments
+        pages = self._pages()
+        shown = ordered(
+            pages, arguments.sort, reverse=arguments.reverse, limit=arguments.limit
+        ) if arguments.sort else limited(pages, arguments.limit)  # fmt: skip
+        ending = _written(shown, self._format, self._stores, self._console)
+        if arguments.fail_on_stuck:
+            self._look_on(pages)
+        if not self._matched and ending is Exit.OK and arguments.format in ("table", "wide"):
+            self._console.complain("nothing matches" if self._is_filtered() else "nothing is held")
+        if ending is Exit.OK and arguments.fail_on_stuck and self._stuck:
+            return Exit.STUCK
+        return ending
+
+    def _pages(self) -> Iterator[list[Row]]:
+        """What matches, noting whether any of it is stuck."""
+        for page in self._stores.pages(self._aliases, older_than=self._arguments.older_than):
+            rows = [row for row in page if self._wanted(row)]
+            if rows:
+                self._matched = True
+                self._stuck = self._stuck or any(row.stuck for row in rows)
+                yield rows
+
+    def _look_on(self, pages: Iterator[list[Row]]) -> None:
+        """``--limit`` ends what is shown, not what ``--fail-on-stuck`` looks at."""
+        while not self._stuck and next(pages, None) is not None:
+            pass
+
+    def _is_filtered(self) -> bool:
+        arguments = self._arguments
+        return bool(
+            arguments.stuck or arguments.match or arguments.owner
+        ) or arguments.older_than is not None  # fmt: skip
+
+
+def _written(pages: Iterator[list[Row]], form: Format, stores: Stores, console: Console) -> Exit:
+    """Write each page as soon as it is there."""
+    form.start()
+    for page in pages:
+        form.page(page)
+        console.flush()
+    form.finish({**stores.wrong, **stores.down})
+    console.flush()
+    return stores.ending()
+
+
+def _filter(arguments: argparse.Namespace) -> Callable[[Row], bool]:
+    tests: list[Callable[[Row], bool]] = []
+    if arguments.stuck:
+        tests.append(lambda row: row.stuck is not None)
+    elif arguments.older_than is not None:
+        tests.append(lambda row: (row.info.age or 0.0) > arguments.older_than)
+    if arguments.match is not None:
+        tests.append(lambda row: fnmatchcase(row.info.name, arguments.match))
+    if arguments.owner is not None:
+        tests.append(lambda row: _owned(row.info, arguments.owner))
+    return lambda row: all(test(row) for test in tests)
+
+
+def _owned(info: LockInfo, glob: str) -> bool:
+    owner = info.owner
+    if owner is None:
+        return False
+    ways = (owner.host, f"{owner.host}:{owner.pid}", owner.label, str(owner))
+    return any(fnmatchcase(way, glob) for way in ways)
+
+
+def details(row: Row, console: Console) -> str:
+    """One name, a line for each fact."""
+    info = row.info
+    lines = [("name", escape(info.name)), ("alias", escape(row.alias))]
+    lines.append(("state", console.red("STUCK") if row.stuck else info.state.value))
+    if row.stuck:
+        lines.append(("reason", escape(row.stuck.reason)))
+    if info.owner:
+        lines.append(("owner", escape(str(info.owner))))
+        lines.append(("thread", escape(info.owner.thread)))
+    if info.age is not None:
+        lines += [("age", duration(info.age)), ("left", _left(info)),
+                  ("renewed", f"{duration(info.renewed)} ago"), ("ttl", duration(info.ttl)),
+                  ("max hold", duration(info.max_hold))]  # fmt: skip
+    lines.append(("waiters", f"{info.waiters} ({info.waiters_alive} alive)"))
+    if info.fence is not None:
+        lines.append(("fence", str(info.fence)))
+    return "".join(f"{key + ':':10}{value}\n" for key, value in lines) + "\n"
+
+
+def _left(info: LockInfo) -> str:
+    return "none" if info.left is None else duration(info.left)

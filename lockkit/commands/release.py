@@ -1,0 +1,114 @@
+"""``locks release NAME``: an operator's release of exactly the lease that was displayed.
+
+The store compares the fencing token in the step that releases, so a name that was released and
+taken by somebody else while the operator was reading stays with its new holder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+
+from lockkit import process
+from lockkit.commands.exits import Exit, UsageError
+from lockkit.commands.listing import details
+from lockkit.commands.stores import Row, Stores
+from lockkit.commands.terminal import Console, escape
+from lockkit.errors import BackendError
+
+__all__ = ["release"]
+
+audit = logging.getLogger("lockkit.audit")
+"""One line for each attempt, as a warning: without a logging configuration it is printed."""
+
+
+def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Show, ask, compare and release. Never more than one lease."""
+    aliases = stores.select([arguments.alias] if arguments.alias else None)
+    rows = [row for page in stores.pages(aliases, arguments.name) for row in page]
+    if stores.ending() is not Exit.OK:
+        return stores.ending()  # the name may be held in the alias that could not be asked
+    held = [row for row in rows if row.info.fence is not None]
+    if not held:
+        console.complain(_nothing(arguments.name, rows))
+        return Exit.ERROR
+    if len(held) > 1:
+        raise UsageError(
+            f"{escape(arguments.name)} is held in several aliases "
+            f"({', '.join(escape(row.alias) for row in held)}): say which with --alias"
+        )
+    return _release(held[0], arguments, stores, console)
+
+
+def _release(row: Row, arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    fence = row.info.fence
+    assert fence is not None
+    console.write(details(row, console))
+    console.flush()
+    if arguments.fence not in (None, fence):
+        console.complain(f"not released: its fencing token is {fence}, not {arguments.fence}")
+        return Exit.ERROR
+    if arguments.dry_run:
+        console.complain("not released: this was a dry run")
+        return Exit.OK
+    if not _confirmed(arguments, console):
+        console.complain("not released")
+        return Exit.ERROR
+    if not _broken(row, fence, stores):
+        console.complain("not released: it is not the lease that was shown any more")
+        return Exit.ERROR
+    console.write("released; its holder was not stopped\n")
+    console.flush()
+    return Exit.OK
+
+
+def _confirmed(arguments: argparse.Namespace, console: Console) -> bool:
+    if arguments.yes:
+        return True
+    if not console.interactive:
+        raise UsageError("there is no terminal to ask: say --yes")
+    return console.confirm("Release this lease? Its holder is not stopped.")
+
+
+def _broken(row: Row, fence: int, stores: Stores) -> bool:
+    """Release, and write down who did it and what came of it."""
+    try:
+        done = stores.client(row.alias).break_(row.info.name, fence=fence)
+    except BackendError as error:
+        _audit(row, f"unknown: {type(error).__name__}")
+        raise
+    _audit(row, "released" if done else "not released: it had changed")
+    return done
+
+
+def _audit(row: Row, outcome: str) -> None:
+    info = row.info
+    audit.warning(
+        "locks release: operator=%s alias=%s name=%s fence=%s owner=%s state=%s stuck=%s "
+        "outcome=%s",
+        escape(_operator()),
+        escape(row.alias),
+        escape(info.name),
+        info.fence,
+        escape(str(info.owner or "-")),
+        info.state.value,
+        row.stuck.code if row.stuck else "-",
+        outcome,
+    )
+
+
+def _operator() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        user = str(os.getuid()) if hasattr(os, "getuid") else "?"
+    return f"{user}@{process.host()}:{os.getpid()}"
+
+
+def _nothing(name: str, rows: list[Row]) -> str:
+    if rows:
+        return f"nothing to release: {escape(name)} has no holder with a fencing token"
+    hint = "; release takes one exact name, never a pattern" if set(name) & set("*?[") else ""
+    return f"nothing to release: {escape(name)} is free{hint}"

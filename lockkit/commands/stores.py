@@ -1,0 +1,140 @@
+"""What the stores hold, as pages of rows: streamed, so that memory does not grow with the store."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from lockkit.client import LockClient
+from lockkit.commands.exits import Exit, UsageError
+from lockkit.commands.terminal import Console, escape, printable
+from lockkit.errors import BackendError, ConfigurationError
+from lockkit.inspect import Stuck, stuck
+from lockkit.types import LockInfo
+
+__all__ = ["SORTS", "ClientFactory", "Row", "Stores", "limited", "ordered", "paged"]
+
+ClientFactory = Callable[[], LockClient]
+
+PAGE = 64
+"""Rows. A store is asked for no more than the page needs before the page is shown."""
+
+
+class Row(NamedTuple):
+    """One name in one alias."""
+
+    alias: str
+    info: LockInfo
+    stuck: Stuck | None
+
+
+class Stores:
+    """The configured aliases, and which of them failed.
+
+    A store that is down does not keep the others from being shown: its failure is reported when
+    it happens, and decides how the command ends.
+    """
+
+    def __init__(self, clients: Mapping[str, ClientFactory], console: Console) -> None:
+        self._clients = clients
+        self._console = console
+        self.down: dict[str, str] = {}  #: alias: what its store said
+        self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
+
+    def select(self, aliases: Sequence[str] | None) -> list[str]:
+        """The aliases asked for, or all. Raises UsageError."""
+        for alias in aliases or ():
+            if alias not in self._clients:
+                known = ", ".join(map(escape, self._clients))
+                raise UsageError(f"there is no lock alias {alias!r}; there are: {known}")
+        return list(dict.fromkeys(aliases or self._clients))
+
+    def client(self, alias: str) -> LockClient:
+        """Raises ConfigurationError."""
+        return self._clients[alias]()
+
+    def forgive(self) -> None:
+        """Forget the failures of an earlier look."""
+        self.down.clear()
+        self.wrong.clear()
+
+    def pages(
+        self, aliases: Iterable[str], name: str | None = None, older_than: float | None = None
+    ) -> Iterator[list[Row]]:
+        """All, or what is known of one name; each page holds rows of one alias only."""
+        for alias in aliases:
+            yield from self._pages(alias, name, older_than)
+
+    def ending(self) -> Exit:
+        if self.down:
+            return Exit.STORE_DOWN
+        return Exit.ERROR if self.wrong else Exit.OK
+
+    def _pages(self, alias: str, name: str | None, older_than: float | None) -> Iterator[list[Row]]:
+        """What was read before a store failed is shown, too."""
+        page: list[Row] = []
+        failed: tuple[dict[str, str], str] | None = None
+        try:
+            for info in self.client(alias).holders(name):
+                page.append(Row(alias, info, stuck(info, older_than)))
+                if len(page) == PAGE:
+                    yield page
+                    page = []
+        except BackendError as error:
+            failed = self.down, f"its store is down: {error}"
+        except ConfigurationError as error:
+            failed = self.wrong, str(error)
+        if page:
+            yield page
+        if failed:
+            failed[0][alias] = failed[1]
+            self._console.complain(f"alias {escape(alias)}: {printable(failed[1])}")
+
+
+SORTS: Mapping[str, Callable[[Row], tuple[float | str, ...]]] = {
+    "alias": lambda row: (row.alias, row.info.name),
+    "name": lambda row: (row.info.name, row.alias),
+    "state": lambda row: (row.stuck is None, row.info.state.value, row.info.name),
+    "owner": lambda row: (str(row.info.owner or ""), row.info.name),
+    "age": lambda row: (-_or(row.info.age, 0.0), row.info.name),
+    "left": lambda row: (_or(row.info.left, float("inf")), row.info.name),
+    "waiters": lambda row: (-row.info.waiters_alive, -row.info.waiters, row.info.name),
+    "fence": lambda row: (_or(row.info.fence, float("inf")), row.info.name),
+}
+"""What an operator looks for comes first: the oldest, the next to expire, the longest queue."""
+
+
+def ordered(
+    pages: Iterable[list[Row]], sort: str, *, reverse: bool, limit: int | None
+) -> Iterator[list[Row]]:
+    """Sorted pages. Keeps every row, or only as many as the limit allows."""
+    rows = itertools.chain.from_iterable(pages)
+    key = SORTS[sort]
+    if limit is None:
+        return paged(sorted(rows, key=key, reverse=reverse))
+    pick = heapq.nlargest if reverse else heapq.nsmallest
+    return paged(pick(limit, rows, key=key))
+
+
+def paged(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    left = iter(rows)
+    while page := list(itertools.islice(left, PAGE)):
+        yield page
+
+
+def limited(pages: Iterable[list[Row]], limit: int | None) -> Iterator[list[Row]]:
+    """At most so many rows; the stores are not asked for more."""
+    if limit is None:
+        yield from pages
+        return
+    for page in pages:
+        yield page[:limit]
+        limit -= len(page)
+        if limit <= 0:
+            return
+
+
+def _or(value: float | None, instead: float) -> float:
+    return instead if value is None else value

@@ -1,0 +1,106 @@
+"""``manage.py locks``: mounts ``lockkit.commands`` over the aliases of the settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
+
+from lockkit.commands import OPTIONS, run
+from lockkit.errors import ConfigurationError
+from lockkit_django.handler import locks
+
+__all__ = ["Command"]
+
+
+class Command(BaseCommand):
+    """Django's own options keep working, before and after the command's.
+
+    ``call_command("locks", "--stuck", format="json")`` works, too; every exit status but 0 is a
+    CommandError with that ``returncode``.
+    """
+
+    help = "Show what is locked, by whom, and what is stuck; release what is stuck."
+    requires_system_checks = ()  # a project with a fault is where it is needed most
+    stealth_options = OPTIONS
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        django = super().create_parser(prog_name, subcommand, add_help=False, **kwargs)
+        parser = _Parser(
+            parents=[django],
+            prog=django.prog,
+            add_help=False,  # the command has its own
+            allow_abbrev=False,
+            called_from_command_line=django.called_from_command_line,
+        )
+        self._prog = parser.prog
+        return parser
+
+    def print_help(self, prog_name: str, subcommand: str) -> None:
+        """For ``manage.py help locks``."""
+        prog = self.create_parser(prog_name, subcommand).prog
+        run(["--help"], {}, stdout=_Stream(self.stdout), stderr=_Stream(self.stderr), prog=prog)
+
+    def handle(self, *args: str, **options: Any) -> None:
+        try:
+            clients = {alias: partial(locks.__getitem__, alias) for alias in locks}
+        except ConfigurationError as error:
+            raise CommandError(str(error)) from error
+        status = run(
+            [*_as_arguments(options), *args],
+            clients,
+            stdout=_Stream(self.stdout),
+            stderr=_Stream(self.stderr),
+            color=False if options["no_color"] else options["force_color"] or None,
+            prog=self._prog,
+        )
+        if status:
+            self._end(status)
+
+    def _end(self, status: int) -> None:
+        if getattr(self, "_called_from_command_line", False):
+            sys.exit(status)
+        raise CommandError(f"locks ended with exit status {status}", returncode=status)
+
+
+class _Parser(CommandParser):
+    """Takes Django's own options out, wherever they stand, and leaves the rest to the command."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        argv = list(sys.argv[1:] if args is None else args)
+        end = argv.index("--") if "--" in argv else len(argv)
+        options, rest = self.parse_known_args(argv[:end], namespace)
+        options.args = [*rest, *argv[end:]]
+        return options
+
+
+class _Stream:
+    """Django's wrapper ends every write with a newline; a page of a table has its own."""
+
+    def __init__(self, wrapper: OutputWrapper) -> None:
+        self._wrapper = wrapper
+        self.encoding = getattr(wrapper, "encoding", None)
+
+    def write(self, text: str, /) -> None:
+        self._wrapper.write(text, style_func=str, ending="")
+
+    def flush(self) -> None:
+        self._wrapper.flush()
+
+    def isatty(self) -> bool:
+        return self._wrapper.isatty()
+
+
+def _as_arguments(options: dict[str, Any]) -> Iterator[str]:
+    """The options that ``call_command`` was given as keywords."""
+    for key in OPTIONS:
+        value = options.get(key)
+        flag = "--" + key.replace("_", "-")
+        if value is True:
+            yield flag
+        elif value is not None and value is not False:
+            values = value if isinstance(value, (list, tuple)) else [value]
+            yield from (f"{flag}={each}" for each in values)
