@@ -154,7 +154,7 @@ def test_an_async_client_leaves_no_connection_behind(redis_server: RedisServer) 
     async def use() -> None:
         holder = await alocks["default"].lock("a").acquire()
         waiter = asyncio.create_task(alocks["default"].lock("a", timeout=5).acquire())
-        while (info := await alocks["default"].inspect("a")) is None or not info.waiters:
+        while (info := await alocks["default"].inspect("a")) is None or not info.waiters:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await holder.release()
         await (await waiter).release()
@@ -192,7 +192,7 @@ def cache(url: str, **options: Any) -> dict[str, Any]:
 
 
 def test_the_pool_of_a_django_redis_cache(redis_server: RedisServer) -> None:
-    """One lock through the cache's pool and through lockkit's own connections; FIFO wake-up, too."""
+    """One lock, through the cache's pool and through lockkit's own connections; waiters, too."""
     redis_server.flush()
     aliases = {"default": "django-redis://fast", "direct": redis_server.url}
     with override_settings(CACHES=cache(redis_server.url), LOCKKIT=aliases):

@@ -1,0 +1,124 @@
+"""Each system check: triggered, with its hint, and silenced by what the hint says."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.test import override_settings
+
+from lockkit.testing.servers import RedisServer
+from lockkit_django import lock_view
+from lockkit_django.checks import check_settings, check_store
+
+REDIS = "redis://:canary@127.0.0.1:1/0"
+IGNORING = {
+    "fast": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": "redis://127.0.0.1:1/0",
+        "OPTIONS": {"IGNORE_EXCEPTIONS": True},
+    }
+}
+OBEYING = {"fast": {**IGNORING["fast"], "OPTIONS": {}}}
+
+
+def alias(**entry: Any) -> dict[str, Any]:
+    return {"LOCKKIT": {"default": {"LOCATION": REDIS, **entry}}}
+
+
+CASES = [
+    ("E001", alias(TLL=1), alias(TTL=30)),
+    ("E001", {"LOCKKIT": 3}, alias()),
+    ("E002", {**alias(), "LOCKKIT_VIEWS": {"TIMOUT": 1}}, {**alias(), "LOCKKIT_VIEWS": {}}),
+    ("E003", alias(OPTIONS={"nope": 1}), alias(OPTIONS={"socket_timeout": 1})),
+    ("E003", alias(LOCATION="rediss2://x"), alias()),
+    ("W001", {**alias(LOCATION="memory://"), "DEBUG": False}, alias()),
+    ("W001", alias(LOCATION="memory://"), {**alias(LOCATION="memory://"), "DEBUG": True}),
+    ("I001", alias(LOCATION="sqlite:////nonexistent/locks"), alias()),
+    ("W002", alias(MAX_HOLD=None), alias(MAX_HOLD=600)),
+    ("W003", alias(TTL=1.5), alias(TTL=2)),
+    ("W004", alias(TTL=301), alias(TTL=300)),
+    (
+        "W005",
+        {**alias(LOCATION="django-redis://fast"), "CACHES": IGNORING},
+        {**alias(LOCATION="django-redis://fast"), "CACHES": OBEYING},
+    ),
+    (
+        "W005",
+        {
+            **alias(LOCATION="django-redis://fast"),
+            "CACHES": OBEYING,
+            "DJANGO_REDIS_IGNORE_EXCEPTIONS": True,
+        },
+        {**alias(LOCATION="django-redis://fast"), "CACHES": OBEYING},
+    ),
+]
+
+
+def found(check: Any = check_settings) -> dict[str, Any]:
+    return {str(message.id): message for message in check()}
+
+
+@pytest.mark.parametrize(("identifier", "wrong", "right"), CASES)
+def test_checks(identifier: str, wrong: dict[str, Any], right: dict[str, Any]) -> None:
+    with override_settings(**wrong):
+        message = found()[f"lockkit.{identifier}"]
+        assert message.hint
+        assert "canary" not in str(message)
+    with override_settings(**right):
+        assert found() == {}
+
+
+def test_an_alias_that_a_view_uses_and_nobody_configured() -> None:
+    decorator = lock_view("a", alias="elsewhere")
+    with override_settings(**alias()):
+        assert "'elsewhere'" in found()["lockkit.E004"].msg
+    del decorator
+    with override_settings(**alias()):
+        assert found() == {}
+
+
+@override_settings(**alias(MAX_HOLD=None))
+def test_a_warning_can_be_silenced() -> None:
+    assert "lockkit.W002" in _manage_check()
+    with override_settings(SILENCED_SYSTEM_CHECKS=["lockkit.W002"]):
+        assert "lockkit.W002" not in _manage_check()
+
+
+@override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})
+def test_an_error_stops_a_command_and_says_what_to_change() -> None:
+    with pytest.raises(SystemCheckError, match="did you mean 'TTL'"):
+        _manage_check()
+
+
+@override_settings(**alias())
+def test_only_a_deployment_check_asks_the_store() -> None:
+    assert "lockkit.E010" not in _manage_check()
+    with pytest.raises(SystemCheckError, match=r"lockkit\.E010") as caught:
+        _manage_check("--deploy")
+    assert "canary" not in str(caught.value)
+
+
+def test_a_store_that_answers_and_one_that_evicts(redis_server: RedisServer) -> None:
+    with override_settings(LOCKKIT={"default": redis_server.url}), redis_server.client() as admin:
+        assert found(check_store) == {}
+        admin.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            assert "evicts" in found(check_store)["lockkit.W010"].msg
+        finally:
+            admin.config_set("maxmemory-policy", "noeviction")
+        assert found(check_store) == {}
+
+
+@override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})
+def test_wrong_settings_do_not_break_the_check_of_the_store() -> None:
+    assert found(check_store) == {}
+
+
+def _manage_check(*options: str) -> str:
+    output = io.StringIO()
+    call_command("check", "--tag", "lockkit", *options, stdout=output, stderr=output)
+    return output.getvalue()
