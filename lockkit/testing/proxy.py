@@ -107,14 +107,17 @@ class FaultProxy:
 
         What was swallowed is gone: half_open(False) ends the connections that it was done to.
         """
-        _set(self._silent, silent)
-        if not silent:
-            for link in self._open_links():
-                if link.swallowed:
-                    link.cut()
+        with self._lock:
+            _set(self._silent, silent)
+            swallowed = [] if silent else [link for link in self._links if link.swallowed]
+        for link in swallowed:
+            link.cut()
 
     def drop_replies(self, n: int = 1, *, matching: bytes = b"") -> Fault:
-        """Forward the next n matching requests, drop the store's replies, reset the client."""
+        """Forward the next n matching requests, drop the store's replies, reset the client.
+
+        Without ``matching`` that may be a new connection's greeting (HELLO, AUTH) just as well.
+        """
         return self._order(self._drops, n, matching)
 
     def delay_requests(self, n: int = 1, *, matching: bytes = b"") -> Fault:
@@ -201,8 +204,8 @@ class FaultProxy:
             hook(data)
 
     def _swallows(self, link: Link) -> bool:
-        if self._silent.is_set():
-            link.swallowed = True
+        with self._lock:
+            link.swallowed = link.swallowed or self._silent.is_set()
         return link.swallowed
 
     def _pause(self) -> None:
