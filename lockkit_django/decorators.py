@@ -12,11 +12,12 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
+from lockkit.aio import AsyncLease
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost, LockError
 from lockkit.lease import BaseLease, log
 from lockkit.types import UNSET, Unset
@@ -25,8 +26,13 @@ from lockkit_django.client import InAtomic, check_in_atomic
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import DjangoFacts, http_request, is_request
 from lockkit_django.handler import alocks, locks
+from lockkit_django.pending import has_lock, mark_locked, pending_order
 from lockkit_django.responses import drf_exception, refusal_response, rendered
 from lockkit_django.transactions import atomic_blocks, atomic_requests, request_blocks_suspended
+
+if TYPE_CHECKING:
+    from lockkit.client import Lease
+    from lockkit_django.orders.opened import OpenOrder
 
 __all__ = ["guards", "lock_view"]
 
@@ -101,7 +107,7 @@ class _LockedView:
 
     def around(self, view: V) -> V:
         around = self._around_coroutine if iscoroutinefunction(view) else self._around
-        return cast(V, around(view))
+        return cast(V, mark_locked(around(view)))
 
     def _around(self, view: Any) -> Any:
         exempt = _Exempt(getattr(view, "_non_atomic_requests", ()))
@@ -135,6 +141,12 @@ class _LockedView:
                 lease = self._guard.acquire(client, name, view_settings(), _label(request))
             except LockError as error:
                 return self._refuse(request, error)
+            order = pending_order(http_request(request))
+            if order is not None:
+                order.adopt(lease)  # the middleware gives it back, after the order's COMMIT
+                if has_lock(view):  # the innermost begins
+                    return view(*args, **kwargs)
+                return self._work_in(order, request, lease, exempt, lambda: view(*args, **kwargs))
             try:
                 return self._work(request, lease, exempt, lambda: view(*args, **kwargs))
             finally:
@@ -156,16 +168,36 @@ class _LockedView:
             return self._refuse(request, error)
         return response
 
+    def _work_in(
+        self,
+        order: OpenOrder,
+        request: Any,
+        lease: BaseLease,
+        exempt: _Exempt,
+        view: Callable[[], Any],
+    ) -> Any:
+        """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
+        answer = order.gate.resume(order)
+        if answer is not None:
+            return answer
+        blocks = atomic_requests(exempt.by_user)
+        with _lease_on(request, lease), atomic_blocks(http_request(request), blocks, durable=False):
+            return rendered(request, _no_coroutine(view()))
+
     async def _run_async(self, view: Any, args: Any, kwargs: Any) -> Any:
         request, rest = _request_and_rest(args)
         user = await _user(request) if self._guard.needs_user else None
         try:
             facts = DjangoFacts(request, kwargs, user)
             name = self._guard.name_for(facts, request, *rest, **kwargs)
-            client = alocks[self._guard.alias]
-            lease = await self._guard.acquire_async(client, name, view_settings(), _label(request))
+            order = pending_order(http_request(request))
+            lease = await self._lease_for(order, name, _label(request))
         except LockError as error:
             return await self._refuse_async(request, error)
+        if order is not None:
+            order.adopt(lease)
+            return await self._run_in_order(order, view, args, kwargs)
+        assert isinstance(lease, AsyncLease)
         try:
             with _lease_on(request, lease):
                 response = await _rendered_async(request, await _awaited(view(*args, **kwargs)))
@@ -173,6 +205,24 @@ class _LockedView:
                 return response
         finally:
             await give_back_async(lease)
+
+    async def _run_in_order(self, order: OpenOrder, view: Any, args: Any, kwargs: Any) -> Any:
+        request, _ = _request_and_rest(args)
+        answer = None if has_lock(view) else await order.gate.aresume(order)
+        if answer is not None:
+            return answer
+        with _lease_on(request, order.leases[0]):
+            return await _rendered_async(request, await _awaited(view(*args, **kwargs)))
+
+    async def _lease_for(
+        self, order: OpenOrder | None, name: str, label: str
+    ) -> Lease | AsyncLease:
+        """The loop's own, but in an order under WSGI: that loop ends before the COMMIT."""
+        if order is None or order.is_async:
+            client = alocks[self._guard.alias]
+            return await self._guard.acquire_async(client, name, view_settings(), label)
+        acquire = sync_to_async(self._guard.acquire, thread_sensitive=False)
+        return await acquire(locks[self._guard.alias], name, view_settings(), label)
 
     async def _refuse_async(self, request: Any, error: LockError) -> Any:
         if isinstance(error, AcquireTimeout) and iscoroutinefunction(self._on_busy):

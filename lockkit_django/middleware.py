@@ -7,7 +7,8 @@ It acts in phases around the view, so that Django's own machinery stays in betwe
 - after ``get_response``: the rendered response into the record and COMMIT, or ROLLBACK;
 - at last, whatever happened: ROLLBACK if it is still open, then release the lock.
 
-The transaction of ATOMIC_REQUESTS becomes a savepoint of this one.
+The transaction of ATOMIC_REQUESTS becomes a savepoint of this one. A view with a ``lock_view``
+of its own begins under that lock, which is then released after COMMIT, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from lockkit_django.orders.gate import Gate, in_thread, order_rules
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions, options_of
 from lockkit_django.orders.views import MIDDLEWARE_MODE
+from lockkit_django.pending import has_lock
 
 __all__ = ["IdempotentOrderMiddleware"]
 
@@ -79,7 +81,9 @@ class IdempotentOrderMiddleware:
         options = options_of(view)
         if not _is_ours(request, options):
             return None
-        return Gate(request, view, options, checked=False).enter(begin=_begins_now(view))
+        return Gate(request, view, options, checked=False).enter(
+            begin=not has_lock(view, request.method)
+        )
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
@@ -87,7 +91,9 @@ class IdempotentOrderMiddleware:
         options = options_of(view)
         if not _is_ours(request, options):
             return None
-        return await Gate(request, view, options, checked=False).aenter(begin=_begins_now(view))
+        return await Gate(request, view, options, checked=False).aenter(
+            begin=not has_lock(view, request.method)
+        )
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         opened = open_order(request)
@@ -102,11 +108,6 @@ def _is_ours(request: HttpRequest, options: ViewOptions) -> bool:
     return order_rules().settings.covers(request.method or "", request.path_info)
 
 
-def _begins_now(view: Callable[..., Any]) -> bool:
-    """A view with a lock of its own begins when it has it: no lock is granted inside BEGIN."""
-    return not getattr(view, "_lockkit_lock_view", False)
-
-
 def _leave(opened: OpenOrder) -> None:
     try:
         opened.abandon()
@@ -118,7 +119,7 @@ def _leave(opened: OpenOrder) -> None:
 
 async def _aleave(opened: OpenOrder) -> None:
     try:
-        if opened.is_begun:
+        if not opened.ended:
             await in_thread(opened.abandon)
     finally:
         opened.detach()

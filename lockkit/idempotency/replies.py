@@ -185,6 +185,17 @@ def lease_lost(retry_after: int = 1) -> Reject:
     )
 
 
+def not_saved(retry_after: int = 1) -> Reject:
+    """The view answers well, and its transaction has failed."""
+    return Reject(
+        503,
+        "order-not-saved",
+        "Order not saved",
+        "The order could not be saved. Repeat it with the same order ID.",
+        retry_after,
+    )
+
+
 def not_allowed() -> Reject:
     return Reject(
         403,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from http import HTTPStatus
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.core.files.uploadhandler import load_handler
 from django.http import HttpRequest, HttpResponseBase, QueryDict, RawPostDataException
 from django.http.multipartparser import MultiPartParser
+from django.shortcuts import resolve_url
 from django.utils.datastructures import MultiValueDict
 from django.utils.module_loading import import_string
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
     from lockkit.idempotency import OrderSettings
 
-__all__ = ["identity_of", "request_facts", "response_facts"]
+__all__ = ["asks_to_log_in", "identity_of", "request_facts", "response_facts"]
 
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -53,14 +57,24 @@ def response_facts(response: HttpResponseBase) -> ResponseFacts:
     return ResponseFacts(response.status_code, list(response.items()), body)
 
 
-def identity_of(request: HttpRequest, settings: OrderSettings) -> Identity:
+def asks_to_log_in(request: HttpRequest, response: HttpResponseBase) -> bool:
+    """Whether it is the redirect to the login page of Django's decorators and mixins."""
+    location = response.headers.get("Location")
+    if location is None or response.status_code != HTTPStatus.FOUND:
+        return False
+    match = request.resolver_match
+    pages = {getattr(getattr(match, "func", None), "login_url", None), settings.LOGIN_URL}
+    return urlsplit(location).path in {urlsplit(resolve_url(page)).path for page in pages if page}
+
+
+def identity_of(request: HttpRequest, rules: OrderSettings) -> Identity:
     """Whose order it is: call it after authentication."""
     return Identity(
-        scope=_hook(settings.scope, request),
+        scope=_hook(rules.scope, request),
         user=_user(request),
         authorization=request.headers.get("Authorization"),
         session=_session(request),
-        tenant=_hook(settings.tenant, request) or "",
+        tenant=_hook(rules.tenant, request) or "",
     )
 
 
@@ -89,15 +103,9 @@ def _form(
         return request.POST, request.FILES
     if media_type == URLENCODED:
         return QueryDict(_body(request), encoding=request.encoding), MultiValueDict()
-    handlers = [load_handler(path, request) for path in _upload_handlers()]
+    handlers = [load_handler(path, request) for path in settings.FILE_UPLOAD_HANDLERS]
     stream = BytesIO(_body(request))
     return MultiPartParser(request.META, stream, handlers, request.encoding).parse()
-
-
-def _upload_handlers() -> list[str]:
-    from django.conf import settings
-
-    return list(settings.FILE_UPLOAD_HANDLERS)
 
 
 def _body(request: HttpRequest) -> bytes:

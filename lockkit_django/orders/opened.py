@@ -11,27 +11,29 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponseBase
 
+from lockkit.aio import AsyncLease
 from lockkit.errors import BackendUnavailable, LeaseLost
 from lockkit.idempotency import Discard, Keep, Record, replies
-from lockkit_django.orders.facts import response_facts
+from lockkit_django.orders.facts import asks_to_log_in, response_facts
 from lockkit_django.orders.responses import refusal
 from lockkit_django.orders.store import DuplicateKeyError, OrderStore
+from lockkit_django.pending import OPEN_ORDER
 
 if TYPE_CHECKING:
-    from lockkit.aio import AsyncLease
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from lockkit.client import Lease
     from lockkit.idempotency import Order, Orders, Proceed
     from lockkit_django.orders.gate import Gate
 
 __all__ = ["OpenOrder", "open_order"]
 
-ATTRIBUTE = "_lockkit_open_order"
 FIRST_ERROR = 400
 
 
 def open_order(request: HttpRequest) -> OpenOrder | None:
     """The order that this request has opened, until its transaction and its lock are gone."""
-    return getattr(request, ATTRIBUTE, None)
+    return getattr(request, OPEN_ORDER, None)
 
 
 class OpenOrder:
@@ -49,11 +51,10 @@ class OpenOrder:
         self._decision: Proceed | None = None
         self._block: transaction.Atomic | None = None
         self._failed = False
-        self._beginning = False
-        self._ended = False
+        self.ended = False  #: no transaction is open, and none is under way
         self._adopted: list[Lease | AsyncLease] = []
         self.closed = False
-        setattr(request, ATTRIBUTE, self)
+        setattr(request, OPEN_ORDER, self)
 
     @property
     def order_id(self) -> str:
@@ -76,6 +77,11 @@ class OpenOrder:
         self._request.order = self  # type: ignore[attr-defined]
 
     @property
+    def is_async(self) -> bool:
+        """Whether the event loop that runs the view also ends the order: not so under WSGI."""
+        return isinstance(self.admitted.lease, AsyncLease)
+
+    @property
     def pending(self) -> bool:
         """Whether the transaction is still to be begun, under another lock of the view's."""
         return self._decision is not None and self._block is None and not self.closed
@@ -84,17 +90,11 @@ class OpenOrder:
         """Another lease that must outlive the transaction."""
         self._adopted.append(lease)
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether a transaction may be open: a BEGIN that was cancelled may still be under way."""
-        return self._beginning and not self._ended
-
     def begin(self) -> None:
         """BEGIN, and insert the record: a stale second runner stops here, before its view.
 
         Raises DuplicateKeyError or a BackendError; then nothing is open.
         """
-        self._beginning = True
         try:
             self._enter_block()
             running = self._orders.running(self._order)
@@ -110,6 +110,7 @@ class OpenOrder:
     def close(self, response: HttpResponseBase) -> HttpResponseBase:
         """COMMIT the effects with their record, or ROLLBACK. Returns what to answer."""
         if self._block is None:
+            self.ended = True
             return response
         try:
             return self._conclude(response)
@@ -117,6 +118,7 @@ class OpenOrder:
             return refusal(replies.lease_lost())
         finally:
             self._roll_back()  # nothing, if it is committed
+            self.ended = True
 
     def abandon(self) -> None:
         """ROLLBACK, if it was not closed: the request was cancelled, or the process must end."""
@@ -126,18 +128,22 @@ class OpenOrder:
         """The request has no open order any more."""
         self.closed = True
         with suppress(AttributeError):
-            delattr(self._request, ATTRIBUTE)
+            delattr(self._request, OPEN_ORDER)
 
     def _conclude(self, response: HttpResponseBase) -> HttpResponseBase:
         verdict = self._orders.conclude(self._order, response_facts(response))
+        if asks_to_log_in(self._request, response):
+            return response  # a refusal, whatever its status says
         if isinstance(verdict, Discard):
             return response
         if not self._is_rolled_back():
             return self._commit(verdict, response)
+        broken = not self._failed and self._is_broken()
         self._roll_back()
         if response.status_code >= FIRST_ERROR:
             self._keep_refusal(verdict.record)
-        return response
+            return response
+        return refusal(replies.not_saved()) if broken else response
 
     def _commit(self, verdict: Keep, response: HttpResponseBase) -> HttpResponseBase:
         self.admitted.lease.check()
@@ -165,6 +171,14 @@ class OpenOrder:
         connection = connections[self._using]
         return self._failed or connection.needs_rollback or connection.closed_in_transaction
 
+    def _is_broken(self) -> bool:
+        """Whether the view says that all is well, and the database says that nothing is saved.
+
+        A view that asks for the rollback itself, with ``set_rollback``, knows what it answers.
+        """
+        connection = connections[self._using]
+        return connection.closed_in_transaction or _error_of(connection) is not None
+
     def _enter_block(self) -> None:
         block = transaction.Atomic(self._using, savepoint=True, durable=True)
         try:
@@ -172,6 +186,7 @@ class OpenOrder:
         except (OperationalError, InterfaceError) as error:
             raise BackendUnavailable("the database of the order is not available") from error
         self._block = block
+        vars(connections[self._using])["rollback_exc"] = None  # of an earlier transaction
 
     def _leave_block(self) -> None:
         """COMMIT. Hooks of ``on_commit`` run in here; what they raise is raised."""
@@ -192,3 +207,9 @@ class OpenOrder:
     @property
     def _order(self) -> Order:
         return self.admitted.order
+
+
+def _error_of(connection: BaseDatabaseWrapper) -> Exception | None:
+    """The database error that has doomed the transaction, if one has."""
+    error: Exception | None = vars(connection).get("rollback_exc")
+    return error

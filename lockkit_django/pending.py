@@ -1,0 +1,47 @@
+"""An order whose view takes a lock of its own: which comes first, and who releases it.
+
+Locks enclose transactions. The middleware locks the order and leaves its transaction to be begun
+by ``lock_view``, under the view's lock; that lock is then released by the middleware, after COMMIT.
+This module knows no model, so that it can be imported before Django's applications are ready.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from lockkit_django.orders.opened import OpenOrder
+
+__all__ = ["OPEN_ORDER", "has_lock", "mark_locked", "pending_order"]
+
+OPEN_ORDER = "_lockkit_open_order"
+"""Attribute of a request: the order it has opened."""
+
+HAS_LOCK = "_lockkit_lock_view"
+
+V = TypeVar("V")
+
+
+def pending_order(request: HttpRequest) -> OpenOrder | None:
+    """The order of this request, if its transaction is still to be begun."""
+    order: OpenOrder | None = getattr(request, OPEN_ORDER, None)
+    return order if order is not None and order.pending else None
+
+
+def mark_locked(view: V) -> V:
+    """Say of a view that it is decorated with ``lock_view``; other decorators hand it on."""
+    setattr(view, HAS_LOCK, True)
+    return view
+
+
+def has_lock(view: Any, method: str | None = None) -> bool:
+    """Whether a view, or of a class the function for this HTTP method, is so decorated."""
+    if getattr(view, HAS_LOCK, False):
+        return True
+    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    if cls is None or method is None:
+        return False
+    name = (getattr(view, "actions", None) or {}).get(method.lower(), method.lower())
+    return any(getattr(getattr(cls, n, None), HAS_LOCK, False) for n in (name, "dispatch"))
