@@ -78,10 +78,8 @@ def faults(outcome: Result) -> list[str]:
 def _too_good(outcome: Result) -> list[str]:
     if outcome.oversold:
         return []
-    return [
-        f"{outcome.mode} did not oversell: a race that cannot show the fault proves nothing; "
-        "take many more orders than stock"
-    ]
+    advice = "a race that cannot show the fault proves nothing; take many more orders than stock"
+    return [f"{outcome.mode} did not oversell: {advice}"]
 
 
 def _wrong(outcome: Result) -> list[str]:

@@ -6,7 +6,7 @@ from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import F
 
 from shop import models, place
-from shop.rules import NoSuchProduct, Order, SoldOut
+from shop.rules import Order
 
 READER = "reader"
 
@@ -63,15 +63,3 @@ class RowLockedBooks(DjangoBooks):
             list(products.select_for_update())
         else:
             products.update(stock=F("stock"))
-
-
-def take(order: Order) -> None:
-    """Save an order and take its stock in one statement that cannot oversell. Raises Refused.
-
-    For an order inside a transaction that has already been opened around it.
-    """
-    products = models.Product.objects.filter(sku=order.sku)
-    enough = products.filter(stock__gte=order.quantity)
-    if not enough.update(stock=F("stock") - order.quantity):
-        raise SoldOut("sold out") if products.exists() else NoSuchProduct("no such product")
-    DjangoBooks().add(order)

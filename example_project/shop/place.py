@@ -12,6 +12,12 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 HERE = Path(__file__).resolve().parent.parent
 DATABASE_VARIABLE = "DATABASE_URL"
 
+ORDERS = {
+    "ORDER_ID": ["header:Idempotency-Key", "form:order_id", "json:order_id"],
+    "PATHS": [r"^/orders/$"],
+}
+"""LOCKKIT_ORDERS, of both frameworks."""
+
 
 class Database(TypedDict, total=False):
     """One entry of Django's DATABASES."""
@@ -58,6 +64,11 @@ def sqlalchemy_url(url: str) -> str:
     if scheme in ("postgresql", "postgres"):
         return f"postgresql+psycopg{separator}{rest}"
     return url
+
+
+def locks_beside(url: str) -> str:
+    """Where Django keeps its locks when nothing is said: in, or beside, the project's database."""
+    return f"sqlalchemy+{sqlalchemy_url(url)}"
 
 
 def machine() -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from django.contrib.auth import get_user_model, login, logout
 from django.db.models import Count
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.middleware.csrf import get_token
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
-from lockkit_django import locks
+from lockkit_django import lock_view, locks
 from shop import models, page, place
 from shop import status as watch
-from shop.books import take
-from shop.rules import Order, Refused, read_order, shown
+from shop.books import DjangoBooks
+from shop.rules import Order, Refused, read_order, sell, shown
 
 
 @require_GET
@@ -23,17 +23,17 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-def orders(request: HttpRequest) -> HttpResponseBase:
-    """Place an order. The middleware runs this once per user and order ID, and replays the rest."""
+@lock_view("stock:{form.sku}")
+def orders(request: HttpRequest) -> HttpResponse:
+    """Place an order: once per user and order ID, by the middleware; one at a time, by the lock."""
     user = _user(request)
     if user is None:
         return _refused(request, "log in first", 403)
     try:
-        order = read_order(request.POST.dict(), user=user)
-        take(order)
+        sold = sell(DjangoBooks(), read_order(request.POST.dict(), user=user))
     except Refused as refusal:
         return _refused(request, str(refusal), refusal.status)
-    return _ordered(request, order)
+    return _ordered(request, sold.order)
 
 
 @require_GET

@@ -38,7 +38,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         add_machine_arguments(parser)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *_: Any, **options: Any) -> None:
         began = time.monotonic()
         plan = Plan(options["machines"], options["workers"])
         self._say("Starting two machines …")
@@ -79,5 +79,5 @@ class Command(BaseCommand):
         return [text for text, holds in findings if not holds]
 
     def _say(self, text: str) -> None:
-        self.stdout.write(text)
+        self.stdout.write(f"{text}\n")
         self.stdout.flush()

@@ -33,7 +33,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--seed", type=int, help="which buyer clicks where, and who twice")
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *_: Any, **options: Any) -> None:
         modes = MODES if options["mode"] == "all" else (options["mode"],)
         if "flask" in options["machines"] and modes != FLASK_MODES:
             raise CommandError("Flask has no ATOMIC_REQUESTS to race with: use --mode lockkit")

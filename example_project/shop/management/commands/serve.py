@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--restock", action="store_true", help="fill the shelves again")
         add_machine_arguments(parser)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *_: Any, **options: Any) -> None:
         plan = Plan(options["machines"], options["workers"], options["ports"], race_token="")
         with contextlib.suppress(KeyboardInterrupt), shop(plan) as machines:
             _stock(again=options["restock"])
