@@ -67,10 +67,23 @@ class FactsReader:
         )
 
 
-def response_facts(response: Response) -> ResponseFacts:
-    streams = response.is_streamed or response.direct_passthrough
-    headers = list(response.headers.items())
-    return ResponseFacts(response.status_code, headers, None if streams else response.get_data())
+def response_facts(response: Response, max_body: int) -> ResponseFacts:
+    """A body that streams is left alone, unless it says that it is small.
+
+    An HTTPException's response does: Flask makes an iterator of what is in memory.
+    """
+    return ResponseFacts(
+        response.status_code,
+        list(response.headers.items()),
+        None if _streams(response, max_body) else response.get_data(),
+    )
+
+
+def _streams(response: Response, max_body: int) -> bool:
+    if response.direct_passthrough:
+        return True
+    length = response.content_length
+    return response.is_streamed and (length is None or length > max_body)
 
 
 def _route(request: Request) -> str:

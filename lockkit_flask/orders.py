@@ -158,8 +158,8 @@ class AppOrders:
         """Decide what becomes of the order, by the response as the view made it."""
         state = joined.of_request()
         if state is not None:
-            order = state.proceed.order
-            state.outcome = self._orders.conclude(order, response_facts(response))
+            facts = response_facts(response, self._orders.settings.max_response)
+            state.outcome = self._orders.conclude(state.proceed.order, facts)
             state.status = response.status_code
         return response
 

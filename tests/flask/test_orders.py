@@ -1,0 +1,445 @@
+"""Orders: each takes effect once, and every duplicate gets the same answer."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask, g, request
+from flask_project import Order, User, create_app, db
+
+import lockkit
+from lockkit_flask import LockKit, held, locks, remember_guest
+from lockkit_flask.extension import app_locks
+from lockkit_flask.records import TABLE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from werkzeug.test import TestResponse
+
+    from lockkit.testing.servers import PostgresServer
+
+ALICE = {"X-User": "alice", "X-Order-ID": "A-1"}
+MEMORY = {"LOCKKIT_URL": "memory://"}
+
+
+@pytest.fixture(scope="module")
+def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
+    url = postgres_server.create_database()
+    yield url.replace("postgresql://", "postgresql+psycopg://", 1)
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+    url: str = request.getfixturevalue("postgres_database")
+    return url
+
+
+@pytest.fixture
+def make_shop(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Flask]]:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    made: list[Flask] = []
+
+    def make(**config: Any) -> Flask:
+        app = create_app(SQLALCHEMY_DATABASE_URI=database, **{**MEMORY, **config})
+        made.append(app)
+        with app.app_context():
+            db.create_all()
+            for table in db.metadata.sorted_tables:
+                db.session.execute(sa.delete(table))
+            db.session.commit()
+        return app
+
+    yield make
+    for app in made:
+        with app.app_context():
+            for engine in db.engines.values():
+                engine.dispose()
+        app_locks(app).close()
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    return make_shop()
+
+
+def post(app: Flask, path: str, **headers: str) -> TestResponse:
+    return app.test_client().post(path, headers={**ALICE, **headers})
+
+
+def orders(app: Flask, name: str) -> int:
+    with app.app_context():
+        query = sa.select(sa.func.count()).select_from(Order).where(Order.name == name)
+        return int(db.session.execute(query).scalar_one())
+
+
+def records(app: Flask) -> int:
+    with app.app_context():
+        query = sa.text(f"SELECT count(*) FROM {TABLE_NAME}")
+        return int(db.session.execute(query).scalar_one())
+
+
+def nothing_is_held(app: Flask) -> bool:
+    with app.app_context():
+        return not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize(
+    ("view", "count"),
+    [
+        ("one", 1),
+        ("two", 2),
+        ("undone", 1),
+        ("nested", 1),
+        ("other_session", 2),
+        ("late", 1),
+        ("redirects", 1),
+        ("coroutine", 1),
+        ("locked", 1),
+        ("class_view", 1),
+    ],
+)
+def test_an_order_takes_effect_once_and_is_replayed(shop: Flask, view: str, count: int) -> None:
+    first, second = post(shop, f"/{view}"), post(shop, f"/{view}")
+    assert first.status_code < 400
+    assert "Idempotent-Replayed" not in first.headers
+    assert second.headers["Idempotent-Replayed"] == "true"
+    assert (second.status_code, second.data) == (first.status_code, first.data)
+    assert orders(shop, view) == count
+    assert records(shop) == 1
+    assert nothing_is_held(shop)
+
+
+def test_only_harmless_headers_are_stored(shop: Flask) -> None:
+    first, second = post(shop, "/one"), post(shop, "/one")
+    assert "secret" in first.headers["Set-Cookie"]
+    assert "Set-Cookie" not in second.headers
+    assert "X-Other" not in second.headers
+    assert second.headers["Location"] == first.headers["Location"]
+    assert second.headers["X-Passed"] == "after_request"
+
+
+@pytest.mark.parametrize(("view", "status"), [("refused", 404), ("aborts", 410)])
+def test_a_refusal_is_stored_without_effects(shop: Flask, view: str, status: int) -> None:
+    first, second = post(shop, f"/{view}"), post(shop, f"/{view}")
+    assert (first.status_code, second.status_code) == (status, status)
+    assert second.headers["Idempotent-Replayed"] == "true"
+    assert second.data == first.data
+    assert orders(shop, view) == 0
+
+
+@pytest.mark.parametrize("path", ["/fails", "/returns_500", "/aborts?status=409"])
+def test_what_may_go_better_next_time_is_rolled_back_and_runs_again(shop: Flask, path: str) -> None:
+    for _ in range(2):
+        response = post(shop, path)
+        assert response.status_code in (409, 500)
+        assert "Idempotent-Replayed" not in response.headers
+    assert orders(shop, path[1:].partition("?")[0]) == 0
+    assert records(shop) == 0
+    assert nothing_is_held(shop)
+
+
+def test_an_exception_that_propagates_is_rolled_back(shop: Flask) -> None:
+    shop.testing = True
+    with pytest.raises(RuntimeError):
+        post(shop, "/fails")
+    assert (orders(shop, "fails"), records(shop)) == (0, 0)
+    assert nothing_is_held(shop)
+
+
+def test_changes_that_nobody_commits_are_an_error_and_no_stored_success(shop: Flask) -> None:
+    assert post(shop, "/forgotten").status_code == 500
+    assert (orders(shop, "forgotten"), records(shop)) == (0, 0)
+    assert nothing_is_held(shop)
+
+
+def test_an_error_handler_cannot_make_a_success_of_what_was_rolled_back(shop: Flask) -> None:
+    assert post(shop, "/raises_own?status=302").status_code == 302  # to a login, say
+    assert records(shop) == 0
+    assert post(shop, "/raises_own?status=200&commit=1").status_code == 500
+    assert (orders(shop, "raises_own"), records(shop)) == (0, 0)
+    assert post(shop, "/raises_own?status=422").status_code == 422
+    assert records(shop) == 1
+
+
+def test_a_stream_is_not_replayable_and_says_where_the_order_is(shop: Flask) -> None:
+    assert post(shop, "/streams").text == "ab"
+    second = post(shop, "/streams")
+    assert (second.status_code, second.headers["Location"]) == (409, "/here")
+    assert orders(shop, "streams") == 1
+
+
+def test_another_payload_is_422_and_another_user_another_order(shop: Flask) -> None:
+    assert post(shop, "/one").status_code == 201
+    other = shop.test_client().post("/one", headers=ALICE, json={"quantity": 2})
+    assert (other.status_code, other.content_type) == (422, "application/problem+json")
+    bob = post(shop, "/one", **{"X-User": "bob"})
+    assert bob.status_code == 201
+    assert "Idempotent-Replayed" not in bob.headers
+    assert orders(shop, "one") == 2
+
+
+def test_nobodys_order_is_refused_and_a_guests_is_not(shop: Flask) -> None:
+    shop.add_url_rule("/form", view_func=lambda: remember_guest() or "")
+    guest, other = shop.test_client(), shop.test_client()
+    header = {"X-Order-ID": "A-1"}
+    assert guest.post("/one", headers=header).status_code == 400
+    for client in (guest, other):
+        client.get("/form")
+    assert guest.post("/one", headers=header).status_code == 201
+    assert "Idempotent-Replayed" in guest.post("/one", headers=header).headers
+    assert "Idempotent-Replayed" not in other.post("/one", headers=header).headers
+
+
+@pytest.mark.parametrize("order_id", ["", "a,b", '"a', "é", "a" * 256])
+def test_a_malformed_order_id_is_400(shop: Flask, order_id: str) -> None:
+    assert post(shop, "/one", **{"X-Order-ID": order_id}).status_code == 400
+    assert orders(shop, "one") == 0
+
+
+def test_a_request_without_an_order_id_is_none_of_ours(shop: Flask) -> None:
+    for _ in range(2):
+        assert shop.test_client().post("/one").status_code == 201
+    assert (orders(shop, "one"), records(shop)) == (2, 0)
+
+
+def test_hooks_of_blueprints_and_app_run_before_a_replay(shop: Flask) -> None:
+    @shop.before_request
+    def forbid() -> tuple[str, int] | None:
+        return ("forbidden", 403) if request.headers.get("X-Forbid") else None
+
+    assert post(shop, "/one").status_code == 201
+    before = shop.config["CALLS"]
+    assert post(shop, "/one", **{"X-Forbid": "1"}).status_code == 403
+    assert post(shop, "/one").headers["Idempotent-Replayed"] == "true"
+    assert shop.config["CALLS"] == before + 2
+
+
+def test_a_replay_may_be_refused(make_shop: Callable[..., Flask]) -> None:
+    config = {"ORDER_ID": ["header:X-Order-ID"], "AUTHORIZE_REPLAY": "operator.not_"}
+    shop = make_shop(LOCKKIT_ORDERS=config)
+    assert post(shop, "/one").status_code == 201
+    assert post(shop, "/one").status_code == 403
+
+
+def test_files_are_part_of_the_order_and_the_view_can_still_read_them(shop: Flask) -> None:
+    import io
+
+    def upload() -> str:
+        return request.files["f"].read().decode()
+
+    shop.add_url_rule("/upload", view_func=upload, methods=["POST"])
+    sent = [
+        shop.test_client().post("/upload", headers=ALICE, data={"f": (io.BytesIO(body), "a.txt")})
+        for body in (b"one", b"one", b"two")
+    ]
+    assert [response.status_code for response in sent] == [200, 200, 422]
+    assert [response.text for response in sent[:2]] == ["one", "one"]
+
+
+def test_a_large_body_is_413(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "MAX_REQUEST": 10})
+    response = shop.test_client().post("/one", headers=ALICE, data=b"x" * 11)
+    assert response.status_code == 413
+    assert orders(shop, "one") == 0
+
+
+def test_a_session_that_has_read_before_joins_and_its_objects_stay(shop: Flask) -> None:
+    with shop.app_context():
+        db.session.add(User(id=1, name="alice"))
+        db.session.commit()
+
+    @shop.before_request
+    def load() -> None:
+        g.user = db.session.get(User, 1)
+
+    assert post(shop, "/seen").text == "alice"
+    assert post(shop, "/seen").headers["Idempotent-Replayed"] == "true"
+
+
+def test_a_session_that_has_written_before_is_an_error(shop: Flask) -> None:
+    @shop.before_request
+    def write() -> None:
+        db.session.execute(sa.insert(User).values(id=1, name="alice"))
+
+    shop.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match="not committed"):
+        post(shop, "/one")
+
+
+def test_a_busy_lock_of_the_view_is_423_and_no_record(shop: Flask) -> None:
+    with shop.app_context(), locks["default"].lock("stock:42"):
+        for view in ("locked", "class_view"):
+            assert post(shop, f"/{view}").status_code == 423
+    assert records(shop) == 0
+    assert post(shop, "/locked").status_code == 200
+    assert nothing_is_held(shop)
+
+
+def test_the_locks_are_released_after_the_commit(
+    shop: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the instant of each release a second connection sees the order."""
+    client = app_locks(shop)["default"]
+    release, seen = client.backend.release, []
+
+    def releasing(request: Any) -> Any:
+        with shop.app_context(), db.engine.connect() as other:
+            query = sa.select(sa.func.count()).select_from(Order)
+            seen.append(other.execute(query).scalar_one())
+        return release(request)
+
+    monkeypatch.setattr(client.backend, "release", releasing)
+    assert post(shop, "/locked").status_code == 200
+    assert seen == [1, 1]  # the order's lock, and the view's
+
+
+def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(LOCKKIT={"default": {"TTL": 0.3}})
+
+    def lose() -> str:
+        db.session.add(Order(name="lose"))
+        db.session.commit()
+        (info,) = locks["default"].holders()
+        assert info.fence is not None
+        locks["default"].break_(info.name, fence=info.fence)
+        while not lost():
+            threading.Event().wait(0.01)
+        return "ok"
+
+    shop.add_url_rule("/lose", view_func=lose, methods=["POST"])
+    response = post(shop, "/lose")
+    assert (response.status_code, "Retry-After" in response.headers) == (503, True)
+    assert (orders(shop, "lose"), records(shop)) == (0, 0)
+
+
+def lost() -> bool:
+    """Whether the request has been told that it lost the lock of its order."""
+    try:
+        held.check_all()
+    except lockkit.LeaseLost:
+        return True
+    return False
+
+
+def test_the_lock_store_is_down(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(LOCKKIT_URL="redis://127.0.0.1:1/0")
+    response = post(shop, "/one")
+    assert (response.status_code, "Retry-After" in response.headers) == (503, True)
+    assert orders(shop, "one") == 0
+
+
+def test_the_table_of_the_records_is_missing(shop: Flask) -> None:
+    with shop.app_context():
+        db.session.execute(sa.text(f"DROP TABLE {TABLE_NAME}"))
+        db.session.commit()
+    assert post(shop, "/one").status_code == 503
+    assert orders(shop, "one") == 0
+    with shop.app_context():
+        LockKit.create_tables()
+        LockKit.create_tables()
+    assert post(shop, "/one").status_code == 201
+
+
+def test_an_expired_record_is_replaced(shop: Flask) -> None:
+    post(shop, "/one")
+    with shop.app_context():
+        db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET expires = 1"))
+        db.session.commit()
+    assert "Idempotent-Replayed" not in post(shop, "/one").headers
+    assert (orders(shop, "one"), records(shop)) == (2, 1)
+
+
+@pytest.mark.parametrize("change", ["version = 99", "state = 'odd'", "headers = '[[1]]'"])
+def test_a_record_of_a_newer_release_is_503_and_never_a_second_run(
+    shop: Flask, change: str
+) -> None:
+    post(shop, "/one")
+    with shop.app_context():
+        db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET {change}"))
+        db.session.commit()
+    assert post(shop, "/one").status_code == 503
+    assert orders(shop, "one") == 1
+
+
+def test_simultaneous_first_requests_are_one_order(shop: Flask) -> None:
+    responses: list[TestResponse] = []
+
+    def buy() -> None:
+        responses.append(post(shop, "/slow"))
+
+    threads = [threading.Thread(target=buy) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {response.status_code for response in responses} == {200}
+    assert sum("Idempotent-Replayed" in r.headers for r in responses) == 5
+    assert orders(shop, "slow") == 1
+
+
+def test_without_a_common_lock_the_unique_key_decides(
+    make_shop: Callable[..., Flask],
+) -> None:
+    """Two apps whose lock stores do not know one another: what a lost lease looks like."""
+    shops = [make_shop(), make_shop()]
+    responses: list[TestResponse] = []
+    start = threading.Barrier(2)
+
+    def buy(shop: Flask) -> None:
+        start.wait()
+        responses.append(post(shop, "/slow"))
+
+    threads = [threading.Thread(target=buy, args=[shop]) for shop in shops]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [response.status_code for response in responses] == [200, 200]
+    assert sum("Idempotent-Replayed" in r.headers for r in responses) == 1
+    assert orders(shops[0], "slow") == 1
+
+
+def _die(database: str) -> None:
+    shop = create_app(SQLALCHEMY_DATABASE_URI=database, **MEMORY)
+    post(shop, "/dies", **{"X-Die": "1"})
+
+
+def test_a_killed_worker_leaves_nothing_and_the_retry_runs(shop: Flask, database: str) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=_die, args=[database])
+    child.start()
+    child.join()
+    assert child.exitcode == -9
+    assert (orders(shop, "dies"), records(shop)) == (0, 0)
+    response = post(shop, "/dies")
+    assert (response.text, "Idempotent-Replayed" in response.headers) == ("alive", False)
+    assert orders(shop, "dies") == 1
+
+
+def test_an_app_context_around_the_requests(shop: Flask) -> None:
+    with shop.app_context():
+        for _ in range(2):
+            assert post(shop, "/one").status_code == 201
+        assert orders(shop, "one") == 1
+        assert nothing_is_held(shop)
+
+
+def test_in_memory_databases_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    shop = create_app(SQLALCHEMY_DATABASE_URI="sqlite://", **MEMORY)
+    with shop.app_context():
+        db.create_all()
+    for _ in range(2):
+        assert post(shop, "/two").status_code == 200
+    assert orders(shop, "two") == 2
+    with shop.app_context():
+        db.engine.dispose()
