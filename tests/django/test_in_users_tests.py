@@ -1,0 +1,185 @@
+"""What docs/django.md says of users' own tests, in test runs of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from lockkit.testing.servers import PostgresServer
+
+SETTINGS = """
+import os
+SECRET_KEY = "x"
+DEBUG = False
+USE_TZ = True
+ROOT_URLCONF = "urls"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "lockkit_django", "shop"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+ATOMIC = {"ATOMIC_REQUESTS": True}
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "project.db", **ATOMIC}}
+"""
+FILE = """
+DATABASES["default"]["TEST"] = {"NAME": "test.db"}
+"""
+POSTGRES = """
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["POSTGRES_URL"])
+DATABASES["default"] = {
+    "ENGINE": "django.db.backends.postgresql", "NAME": url.path[1:], "HOST": url.hostname,
+    "PORT": url.port, "USER": url.username, "PASSWORD": url.password, **ATOMIC,
+}
+"""
+MODELS = """
+from django.db import models
+class Sale(models.Model):
+    sku = models.CharField(max_length=20)
+"""
+URLS = """
+from django.http import HttpResponse
+from django.urls import path
+from lockkit_django import lock_view
+from shop.models import Sale
+
+@lock_view("stock:{sku}", timeout=0)
+def sell(request, sku):
+    Sale.objects.create(sku=sku)
+    if request.GET.get("fail"):
+        raise ValueError
+    return HttpResponse("sold")
+
+urlpatterns = [path("sell/<sku>", sell)]
+"""
+TESTS = """
+from django.db import transaction
+from django.test import TestCase, TransactionTestCase
+from lockkit_django import OpenTransaction, locks
+from shop.models import Sale
+
+class Behaviour:
+    def test_the_view_runs(self):
+        assert self.client.post("/sell/A1").status_code == 200
+        assert Sale.objects.count() == 1
+
+    def test_a_failing_view_is_rolled_back(self):
+        with self.assertRaises(ValueError):
+            self.client.post("/sell/A1?fail=1")
+        assert Sale.objects.count() == 0
+
+    def test_busy(self):
+        with locks["default"].lock("stock:A1"):
+            assert self.client.post("/sell/A1").status_code == 423
+        assert Sale.objects.count() == 0
+
+    def test_a_lock_inside_atomic_is_refused_here_as_well(self):
+        with transaction.atomic(), self.assertRaises(OpenTransaction):
+            locks["default"].lock("a").acquire()
+
+    def test_a_lock_for_the_rest_of_the_test(self):
+        self.enterContext(locks["default"].lock("stock:A1"))
+        assert self.client.post("/sell/A1").status_code == 423
+
+class InTestCase(Behaviour, TestCase):
+    pass
+
+class InTransactionTestCase(Behaviour, TransactionTestCase):
+    pass
+"""
+PYTEST = """
+import pytest
+from lockkit_django import locks
+
+def test_a_lock_without_the_database():
+    with locks["default"].lock("a"):
+        assert locks["default"].lock("a").try_acquire() is None
+
+@pytest.mark.django_db
+def test_a_view(client):
+    assert client.post("/sell/A1").status_code == 200
+
+@pytest.mark.django_db(transaction=True)
+def test_a_view_that_commits(client):
+    assert client.post("/sell/A1").status_code == 200
+"""
+
+Project: TypeAlias = Callable[..., Path]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    def make(settings: str = "") -> Path:
+        files = {
+            "settings.py": SETTINGS + settings,
+            "urls.py": URLS,
+            "tests.py": TESTS,
+            "shop/__init__.py": "",
+            "shop/models.py": MODELS,
+            "test_pytest.py": PYTEST,
+        }
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return make
+
+
+def run(place: Path, *command: str, **environment: str) -> str:
+    """A test run in a process of its own. What it prints."""
+    settings = {"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": str(place), **environment}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKKIT_URL")}
+    kept.pop("PYTHONSAFEPATH", None)
+    process = subprocess.run(
+        [sys.executable, *command],
+        cwd=place,
+        env={**kept, **settings, "TMPDIR": str(place)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout + process.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [("", ()), (FILE, ()), (FILE, ("--parallel", "2"))],
+    ids=["memory", "file", "parallel"],
+)
+def test_the_test_runner_on_sqlite(
+    project: Project, settings: str, options: tuple[str, ...]
+) -> None:
+    """The database and the locks beside it are gone afterwards."""
+    place = project(settings)
+    assert "Ran 10 tests" in run(place, "-m", "django", "test", "--noinput", *options)
+    assert not left_in(place)
+
+
+@pytest.mark.parametrize("settings", ["", FILE], ids=["memory", "file"])
+def test_pytest_django(project: Project, settings: str) -> None:
+    """Locks need no django_db mark: the lock store is not the test database."""
+    place = project(settings)
+    options = ("-q", "-p", "no:randomly", "-p", "no:asyncio", "-W", "error")
+    output = run(place, "-m", "pytest", *options, "test_pytest.py")
+    assert "3 passed" in output
+    assert not left_in(place)
+
+
+def left_in(place: Path) -> list[Path]:
+    return [*place.glob("test*.db*"), *place.rglob("*lockkit*")]
+
+
+def test_the_test_runner_on_postgresql(project: Project, postgres_server: PostgresServer) -> None:
+    """The test database can be dropped although locks had a connection to it."""
+    url = postgres_server.create_database()
+    try:
+        output = run(project(POSTGRES), "-m", "django", "test", "--noinput", POSTGRES_URL=url)
+        assert "Ran 10 tests" in output
+    finally:
+        postgres_server.drop_database(url)
