@@ -23,14 +23,14 @@ ISOLATED := env -u PYTHONPATH PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
 .DELETE_ON_ERROR:
 
 demo: wheel $(VENV)/.demo
-	$(BIN)/python example_project/manage.py demo
+	@$(BIN)/python example_project/manage.py demo
 
 serve: wheel $(VENV)/.demo
-	$(BIN)/python example_project/manage.py serve
+	@$(BIN)/python example_project/manage.py serve
 
 # Each part runs, whatever the others find; it fails if one of them did.
 test: wheel $(VENV)/.dev servers
-	$(MAKE) --no-print-directory --keep-going check tests
+	@$(MAKE) --no-print-directory --keep-going check tests
 
 check: lint format types
 
@@ -48,39 +48,44 @@ tests: $(VENV)/.dev
 	$(ISOLATED) $(BIN)/pytest $(PYTEST_ARGS)
 
 bench: wheel $(VENV)/.dev
-	tools/servers redis
+	@tools/servers redis
 	$(BIN)/python -m benchmarks
 
 matrix:
-	tools/matrix
+	@tools/matrix
 
 constraints:
-	tools/matrix --pin
+	@tools/matrix --pin
 
 servers:
-	tools/servers redis openssl postgresql mariadb
+	@tools/servers redis openssl postgresql mariadb
 
 clean:
 	rm -rf .venv .venv-* build dist
 
 # Always built: it takes seconds, and make does not see that a file was deleted.
 wheel: $(VENV)/.build
-	rm -rf $(WHEELS)
-	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
-	$(PIP) install --no-deps --force-reinstall $(WHEELS)/lockkit-*.whl
+	@echo "Building and installing the wheel"
+	@rm -rf $(WHEELS)
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
+	@$(PIP) install --no-deps --force-reinstall $(WHEELS)/lockkit-*.whl
 
 # Installed again only when what they were installed from has changed.
 $(VENV)/.build: pyproject.toml constraints.txt tools/find-python
-	test -x $(BIN)/python || { python=$${PYTHON:-$$(tools/find-python)} && "$$python" -m venv $(VENV); }
-	$(PIP) install --upgrade $(CONSTRAINTS) pip
-	$(PIP) install $(CONSTRAINTS) --group build
-	touch $@
+	@echo "Making $(VENV)"
+	@test -x $(BIN)/python || { \
+		python=$${PYTHON:-$$(tools/find-python)} && "$$python" -m venv $(VENV); }
+	@$(PIP) install --upgrade $(CONSTRAINTS) pip
+	@$(PIP) install $(CONSTRAINTS) --group build
+	@touch $@
 
 $(VENV)/.demo: $(VENV)/.build
-	$(PIP) install $(CONSTRAINTS) --group demo
-	touch $@
+	@echo "Installing what the shop needs"
+	@$(PIP) install $(CONSTRAINTS) --group demo
+	@touch $@
 
 $(VENV)/.dev: $(VENV)/.build
-	test -d $(WHEELS) || $(MAKE) --no-print-directory wheel
-	$(PIP) install $(CONSTRAINTS) --group dev "$$(echo $(WHEELS)/lockkit-*.whl)[all]"
-	touch $@
+	@test -d $(WHEELS) || $(MAKE) --no-print-directory wheel
+	@echo "Installing drivers, frameworks and tools"
+	@$(PIP) install $(CONSTRAINTS) --group dev "$$(echo $(WHEELS)/lockkit-*.whl)[all]"
+	@touch $@
