@@ -55,6 +55,7 @@ class LockKit:
             orders.install(app)
         held.install(app)  # after the orders: what stands before them in a list runs after them
         _watch_at_first_request(app)
+        _mount_command(app)
         app.extensions[EXTENSION] = locks
 
     @staticmethod
@@ -137,6 +138,13 @@ def _orders(app: Flask, locks: AppLocks) -> AppOrders | None:
 
     locks.orders = AppOrders(settings, locks.config.user_pk, locks[settings.alias], db)
     return locks.orders
+
+
+def _mount_command(app: Flask) -> None:
+    """``flask locks``, also where the distribution's entry points are not installed."""
+    from lockkit_flask import cli
+
+    app.cli.add_command(cli.locks)
 
 
 def _watch_at_first_request(app: Flask) -> None:

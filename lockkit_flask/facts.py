@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from lockkit_flask.conf import UserHook
 
 __all__ = ["RequestFacts"]
+
+URL_ENCODED = "application/x-www-form-urlencoded"
+LONGEST_FORM = 500_000
+"""Bytes: what Flask itself keeps of a form in memory. A longer one is left to its 413."""
 
 
 class RequestFacts:
@@ -37,10 +42,24 @@ class RequestFacts:
         return self._request.get_data()  # cached: the view can read it again
 
     def form(self, key: str) -> Sequence[str]:
-        return self._request.form.getlist(key)
+        request = self._request
+        if request.mimetype == URL_ENCODED and (request.content_length or 0) <= LONGEST_FORM:
+            raw = request.get_data()  # cached: the form is parsed from it; empty if it was before
+            if raw:
+                return _values(raw, key)
+        return request.form.getlist(key)
 
     def query(self, key: str) -> Sequence[str]:
-        return self._request.args.getlist(key)
+        return _values(self._request.query_string, key)
 
     def header(self, name: str) -> str | None:
         return self._request.headers.get(name)
+
+
+def _values(raw: bytes, key: str) -> list[str]:
+    """As Werkzeug reads them, but bytes that are no UTF-8 become U+FFFD, as under Django.
+
+    Werkzeug makes "%FF" of such a byte: the same as of the three characters.
+    """
+    pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, errors="replace")
+    return [value for name, value in pairs if name == key]

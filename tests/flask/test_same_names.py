@@ -1,0 +1,81 @@
+"""Flask and Django give the same name for the same request."""
+
+from __future__ import annotations
+
+import json
+import os
+from io import BytesIO
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.test import EnvironBuilder
+
+from lockkit.errors import InvalidName
+from lockkit.facts import lock_name
+from lockkit.naming import Template
+from lockkit_flask.facts import RequestFacts
+
+URL_ENCODED = "application/x-www-form-urlencoded"
+TEMPLATE_AND_REQUEST = [
+    ("stock:{sku}", {}),
+    ("cart:{user.pk}", {}),
+    ("o:{json.order.id}", {"json": {"order": {"id": "Ä:%\u2028 b"}}}),
+    ("o:{json.order.id}", {"json": {"order": {"id": 10**20}}}),
+    ("o:{json.order.id}", {"data": b'\xef\xbb\xbf{"order":{"id":"bom"}}'}),
+    ("o:{json.order.id}", {"data": b'{"order":{"id":"\\ud800"}}'}),
+    ("o:{json.order.id}", {"data": b'{"order":{"id":1}}', "content_type": "text/plain"}),
+    ("o:{json.order.id}", {"data": b'{"order":', "content_type": "application/json"}),
+    ("o:{json.id}", {"data": {"id": "1"}}),
+    ("f:{form.sku}", {"data": {"sku": "a b+c&d=é"}}),
+    ("f:{form.sku}", {"data": {"sku": "x", "file": (BytesIO(b"1"), "a.txt")}}),
+    ("f:{form.sku}", {"data": {"sku": ["x", "y"]}}),
+    ("f:{form.sku}", {"data": b"sku=%ff%00", "content_type": URL_ENCODED}),
+    ("f:{form.sku}", {"data": "sku=é".encode(), "content_type": URL_ENCODED}),
+    ("f:{form.sku}", {"json": {"sku": "x"}}),
+    ("f:{form.sku}", {}),
+    ("q:{query.sku}", {"query_string": "sku=a%20b%2Bc+d&x=%C3%A9"}),
+    ("q:{query.sku}", {"query_string": "sku=%ff"}),
+    ("q:{query.sku}", {"query_string": "sku=1;sku=2"}),
+    ("q:{query.sku}", {"query_string": "sku=1&sku=2"}),
+    ("q:{query.sku}", {"query_string": "sku="}),
+    ("q:{query.sku}", {"query_string": "SKU=1"}),
+    ("h:{header.X-Sku}", {"headers": {"X-Sku": "a, b"}}),
+    ("h:{header.x_sku}", {"headers": {"X-Sku": "caf\u00e9"}}),
+    ("h:{header.X-Sku}", {}),
+]
+
+
+@pytest.mark.parametrize(("template", "sent"), TEMPLATE_AND_REQUEST)
+def test_same_facts_same_name(template: str, sent: dict[str, Any]) -> None:
+    environ = EnvironBuilder(path="/stock/A:1", method="POST", **sent).get_environ()
+    body = environ["wsgi.input"].read()
+    of_flask = _flask_name(template, {**environ, "wsgi.input": BytesIO(body)})
+    of_django = _django_name(template, {**environ, "wsgi.input": BytesIO(body)})
+    assert of_flask == of_django
+
+
+def _flask_name(template: str, environ: dict[str, Any]) -> str:
+    app = Flask("app")
+    app.add_url_rule("/stock/<sku>", "stock", lambda sku: "", methods=["POST"])
+    with app.request_context(environ) as context:
+        return _name(template, RequestFacts(context.request, lambda: "7"))
+
+
+def _django_name(template: str, environ: dict[str, Any]) -> str:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
+    from django.core.handlers.wsgi import WSGIRequest
+
+    from lockkit_django.facts import DjangoFacts
+
+    request = WSGIRequest(environ)
+    request.user = type("User", (), {"pk": 7, "is_authenticated": True})()
+    return _name(template, DjangoFacts(request, {"sku": "A:1"}))
+
+
+def _name(template: str, facts: Any) -> str:
+    """The name, or the kind of error."""
+    try:
+        return json.dumps(lock_name(Template(template), facts))
+    except InvalidName as error:
+        return type(error).__name__
