@@ -74,7 +74,7 @@ def shelves() -> list[Shelf]:
 
 def orders_by_machine() -> dict[str, int]:
     query = sa.select(orders.c.machine, sa.func.count()).group_by(orders.c.machine)
-    return {machine: count for machine, count in db.session.execute(query)}
+    return dict(db.session.execute(query).tuples().all())
 
 
 def user_of_session() -> str | None:

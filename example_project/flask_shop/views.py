@@ -12,8 +12,9 @@ from flask.typing import ResponseReturnValue
 from flask_shop import books
 from flask_shop.books import db, user_of_session
 from lockkit_flask import lock_view, locks
-from shop import page, place, status as watch
-from shop.rules import Refused, read_order, sell, shown
+from shop import page, place
+from shop import status as watch
+from shop.rules import Order, Refused, read_document, read_order, sell, shown
 
 shop = Blueprint("shop", __name__)
 
@@ -74,10 +75,7 @@ def orders() -> ResponseReturnValue:
 def lockkit(sku: str) -> ResponseReturnValue:
     """Lock, sale, COMMIT; and the release when the request is over."""
     try:
-        document = request.get_json(silent=True)
-        if not isinstance(document, dict):
-            raise Refused("the body is not a JSON object")
-        order = read_order(document, user=request.headers.get("X-User", ""), sku=sku)
+        order = _order_of_race(sku)
         sold = sell(books.SQLAlchemyBooks(), order, think=lambda: time.sleep(THINK))
     except Refused as refusal:
         return jsonify(refused=str(refusal)), refusal.status
@@ -127,6 +125,11 @@ def asset(name: str) -> ResponseReturnValue:
     except KeyError:
         abort(404)
     return current_app.response_class(body, content_type=media_type)
+
+
+def _order_of_race(sku: str) -> Order:
+    user = request.headers.get("X-User", "")
+    return read_order(read_document(request.get_data()), user=user, sku=sku)
 
 
 def _refused(reason: str, code: int) -> ResponseReturnValue:

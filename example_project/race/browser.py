@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from email.message import Message
 from html.parser import HTMLParser
 
-from race.machines import Machine
-
 TIMEOUT = 30
 
 
@@ -30,16 +28,15 @@ class Browser:
         # A cookie belongs to a host, whatever the port: both machines get it.
         self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
 
-    def log_in(self, machine: Machine, user: str) -> None:
-        token = _forms(self._get(f"{machine.url}/"))[0]["csrfmiddlewaretoken"]
-        fields = {"user": user, "csrfmiddlewaretoken": token}
-        reply = self.post(f"{machine.url}/login", fields)
+    def log_in(self, url: str, user: str) -> None:
+        fields = _forms(self._get(f"{url}/"))[0] | {"user": user}
+        reply = self.post(f"{url}/login", fields)
         if reply.status != 200:
             raise RuntimeError(f"log-in: {reply.status}")
 
-    def form(self, machine: Machine, sku: str) -> dict[str, str]:
+    def form(self, url: str, sku: str) -> dict[str, str]:
         """The hidden fields of a product's form: a new order ID with each look at the page."""
-        forms = _forms(self._get(f"{machine.url}/"))
+        forms = _forms(self._get(f"{url}/"))
         return next(fields for fields in forms if fields.get("sku") == sku)
 
     def post(self, url: str, fields: Mapping[str, str]) -> Reply:

@@ -33,8 +33,8 @@ def run(machines: Sequence[Machine]) -> list[Finding]:
 
 def _findings(machines: Sequence[Machine], sku: str) -> list[Finding]:
     alice = Browser()
-    alice.log_in(machines[0], "alice")
-    form = alice.form(machines[0], sku) | {"quantity": "1"}
+    alice.log_in(machines[0].url, "alice")
+    form = alice.form(machines[0].url, sku) | {"quantity": "1"}
     with ThreadPoolExecutor(CLICKS) as pool:
         targets = [machines[click % len(machines)] for click in range(CLICKS)]
         replies = list(pool.map(lambda machine: _click(alice, machine, form), targets))
@@ -47,8 +47,8 @@ def _findings(machines: Sequence[Machine], sku: str) -> list[Finding]:
         )
     )
     bob = Browser()
-    bob.log_in(machines[1], "bob")
-    of_bob = bob.form(machines[1], sku) | {"quantity": "1", "order_id": form["order_id"]}
+    bob.log_in(machines[1].url, "bob")
+    of_bob = bob.form(machines[1].url, sku) | {"quantity": "1", "order_id": form["order_id"]}
     reply = _click(bob, machines[1], of_bob)
     new = reply.status == HTTPStatus.CREATED and not reply.replayed
     findings.append(

@@ -7,7 +7,6 @@ around every decorator that you see here. ``lock_view`` takes that over for the 
 from __future__ import annotations
 
 import hmac
-import json
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -20,7 +19,7 @@ import lockkit as core
 from lockkit_django import lock_view, locks
 from shop import place
 from shop.books import DjangoBooks, RowLockedBooks
-from shop.rules import Refused, read_order, sell, shown
+from shop.rules import Refused, read_document, read_order, sell, shown
 
 View = Callable[..., HttpResponseBase]
 
@@ -73,7 +72,9 @@ def naively_locked(view: View) -> View:
 def sale(request: HttpRequest, sku: str, books: DjangoBooks | None = None) -> HttpResponse:
     """Read the stock, think, write: the view that all four have in common."""
     try:
-        order = read_order(_document(request), user=request.headers.get("X-User", ""), sku=sku)
+        order = read_order(
+            read_document(request.body), user=request.headers.get("X-User", ""), sku=sku
+        )
         sold = sell(books or DjangoBooks(), order, think=lambda: time.sleep(THINK))
     except Refused as refusal:
         return JsonResponse({"refused": str(refusal)}, status=refusal.status)
@@ -113,13 +114,3 @@ def _may_race(request: HttpRequest) -> bool:
     return bool(token) and hmac.compare_digest(
         request.headers.get("Authorization", "").encode(), f"Bearer {token}".encode()
     )
-
-
-def _document(request: HttpRequest) -> dict[str, object]:
-    try:
-        document = json.loads(request.body)
-    except (ValueError, RecursionError):
-        raise Refused("the body is not JSON") from None
-    if not isinstance(document, dict):
-        raise Refused("the body is not a JSON object")
-    return document

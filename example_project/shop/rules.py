@@ -6,6 +6,7 @@ safe is around it. Knows neither framework nor database.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -86,6 +87,17 @@ def read_order(fields: Mapping[str, object], *, user: str, sku: str | None = Non
         sku=_checked("sku", sku) if sku is not None else _text(fields, "sku"),
         quantity=_quantity(fields.get("quantity", 1)),
     )
+
+
+def read_document(body: bytes) -> dict[str, object]:
+    """The JSON object in a body. Raises Refused."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused("the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise Refused("the body is not a JSON object")
+    return document
 
 
 def shown(order: Order) -> dict[str, str | int]:

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from race.machines import Machine, Plan
-from shop import models
+from shop import models, place
 from shop.management.commands._launch import shop, where_locks_are
 from shop.management.commands.race import add_machine_arguments
 
@@ -28,7 +28,9 @@ class Command(BaseCommand):
         add_machine_arguments(parser)
 
     def handle(self, *_: Any, **options: Any) -> None:
-        plan = Plan(options["machines"], options["workers"], options["ports"], race_token="")
+        plan = Plan(
+            options["machines"], options["workers"], options["ports"], race_token=place.race_token()
+        )
         with contextlib.suppress(KeyboardInterrupt), shop(plan) as machines:
             _stock(again=options["restock"])
             self._tell(machines, options["machines"])
