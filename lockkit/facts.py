@@ -164,7 +164,11 @@ def _given(field: Field, value: object) -> object:
 
 
 def _single(field: Field, values: Sequence[str]) -> object:
-    """The one value. Frameworks disagree whether the first or the last of several counts."""
+    """The one value. Frameworks disagree whether the first or the last of several counts, and on
+    what bytes that are no UTF-8 become: adapters hand those over as U+FFFD.
+    """
     if len(values) > 1:
         raise FieldError(f"{field} is given more than once")
+    if any("\ufffd" in value for value in values):
+        raise FieldError(f"{field} is not valid UTF-8")
     return _given(field, values[0] if values else None)
