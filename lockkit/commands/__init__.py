@@ -64,6 +64,8 @@ def _run(argv: Sequence[str], stores: Stores, console: Console, prog: str) -> in
     except BackendError as error:
         console.complain(f"{prog}: {printable(str(error))}")
         return Exit.STORE_DOWN
+    except BrokenPipeError:
+        raise
     except (ConfigurationError, LockError, OSError) as error:
         console.complain(f"{prog}: {printable(str(error))}")
         return Exit.ERROR

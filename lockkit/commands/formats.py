@@ -90,6 +90,7 @@ NARROW = (
     Column("WAITERS", _waiters, 7, right=True),
     Column("FENCE", _fence, 16, right=True),
 )
+STATE, OWNER = 2, 3
 WIDE = (
     *NARROW,
     Column("THREAD", lambda row: escape(row.info.owner.thread) if row.info.owner else "-", 10),
@@ -113,33 +114,32 @@ class Table:
         self._begun = False
 
     def page(self, rows: Sequence[Row]) -> None:
-        cells = [[self._cell(column, row) for column in self._layout] for row in rows]
-        for line in cells:
-            self._widths = [max(w, columns(c)) for w, c in zip(self._widths, line, strict=True)]
+        lines = [[column.cell(row) for column in self._layout] for row in rows]
+        if self._clip:
+            lines = [[*line[:OWNER], _clipped(line[OWNER]), *line[OWNER + 1 :]] for line in lines]
+        for number, cells in enumerate(zip(*lines, strict=True)):
+            self._widths[number] = max(self._widths[number], *map(columns, cells))
         if not self._begun:
             self._begun = True
-            self._line([column.title for column in self._layout], None)
-        for line, row in zip(cells, rows, strict=True):
-            self._line(line, row)
+            self._console.write(self._line([column.title for column in self._layout], None))
+        self._console.write("".join(map(self._line, lines, rows)))
 
     def finish(self, down: Mapping[str, str]) -> None:
         """A table has no end. What is down was said on standard error."""
 
-    def _cell(self, column: Column, row: Row) -> str:
-        text = column.cell(row)
-        if self._clip and column.title == "OWNER" and len(text) > CLIPPED:
-            return text[: CLIPPED - 1] + "…"
-        return text
-
-    def _line(self, cells: Sequence[str], row: Row | None) -> None:
+    def _line(self, cells: Sequence[str], row: Row | None) -> str:
         padded = [
             pad(cell, width, right=column.right)
             for cell, width, column in zip(cells, self._widths, self._layout, strict=True)
         ]
         if row is not None and row.stuck:
-            padded[2] = self._console.red(padded[2])
+            padded[STATE] = self._console.red(padded[STATE])
             padded.append(escape(row.stuck.reason))
-        self._console.write("  ".join(padded).rstrip() + "\n")
+        return "  ".join(padded).rstrip() + "\n"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= CLIPPED else text[: CLIPPED - 1] + "…"
 
 
 class JSON:

@@ -6,6 +6,7 @@ reaches a terminal unescaped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import unicodedata
@@ -66,7 +67,8 @@ class Console:
 
     def complain(self, text: str) -> None:
         """One message on standard error, after what has been written so far."""
-        self._out.flush()
+        with contextlib.suppress(OSError):  # a full disk, say: that is what the message is about
+            self._out.flush()
         self._err.write(_encodable(text, self._err) + "\n")
         self._err.flush()
 
@@ -128,6 +130,8 @@ def seconds(text: str) -> float:
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
+    if text.isascii():
+        return text.rjust(width) if right else text.ljust(width)
     blanks = " " * (width - columns(text))
     return blanks + text if right else text + blanks
 

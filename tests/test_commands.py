@@ -1,0 +1,459 @@
+"""``locks list`` and ``show``: what they show, to whom, in which form, and how they end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import Screen, dead_port, hold, locks, locks_process, start, until
+
+import lockkit
+from lockkit.client import LockClient
+from lockkit.commands import OPTIONS
+from lockkit.commands.arguments import _ADD, _Parser
+from lockkit.commands.terminal import duration, escape, seconds
+from lockkit.types import Mode, Owner, Request
+
+HOSTILE = "a\u202eb\u200fc\\d é日 "
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/locks.sqlite3"}[
+            request.param
+        ]
+    found = lockkit.connect(url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[LockClient]:
+    found = lockkit.connect("memory://")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/locks.sqlite3"
+
+
+def abandon(client: LockClient, name: str) -> None:
+    hold(client, name, ttl=0.01)
+    until(lambda: (found := client.inspect(name)) and found.state is lockkit.LockState.ABANDONED)
+
+
+def test_the_columns(client: LockClient) -> None:
+    lease = client.lock("stock:42", label="POST /stock/42").acquire()
+    waiting = threading.Thread(target=lambda: client.lock("stock:42").acquire().release())
+    waiting.start()
+    until(lambda: (found := client.inspect("stock:42")) and found.waiters_alive)
+    shown = locks(client)
+    lease.release()
+    waiting.join()
+    title, line = shown.out.splitlines()
+    assert title.split() == ["ALIAS", "NAME", "STATE", "OWNER", "AGE", "LEFT", "WAITERS", "FENCE"]
+    assert re.fullmatch(
+        r"default +stock:42 +held +\S+:\d+ POST /stock/42 +0\.\ds +[23]\d\.\ds +1 +"
+        rf"{lease.fencing_token}",
+        line,
+    )
+    assert shown.status == 0
+
+
+def test_stuck_with_the_reason(client: LockClient) -> None:
+    hold(client, "fine")
+    abandon(client, "order:A-17")
+    everything = locks(client)
+    assert {row[1]: row[2] for row in everything.rows} == {"fine": "held", "order:A-17": "STUCK"}
+    (line,) = locks(client, "--stuck").out.splitlines()[1:]
+    assert line.endswith("the lease expired 0s ago and was not released")
+
+
+def test_fail_on_stuck(client: LockClient) -> None:
+    hold(client, "fine")
+    assert locks(client, "--fail-on-stuck").status == 0
+    abandon(client, "order:A-17")
+    assert locks(client, "--fail-on-stuck").status == 3
+    assert locks(client, "--fail-on-stuck", "--match", "fine").status == 0
+    assert locks(client, "--stuck").status == 0
+
+
+def test_fail_on_stuck_looks_beyond_the_limit(memory: LockClient) -> None:
+    for number in range(100):
+        hold(memory, f"fine:{number}")
+    abandon(memory, "last")
+    shown = locks(memory, "--limit", "1", "--fail-on-stuck")
+    assert len(shown.rows) == 1
+    assert shown.status == 3
+
+
+def test_older_than_selects_and_counts_as_stuck(client: LockClient) -> None:
+    hold(client, "old")
+    until(lambda: (found := client.inspect("old")) and (found.age or 0) > 0.3)
+    hold(client, "new")
+    shown = locks(client, "--older-than", "300ms", "--format", "json")
+    assert [(lock["name"], lock["stuck"]) for lock in shown.locks] == [("old", "older-than")]
+    assert locks(client, "--older-than", "2h", "--fail-on-stuck").status == 0
+    assert locks(client, "--older-than", "0.3", "--fail-on-stuck").status == 3
+
+
+def test_older_than_with_stuck_adds_a_reason(memory: LockClient) -> None:
+    hold(memory, "old")
+    abandon(memory, "abandoned")
+    shown = locks(memory, "--stuck", "--older-than", "1h", "--format", "json")
+    assert shown.names == ["abandoned"]
+    both = locks(memory, "--stuck", "--older-than", "0", "--format", "json")
+    assert sorted(both.names) == ["abandoned", "old"]
+
+
+def test_match_is_a_glob_over_whole_names(client: LockClient) -> None:
+    for name in ("stock:1", "stock:12", "mystock:1", "stock:[x]"):
+        hold(client, name)
+    assert sorted(locks(client, "--match", "stock:1*", "--format", "json").names) == [
+        "stock:1",
+        "stock:12",
+    ]
+    assert locks(client, "--match", "stock:[[]x]", "--format", "json").names == ["stock:[x]"]
+    assert locks(client, "--match", "STOCK:1", "--format", "json").names == []
+
+
+@pytest.mark.parametrize("glob", ["web-1", "web-1:7", "POST /a*", "*:7 POST*"])
+def test_owner_is_a_glob_over_host_pid_and_label(memory: LockClient, glob: str) -> None:
+    hold(memory, "his", owner=Owner("web-1", 7, "t", "POST /a"))
+    hold(memory, "hers", owner=Owner("web-2", 8, "t", "GET /a"))
+    assert locks(memory, "--owner", glob, "--format", "json").names == ["his"]
+
+
+def test_sort_reverse_and_limit(client: LockClient) -> None:
+    for name, ttl in (("b", 30.0), ("a", 50.0), ("c", 40.0)):
+        hold(client, name, ttl=ttl)
+
+    def names(*argv: str) -> list[str]:
+        return locks(client, "--format", "json", *argv).names
+
+    assert names("--sort", "name") == ["a", "b", "c"]
+    assert names("--sort", "name", "--reverse", "--limit", "2") == ["c", "b"]
+    assert names("--sort", "left") == ["b", "c", "a"]
+    assert names("--sort", "age", "--limit", "1") == ["b"]
+    assert names("--sort", "fence") == ["b", "a", "c"]
+    assert len(names("--limit", "2")) == 2
+
+
+@pytest.mark.parametrize("sort", ["alias", "owner", "state", "waiters", "left", "age", "fence"])
+def test_every_sort_takes_what_has_no_such_fact(memory: LockClient, sort: str) -> None:
+    hold(memory, "held")
+    waiting = Request("held", "f" * 32, 60.0, "", Mode.ENQUEUE)
+    memory.backend.acquire(waiting)
+    abandon(memory, "abandoned")
+    assert len(locks(memory, "--sort", sort).rows) == 2
+    assert len(locks(memory, "--sort", sort, "--reverse", "--limit", "1").rows) == 1
+
+
+def test_json_is_one_document_with_exact_values(client: LockClient) -> None:
+    request = hold(client, HOSTILE, ttl=50.0, max_hold=90.0)
+    shown = locks(client, "--format", "json")
+    document = json.loads(shown.out)
+    assert (document["version"], document["down"]) == (1, {})
+    (lock,) = document["locks"]
+    assert list(lock) == [
+        "alias", "name", "state", "stuck", "reason", "owner", "age", "left", "renewed", "ttl",
+        "max_hold", "waiters", "waiters_alive", "fence",
+    ]  # fmt: skip
+    assert (lock["alias"], lock["name"], lock["state"]) == ("default", HOSTILE, "held")
+    assert lock["owner"] == {
+        "host": "elsewhere", "pid": 4121, "thread": "MainThread", "label": "POST /stock/42"
+    }  # fmt: skip
+    assert (lock["ttl"], lock["max_hold"], lock["stuck"]) == (50.0, 90.0, None)
+    assert 40 < lock["left"] <= 50
+    assert isinstance(lock["fence"], int)
+    assert request.token not in shown.out
+
+
+def test_json_of_nothing() -> None:
+    empty = lockkit.connect("memory://")
+    assert json.loads(locks(empty, "--format", "json").out) == {
+        "version": 1, "locks": [], "down": {}
+    }  # fmt: skip
+
+
+def test_json_lines_and_csv(client: LockClient) -> None:
+    hold(client, "=cmd|' /C calc'!A0")
+    hold(client, "a,b")
+    lines = locks(client, "--format", "jsonl", "--sort", "name").out.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["=cmd|' /C calc'!A0", "a,b"]
+    table = list(csv.DictReader(io.StringIO(locks(client, "--format", "csv").out)))
+    assert sorted(row["name"] for row in table) == ["'=cmd|' /C calc'!A0", "a,b"]
+    assert {row["host"] for row in table} == {"elsewhere"}
+    assert all(float(row["left"]) > 0 for row in table)
+
+
+def test_wide_shows_more(memory: LockClient) -> None:
+    hold(memory, "stock:42", max_hold=600.0)
+    title, line = locks(memory, "--format", "wide").out.splitlines()
+    assert title.split()[8:] == ["THREAD", "RENEWED", "TTL", "MAX-HOLD"]
+    assert re.search(r"MainThread +0\.\ds +1m00s +10m00s$", line)
+
+
+def test_nothing_held_is_said_and_not_listed(memory: LockClient) -> None:
+    assert locks(memory) == (0, "", "nothing is held\n")
+    assert locks(memory, "--stuck") == (0, "", "nothing matches\n")
+
+
+def test_names_and_owners_cannot_act_on_a_terminal(client: LockClient) -> None:
+    hold(client, HOSTILE, owner=Owner("web\x1b[2J", 1, "t", "GET /\r\nfake\x9b31m\u2028"))
+    for form in ("table", "wide", "csv"):
+        shown = locks(client, "--format", form, terminal=True, color=False).out
+        assert r"a\u202eb\u200fc\\d é日\x20" in shown
+        assert r"web\x1b[2J:1 GET /\r" not in shown
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e\u200f]", shown)
+        assert len(shown.splitlines()) == 2
+    shown = locks(client, "show", HOSTILE, terminal=True, color=False).out
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e\u200f]", shown)
+
+
+def test_two_names_never_look_alike() -> None:
+    names = ["a", "a ", " a", "a\u200b", r"a\u200b", r"a\\", "a\\", "a\xa0", "\\x20a"]
+    assert len({escape(name) for name in names}) == len(names)
+
+
+def test_colour_only_on_a_terminal(memory: LockClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    abandon(memory, "x")
+    assert "\x1b[1;31mSTUCK" in locks(memory, terminal=True).out
+    assert "\x1b" not in locks(memory).out
+    assert "\x1b" not in locks(memory, terminal=True, color=False).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in locks(memory, terminal=True).out
+
+
+def test_long_owners_are_clipped_on_a_terminal_only(memory: LockClient) -> None:
+    hold(memory, "x" * 200, owner=Owner("web-1", 1, "t", "y" * 150))
+    assert "y" * 150 in locks(memory).out
+    clipped = locks(memory, terminal=True).out
+    assert "y…" in clipped
+    assert "y" * 50 not in clipped
+    assert "x" * 200 in clipped, "names are for copying"
+
+
+def test_columns_are_straight_for_wide_characters(memory: LockClient) -> None:
+    hold(memory, "日本")
+    hold(memory, "e\u0301")
+    title, first, second = locks(memory).out.splitlines()
+    assert title.index("STATE") == first.index("held") + 2 == second.index("held") - 1
+
+
+def test_show(client: LockClient) -> None:
+    hold(client, "stock:42", max_hold=600.0)
+    shown = locks(client, "show", "stock:42")
+    facts = dict(line.split(":", 1) for line in shown.out.splitlines() if line)
+    assert facts["name"].strip() == "stock:42"
+    assert facts["owner"].strip() == "elsewhere:4121 POST /stock/42"
+    assert facts["max hold"].strip() == "10m00s"
+    assert locks(client, "show", "stock:42", "--format", "json").names == ["stock:42"]
+    assert locks(client, "show", "stock:*") == (0, "stock:* is free\n", "")
+
+
+def test_show_looks_in_every_alias(memory: LockClient) -> None:
+    other = lockkit.connect("memory://")
+    hold(memory, "x")
+    hold(other, "x")
+    both = {"default": lambda: memory, "reports": lambda: other}
+    shown = locks(both, "show", "x").out
+    assert "alias:    default" in shown
+    assert "alias:    reports" in shown
+    assert [r[0] for r in locks(both).rows] == ["default", "reports"]
+    assert [r[0] for r in locks(both, "--alias", "reports").rows] == ["reports"]
+
+
+def test_a_store_that_is_down_does_not_hide_the_others(memory: LockClient) -> None:
+    gone = lockkit.connect(f"redis://user:canary@127.0.0.1:{dead_port()}/0")
+    hold(memory, "stock:42")
+    both = {"reports": lambda: gone, "default": lambda: memory}
+    shown = locks(both)
+    assert [row[1] for row in shown.rows] == ["stock:42"]
+    assert shown.err.startswith("alias reports: its store is down: ")
+    assert shown.status == 69
+    document = json.loads(locks(both, "--format", "json").out)
+    assert [lock["name"] for lock in document["locks"]] == ["stock:42"]
+    assert list(document["down"]) == ["reports"]
+    assert locks(both, "--alias", "default").status == 0
+    assert locks(both, "show", "nothing").status == 69
+    assert locks(both, "--fail-on-stuck").status == 69
+    assert "canary" not in shown.out + shown.err + json.dumps(document)
+
+
+def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClient) -> None:
+    hold(memory, "stock:42")
+    both = {"reports": lambda: lockkit.connect("nonsense://x"), "default": lambda: memory}
+    shown = locks(both)
+    assert [row[1] for row in shown.rows] == ["stock:42"]
+    assert shown.err.startswith("alias reports: no backend for the URL scheme 'nonsense'")
+    assert shown.status == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["stock:42"], "did you mean: show stock:42"),
+        (["relaese", "x"], "did you mean release?"),
+        (["show"], "NAME"),
+        (["show", "a\nb"], "control character"),
+        (["show", ""], "must not be empty"),
+        (["show", "x" * 256], "255 is the most"),
+        (["--older-than", "soon"], "not a duration"),
+        (["--older-than", "5x"], "not a duration"),
+        (["--limit", "0"], "not a number of rows"),
+        (["--limit", "²"], "not a number of rows"),
+        (["--watch", "0"], "shortest interval"),
+        (["--sort", "colour"], "invalid choice"),
+        (["--reverse"], "--reverse needs --sort"),
+        (["--format", "xml"], "invalid choice"),
+        (["--alias", "nope"], "there are: default"),
+        (["--no-such-option"], "unrecognized"),
+        (["--stuc"], "unrecognized"),
+        (["release", "x", "--match", "*"], "unrecognized"),
+        (["release", "x", "--fence", "-1"], "fence"),
+        (["run", "x"], "say what to run"),
+    ],
+)
+def test_usage_errors(memory: LockClient, argv: list[str], says: str) -> None:
+    shown = locks(memory, *argv)
+    assert shown.status == 2
+    assert says in shown.err
+    assert shown.out == ""
+
+
+def test_options_may_stand_before_the_command(memory: LockClient) -> None:
+    hold(memory, "list")
+    assert locks(memory, "--match", "list", "list").rows[0][1] == "list"
+    assert locks(memory, "--alias", "default", "show", "list").status == 0
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["release", "--help"], ["run", "-h"]])
+def test_help_goes_to_standard_output(memory: LockClient, argv: list[str]) -> None:
+    shown = locks(memory, *argv)
+    assert shown.out.startswith("usage: locks")
+    assert (shown.status, shown.err) == (0, "")
+
+
+def test_the_list_of_options_is_complete() -> None:
+    """OPTIONS says which options take values: the parsers must agree."""
+    found: set[str] = set()
+    for command, add in _ADD.items():
+        parser = _Parser("locks", command)
+        add(parser)
+        found |= {action.dest for action in parser._actions if action.option_strings}
+    assert found - {"help"} == set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("90", 90), ("0", 0), ("5m", 300), ("2h", 7200), ("1h30m", 5400), ("1.5d", 129600)],
+)
+def test_durations_are_read(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 m", "-5", "5m!", "1e3", "inf", "nan", "٣"])
+def test_what_is_not_a_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.84, "0.8s"), (29.2, "29.2s"), (59.97, "1m00s"), (125, "2m05s"),
+     (11520, "3h12m"), (183600, "2d03h"), (-12.0, "-12.0s")],
+)  # fmt: skip
+def test_durations_are_written(value: float | None, text: str) -> None:
+    assert duration(value) == text
+
+
+def test_as_a_process(url: str) -> None:
+    client = lockkit.connect(url)
+    with client.lock("stock:42").acquire():
+        shown = locks_process("--format", "json", url=url)
+    client.close()
+    assert shown.names == ["stock:42"]
+    assert (shown.status, shown.err) == (0, "")
+
+
+def test_a_terminal_that_knows_only_ascii(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "日本")
+    client.close()
+    shown = locks_process(url=url, PYTHONIOENCODING="ascii")
+    assert r"\u65e5\u672c" in shown.out
+    assert shown.status == 0
+
+
+def test_watch_goes_on_until_it_is_interrupted(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "first")
+    with start("--watch", "0.1", "--format", "jsonl", url=url) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["name"] == "first"
+        hold(client, "second")
+        while json.loads(process.stdout.readline())["name"] != "second":
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+    client.close()
+    assert (process.returncode, err) == (130, "")
+
+
+def test_watch_ends_when_something_is_stuck(memory: LockClient) -> None:
+    hold(memory, "x", ttl=0.2)
+    shown = locks(memory, "--watch", "0.1", "--fail-on-stuck", terminal=True)
+    assert shown.status == 3
+    assert shown.out.count("\x1b[H\x1b[2J") >= 1, "a terminal is cleared for each look"
+
+
+def test_a_reader_that_has_enough_is_no_error(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "x")
+    client.close()
+    with start(url=url) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_output_that_cannot_be_written_is_an_error(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "x")
+    client.close()
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode != 0
+    assert "lockkit locks: [Errno 28] No space left on device" in ended.stderr
+
+
+def test_interrupted(memory: LockClient) -> None:
+    class Interrupted(Screen):
+        def write(self, text: str) -> int:
+            raise KeyboardInterrupt
+
+    from lockkit.commands import run
+
+    hold(memory, "x")
+    clients = {"default": lambda: memory}
+    assert run([], clients, stdout=Interrupted(), stderr=io.StringIO()) == 130

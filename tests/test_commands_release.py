@@ -1,0 +1,227 @@
+"""``locks release``: exactly what was displayed, by somebody who was asked, and on record."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import Screen, dead_port, hold, locks
+
+import lockkit
+from lockkit.client import LockClient
+from lockkit.errors import BackendUnavailable, LeaseLost
+from lockkit.types import Owner
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/locks.sqlite3"}[
+            request.param
+        ]
+    found = lockkit.connect(url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[LockClient]:
+    found = lockkit.connect("memory://")
+    yield found
+    found.close()
+
+
+def fence_of(client: LockClient, name: str) -> int | None:
+    info = client.inspect(name)
+    return info.fence if info else None
+
+
+def test_without_a_terminal_it_needs_yes(client: LockClient) -> None:
+    hold(client, "order:A-17")
+    refused = locks(client, "release", "order:A-17")
+    assert refused.status == 2
+    assert "say --yes" in refused.err
+    assert fence_of(client, "order:A-17")
+    done = locks(client, "release", "order:A-17", "--yes")
+    assert done.status == 0
+    assert "elsewhere:4121" in done.out, "it shows what it releases"
+    assert fence_of(client, "order:A-17") is None
+
+
+def test_the_holder_hears_of_it(client: LockClient) -> None:
+    lease = client.lock("x", ttl=30).acquire()
+    assert locks(client, "release", "x", "--yes").status == 0
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert lease.release() is False
+
+
+@pytest.mark.parametrize(
+    ("typed", "released"),
+    [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False), ("yo\n", False)],
+)
+def test_on_a_terminal_it_asks(memory: LockClient, typed: str, released: bool) -> None:
+    hold(memory, "x")
+    shown = locks(memory, "release", "x", stdin=Screen(typed), terminal=True)
+    assert "[y/N]" in shown.err
+    assert shown.status == (0 if released else 1)
+    assert (fence_of(memory, "x") is None) == released
+
+
+def test_on_a_real_terminal(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    client = lockkit.connect(url)
+    hold(client, "x")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "release", "x"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(ours, 1024)
+        assert b"elsewhere:4121" in shown
+        os.write(ours, b"y\n")
+        assert process.wait(10) == 0
+    os.close(ours)
+    assert fence_of(client, "x") is None
+    client.close()
+
+
+def test_what_changed_meanwhile_is_not_released(client: LockClient) -> None:
+    """The name is given back and taken by somebody else while the operator thinks."""
+    first = hold(client, "x")
+
+    class Slow(Screen):
+        def readline(self, *_: object) -> str:
+            client.backend.release(first)
+            hold(client, "x", owner=Owner("another", 1, "t"))
+            return "y\n"
+
+    shown = locks(client, "release", "x", stdin=Slow(), terminal=True)
+    assert shown.status == 1
+    assert "not the lease that was shown" in shown.err
+    info = client.inspect("x")
+    assert info is not None
+    assert info.owner is not None
+    assert info.owner.host == "another"
+
+
+def test_fence_says_which(client: LockClient) -> None:
+    hold(client, "x")
+    fence = fence_of(client, "x")
+    assert fence is not None
+    other = locks(client, "release", "x", "--yes", "--fence", str(fence - 1))
+    assert other.status == 1
+    assert f"its fencing token is {fence}" in other.err
+    assert fence_of(client, "x") == fence
+    assert locks(client, "release", "x", "--yes", "--fence", str(fence)).status == 0
+
+
+def test_a_pattern_never_releases(client: LockClient) -> None:
+    hold(client, "stock:1")
+    hold(client, "stock:2")
+    shown = locks(client, "release", "stock:*", "--yes")
+    assert shown.status == 1
+    assert "never a pattern" in shown.err
+    assert fence_of(client, "stock:1")
+    assert fence_of(client, "stock:2")
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name(client: LockClient) -> None:
+    hold(client, "stock:*")
+    hold(client, "stock:1")
+    assert locks(client, "release", "stock:*", "--yes").status == 0
+    assert fence_of(client, "stock:1")
+    assert fence_of(client, "stock:*") is None
+
+
+def test_dry_run(memory: LockClient) -> None:
+    hold(memory, "x")
+    shown = locks(memory, "release", "x", "--yes", "--dry-run")
+    assert shown.status == 0
+    assert "dry run" in shown.err
+    assert fence_of(memory, "x")
+
+
+def test_a_free_name(client: LockClient) -> None:
+    shown = locks(client, "release", "x", "--yes")
+    assert (shown.status, shown.err) == (1, "nothing to release: x is free\n")
+
+
+def test_held_in_several_aliases(memory: LockClient) -> None:
+    other = lockkit.connect("memory://")
+    hold(memory, "x")
+    hold(other, "x")
+    both = {"default": lambda: memory, "reports": lambda: other}
+    refused = locks(both, "release", "x", "--yes")
+    assert refused.status == 2
+    assert "--alias" in refused.err
+    assert locks(both, "release", "x", "--yes", "--alias", "reports").status == 0
+    assert fence_of(memory, "x")
+    assert fence_of(other, "x") is None
+
+
+def test_another_alias_that_is_down_may_hold_it_too(memory: LockClient) -> None:
+    gone = lockkit.connect(f"redis://127.0.0.1:{dead_port()}/0")
+    hold(memory, "x")
+    both = {"default": lambda: memory, "reports": lambda: gone}
+    assert locks(both, "release", "x", "--yes").status == 69
+    assert fence_of(memory, "x")
+    assert locks(both, "release", "x", "--yes", "--alias", "default").status == 0
+
+
+def test_every_attempt_is_on_record(memory: LockClient, caplog: pytest.LogCaptureFixture) -> None:
+    hold(memory, "a\u202eb", owner=Owner("web-1", 7, "t", "POST /a\nforged"))
+    fence = fence_of(memory, "a\u202eb")
+    with caplog.at_level(logging.WARNING, "lockkit.audit"):
+        locks(memory, "release", "a\u202eb", "--yes", "--dry-run")
+        assert not caplog.records, "nothing was attempted"
+        locks(memory, "release", "a\u202eb", "--yes")
+    (line,) = caplog.messages
+    assert rf"alias=default name=a\u202eb fence={fence} owner=web-1:7 POST /a\x0aforged" in line
+    assert line.endswith("outcome=released")
+    assert f":{os.getpid()} " in line, "who did it"
+    assert "\n" not in line
+
+
+def test_a_store_that_fails_in_between(
+    memory: LockClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold(memory, "x")
+
+    class Down(LockClient):
+        def break_(self, name: str, *, fence: int) -> bool:
+            raise BackendUnavailable("connection refused", name=name)
+
+    down = Down(memory.backend, memory.settings)
+    shown = locks(down, "release", "x", "--yes")
+    assert shown.status == 69
+    assert "connection refused" in shown.err
+    assert caplog.messages[0].endswith("outcome=unknown: BackendUnavailable")
+
+
+def test_without_logging_set_up_the_record_is_printed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    client = lockkit.connect(url)
+    hold(client, "x")
+    client.close()
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "release", "x", "--yes"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "operator=" in ended.stderr
+    assert "outcome=released" in ended.stderr
+
+
+def test_no_question_when_input_is_not_a_terminal(memory: LockClient) -> None:
+    hold(memory, "x")
+    shown = locks(memory, "release", "x", stdin=io.StringIO("y\n"), terminal=True)
+    assert shown.status == 2
+    assert fence_of(memory, "x")

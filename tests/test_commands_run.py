@@ -1,0 +1,170 @@
+"""``locks run``: a program of any kind, under a lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import dead_port, hold, locks, locks_process, start, until
+
+import lockkit
+from lockkit.client import LockClient
+
+READY = "import sys; print('ready', flush=True); "
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/locks.sqlite3"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[LockClient]:
+    found = lockkit.connect(url)
+    yield found
+    found.close()
+
+
+def python(program: str) -> tuple[str, ...]:
+    return ("--", sys.executable, "-c", program)
+
+
+def test_the_lock_is_held_while_the_program_runs(client: LockClient, url: str) -> None:
+    program = python(READY + "sys.stdin.read()")
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job", *program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.readline()
+        info = client.inspect("job")
+        assert info is not None
+        assert info.owner is not None
+        assert info.owner.pid == process.pid
+        assert info.owner.label.startswith("run python")
+        process.stdin.close()
+        assert process.wait(10) == 0
+    assert client.inspect("job") is None
+
+
+def test_its_exit_status_is_the_programs(client: LockClient) -> None:
+    assert locks(client, "run", "job", *python("raise SystemExit(42)")).status == 42
+    assert locks(client, "run", "job", "sh", "-c", "kill -9 $$").status == 128 + 9
+    assert locks(client, "run", "job", "--", "no-such-program").status == 127
+    assert locks(client, "run", "job", "--", "/").status == 126
+    assert client.inspect("job") is None
+
+
+def test_it_learns_the_name_and_the_fence(client: LockClient, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    status = locks(
+        client, "run", "job", "--", "sh", "-c", f'echo "$LOCKKIT_NAME $LOCKKIT_FENCE" > {told}'
+    ).status
+    name, fence = told.read_text().split()
+    assert (status, name) == (0, "job")
+    with client.lock("job").acquire() as lease:
+        assert int(fence) < lease.fencing_token
+
+
+def test_held_by_somebody_else(client: LockClient, tmp_path: Path) -> None:
+    hold(client, "job")
+    ran = tmp_path / "ran"
+    shown = locks(client, "run", "job", "--timeout", "0", "--", "touch", str(ran))
+    assert shown.status == 75
+    assert "'job' is held by elsewhere:4121" in shown.err
+    assert not ran.exists()
+
+
+def test_store_down(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    url = f"redis://127.0.0.1:{dead_port()}/0"
+    shown = locks_process("run", "job", "--", "touch", str(ran), url=url)
+    assert shown.status == 69
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_passed_on(client: LockClient, url: str, number: signal.Signals) -> None:
+    waits = (
+        f"import signal; signal.signal({int(number)}, lambda *_: sys.exit(33)); "
+        "print('ready', flush=True); signal.pause()"
+    )
+    with start("run", "job", *python("import sys; " + waits), url=url) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(10) == 33
+    assert client.inspect("job") is None
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_waiting_leaves_nothing_behind(
+    client: LockClient, url: str, number: signal.Signals, status: int
+) -> None:
+    hold(client, "job")
+    with start("run", "job", "--timeout", "60", *python(READY), url=url) as process:
+        until(lambda: (found := client.inspect("job")) and found.waiters_alive)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out) == (status, "")
+    info = client.inspect("job")
+    assert info is not None
+    assert info.waiters == 0
+
+
+def test_a_lost_lease_ends_the_program(client: LockClient, url: str, tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    program = (
+        "import signal; "
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(ended)!r}, 'w'), sys.exit(0))); "
+        "print('ready', flush=True); signal.pause()"
+    )
+    with start("run", "job", "--ttl", "1", *python("import sys; " + program), url=url) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        info = client.inspect("job")
+        assert info is not None
+        assert info.fence is not None
+        assert client.break_("job", fence=info.fence)
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert "the lease on job was lost" in err
+    assert ended.exists(), "it was asked to end"
+
+
+def test_max_hold_ends_a_program_that_takes_too_long(url: str) -> None:
+    program = python("import signal; signal.pause()")
+    short = ("--ttl", "0.5", "--max-hold", "0.1")
+    with start("run", "job", *short, *program, url=url) as process:
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert "the lease on job was lost" in err
+
+
+def test_max_hold_none(client: LockClient) -> None:
+    status = locks(client, "run", "job", "--max-hold", "none", "--ttl", "5m", "--", "true").status
+    assert status == 0
+
+
+def test_alias(client: LockClient) -> None:
+    other = lockkit.connect("memory://")
+    both = {"default": lambda: other, "jobs": lambda: client}
+    lease = client.lock("job").acquire()
+    assert locks(both, "run", "job", "--timeout", "0", "--", "true").status == 0
+    status = locks(both, "run", "job", "--alias", "jobs", "--timeout", "0", "--", "true").status
+    lease.release()
+    assert status == 75
+
+
+def test_the_token_is_not_handed_on(client: LockClient, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    locks(client, "run", "job", "--", "sh", "-c", f"env > {seen}")
+    ours = {line.partition("=")[0] for line in seen.read_text().splitlines()} - set(os.environ)
+    assert {name for name in ours if name.startswith("LOCKKIT")} == {
+        "LOCKKIT_FENCE",
+        "LOCKKIT_NAME",
+    }
