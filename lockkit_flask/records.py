@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["TABLE_NAME", "Records", "record_table"]
 
 TABLE_NAME = "lockkit_order_record"
+MICROSECONDS = 1_000_000
+"""The unit of the columns, as in Django's table of the same name: the two may be one."""
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 
@@ -31,8 +33,8 @@ def record_table(metadata: sa.MetaData) -> sa.Table:
         sa.Column("order_id", sa.String(255), nullable=False),
         sa.Column("request", sa.String(255), nullable=False),
         sa.Column("fingerprint", sa.String(100), nullable=False),
-        sa.Column("created", sa.Double, nullable=False),
-        sa.Column("expires", sa.Double, nullable=False, index=True),
+        sa.Column("created", sa.BigInteger, nullable=False),
+        sa.Column("expires", sa.BigInteger, nullable=False, index=True),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("version", sa.Integer, nullable=False),
         sa.Column("status", sa.Integer, nullable=False),
@@ -91,8 +93,8 @@ def _row(record: Record) -> dict[str, Any]:
         "order_id": record.order_id,
         "request": _printable(record.request),
         "fingerprint": record.fingerprint,
-        "created": record.created,
-        "expires": record.expires,
+        "created": int(record.created * MICROSECONDS),
+        "expires": int(record.expires * MICROSECONDS),
         "state": str(record.state),
         "version": record.version,
         "status": record.snapshot.status,
@@ -104,6 +106,8 @@ def _row(record: Record) -> dict[str, Any]:
 def _record(row: dict[str, Any]) -> Record:
     status, headers, body = row.pop("status"), row.pop("headers"), row.pop("body")
     state = row.pop("state")
+    row["created"] /= MICROSECONDS
+    row["expires"] /= MICROSECONDS
     try:
         snapshot = Snapshot(status, load_headers(headers), bytes(body))
         return Record(**row, state=State(state), snapshot=snapshot)
