@@ -14,5 +14,7 @@ class LockkitConfig(AppConfig):
 
     def ready(self) -> None:
         from lockkit_django import checks
+        from lockkit_django.orders import checks as order_checks
 
         checks.register()
+        order_checks.register()

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from lockkit.idempotency import OrderSettings
 
-__all__ = ["asks_to_log_in", "identity_of", "request_facts", "response_facts"]
+__all__ = ["asks_to_log_in", "identity_of", "in_signed_cookies", "request_facts", "response_facts"]
 
+SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
@@ -65,6 +66,11 @@ def asks_to_log_in(request: HttpRequest, response: HttpResponseBase) -> bool:
     match = request.resolver_match
     pages = {getattr(getattr(match, "func", None), "login_url", None), settings.LOGIN_URL}
     return urlsplit(location).path in {urlsplit(resolve_url(page)).path for page in pages if page}
+
+
+def in_signed_cookies(session: type[object]) -> bool:
+    """Whether sessions of this class live in their cookies."""
+    return any(base.__module__ == SIGNED_COOKIES for base in session.__mro__)
 
 
 def identity_of(request: HttpRequest, rules: OrderSettings) -> Identity:
@@ -163,6 +169,6 @@ def _session(request: HttpRequest) -> str | None:
     A session that lives in its cookie has no key that stays the same.
     """
     session = getattr(request, "session", None)
-    if session is None or session.__class__.__module__.endswith("signed_cookies"):
+    if session is None or in_signed_cookies(type(session)):
         return None
     return session.session_key if not session.is_empty() else None

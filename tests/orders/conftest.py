@@ -1,4 +1,4 @@
-"""The orders' Django tests run in ``django_project``, with the middleware and views of their own."""
+"""The orders' Django tests run in ``django_project``, with views of their own."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def fresh_orders() -> Iterator[None]:
 
     views.calls.clear()
     views.refused_drf_users.clear()
+    views.started.clear()
+    views.go_on.clear()
     with override_settings(
         ROOT_URLCONF="orders_django.urls",
         MIDDLEWARE=MIDDLEWARE,

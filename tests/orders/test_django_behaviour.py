@@ -71,8 +71,18 @@ def with_and_without_atomic_requests(*kinds: str) -> Any:
 
 
 @with_and_without_atomic_requests(
-    "function", "class", "template", "template-query", "api", "api-mixed", "api-set",
-    "api-set-mixed", "api-function", "for-users", "async", "async-inside",
+    "function",
+    "class",
+    "template",
+    "template-query",
+    "api",
+    "api-mixed",
+    "api-set",
+    "api-set-mixed",
+    "api-function",
+    "for-users",
+    "async",
+    "async-inside",
 )
 def test_a_duplicate_gets_the_same_bytes_and_the_view_does_not_run(
     kind: str, atomic: bool, alice: Client
@@ -111,9 +121,7 @@ def test_an_exception_that_becomes_a_4xx_rolls_back_and_is_stored(
 
 
 @with_and_without_atomic_requests("api-invalid", "api-invalid-mixed")
-def test_an_exception_that_drf_handles_is_stored(
-    kind: str, atomic: bool, alice: Client
-) -> None:
+def test_an_exception_that_drf_handles_is_stored(kind: str, atomic: bool, alice: Client) -> None:
     first, second = buy(alice, kind), buy(alice, kind)
     assert (first.status_code, second.status_code, second[REPLAYED]) == (400, 400, "true")
     assert views.calls == [kind]
@@ -155,7 +163,9 @@ def test_an_order_id_is_bare_or_a_quoted_string(value: str, same: bool, alice: C
 def test_a_malformed_order_id_is_refused(value: str, alice: Client) -> None:
     response = buy(alice, "function", value)
     assert (response.status_code, response["Content-Type"], response["Cache-Control"]) == (
-        400, "application/problem+json", "no-store",
+        400,
+        "application/problem+json",
+        "no-store",
     )
     assert (json.loads(response.content)["code"], views.calls) == ("order-id-malformed", [])
 
@@ -199,8 +209,15 @@ def test_the_order_id_may_be_in_the_url(alice: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["{", "[" * 100_000, '{"order_id": 1.5}', '{"order_id": true}', '{"order_id": {}}',
-             '{"order_id": ""}']
+    "body",
+    [
+        "{",
+        "[" * 100_000,
+        '{"order_id": 1.5}',
+        '{"order_id": true}',
+        '{"order_id": {}}',
+        '{"order_id": ""}',
+    ],
 )
 def test_a_body_without_a_usable_order_id_is_refused(body: str, alice: Client) -> None:
     response = buy(alice, "fields", None, data=body, content_type="application/json")
@@ -250,11 +267,13 @@ def test_uploads_are_compared_by_content_whatever_their_boundary(
     method: str, alice: Client
 ) -> None:
     def send(content: bytes, boundary: str) -> Any:
-        body = (
-            f'--{boundary}\r\nContent-Disposition: form-data; name="f"; filename="a.txt"\r\n\r\n'
-        ).encode() + content + f"\r\n--{boundary}--\r\n".encode()
+        head = 'Content-Disposition: form-data; name="f"; filename="a.txt"'
+        start, end = f"--{boundary}\r\n{head}\r\n\r\n", f"\r\n--{boundary}--\r\n"
+        body = start.encode() + content + end.encode()
         return getattr(alice, method)(
-            "/orders/fields", body, content_type=f"multipart/form-data; boundary={boundary}",
+            "/orders/fields",
+            body,
+            content_type=f"multipart/form-data; boundary={boundary}",
             headers={"Idempotency-Key": "F"},
         )
 
@@ -365,8 +384,12 @@ def test_csrf_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "refusal"),
-    [("permitted", 403), ("permitted-or-login", 403), ("permitted-inside", 403),
-     ("permitted-class", 403)],
+    [
+        ("permitted", 403),
+        ("permitted-or-login", 403),
+        ("permitted-inside", 403),
+        ("permitted-class", 403),
+    ],
 )
 def test_who_lost_the_permission_does_not_see_the_response_again(kind: str, refusal: int) -> None:
     user = User.objects.create(username="carol")
@@ -472,9 +495,7 @@ def test_a_record_that_expired_does_not_count(alice: Client) -> None:
 @pytest.mark.parametrize(
     "change", [{"version": 2}, {"fingerprint": "2:abc"}, {"state": "new"}], ids=str
 )
-def test_a_record_of_a_newer_release_is_not_run_over(
-    change: dict[str, Any], alice: Client
-) -> None:
+def test_a_record_of_a_newer_release_is_not_run_over(change: dict[str, Any], alice: Client) -> None:
     buy(alice, "function")
     OrderRecord.objects.update(**change)
     response = buy(alice, "function")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.urls import path
+
 from orders_django import views
 
 KINDS = {
@@ -41,8 +42,13 @@ KINDS = {
     "no-csrf": views.no_csrf,
     "loses": views.loses_its_lease,
     "closes": views.closes_connection,
+    "waits": views.waits,
+    "async-waits": views.async_waits,
+    "slow": views.slow,
+    "dies": views.dies,
     "async": views.async_function,
     "async-inside": views.async_inside,
+    "async-loses": views.async_loses_its_lease,
     "async-broken": views.async_broken,
 }
 
@@ -50,6 +56,7 @@ urlpatterns = [
     *(path(f"orders/{kind}", view) for kind, view in KINDS.items()),
     path("orders/status/<int:status>", views.returns),
     path("orders/<int:number>/pay", views.fields),
+    path("orders/async-locked/<str:sku>", views.async_locked),
     path("orders/locked/<str:sku>", views.locked),
     path("elsewhere", views.fields),
 ]

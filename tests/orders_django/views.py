@@ -6,6 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from django.contrib.auth.decorators import login_required, permission_required
@@ -28,7 +34,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from lockkit_django import lock_view
+from lockkit.errors import LeaseLost
+from lockkit_django import alocks, lock_view, locks
 from lockkit_django.orders import IdempotentMixin, idempotent
 
 calls: list[str] = []
@@ -47,6 +54,45 @@ def sell(kind: str) -> int:
 
 def function(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('function')}", status=201, headers={"Location": "/sales/1"})
+
+
+started = threading.Event()
+go_on = threading.Event()
+
+
+def waits(request: HttpRequest) -> HttpResponse:
+    """Runs until the test lets it go on."""
+    number = sell("waits")
+    started.set()
+    go_on.wait(10)
+    return HttpResponse(f"sold {number}", status=int(request.GET.get("status", "201")))
+
+
+async def async_waits(request: HttpRequest) -> HttpResponse:
+    calls.append("async-waits")
+    sale = await Sale.objects.acreate(sku="async-waits")
+    started.set()
+    await asyncio.to_thread(go_on.wait, 10)
+    await Sale.objects.acreate(sku="async-waits")
+    return HttpResponse(f"sold {sale.pk}", status=201)
+
+
+def slow(request: HttpRequest) -> HttpResponse:
+    """Long enough for duplicates to meet it while it runs."""
+    number = sell("slow")
+    time.sleep(0.1)
+    return HttpResponse(f"sold {number}", status=201)
+
+
+def dies(request: HttpRequest) -> HttpResponse:
+    """Kills its process, but only the first time: who tries again finds the file."""
+    number = sell("dies")
+    try:
+        Path(os.environ["ORDERS_DEATH"]).touch(exist_ok=False)
+    except FileExistsError:
+        return HttpResponse(f"sold {number}", status=201)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return HttpResponse("impossible")
 
 
 class ClassView(View):
@@ -73,8 +119,8 @@ class NotRefused(BasePermission):
 
 
 class Api(APIView):
-    authentication_classes = [TokenUser]
-    permission_classes = [NotRefused]
+    authentication_classes = (TokenUser,)
+    permission_classes = (NotRefused,)
 
     def post(self, request: Any) -> Response:
         return Response({"sold": sell("api"), "to": request.user.username}, status=201)
@@ -86,8 +132,8 @@ class ApiMixed(IdempotentMixin, Api):
 
 
 class ApiSet(ViewSet):
-    authentication_classes = [TokenUser]
-    permission_classes = [NotRefused]
+    authentication_classes = (TokenUser,)
+    permission_classes = (NotRefused,)
 
     @action(detail=False, methods=["post"])
     def buy(self, request: Any) -> Response:
@@ -280,11 +326,6 @@ def no_csrf(request: HttpRequest) -> HttpResponse:
 
 
 def loses_its_lease(request: Any) -> HttpResponse:
-    from contextlib import suppress
-
-    from lockkit.errors import LeaseLost
-    from lockkit_django import locks
-
     lease = request.order.leases[-1]
     sell("loses")
     assert locks["default"].break_(lease.name, fence=request.order.fencing_token)
@@ -312,6 +353,22 @@ async def async_inside(request: HttpRequest) -> HttpResponse:
     calls.append("async-inside")
     sale = await Sale.objects.acreate(sku="async-inside")
     return HttpResponse(f"sold {sale.pk}", status=201)
+
+
+@lock_view("stock:{sku}")
+async def async_locked(request: HttpRequest, sku: str) -> HttpResponse:
+    calls.append("async-locked")
+    sale = await Sale.objects.acreate(sku=sku)
+    return HttpResponse(f"sold {sale.pk}", status=201)
+
+
+async def async_loses_its_lease(request: Any) -> HttpResponse:
+    lease = request.order.leases[-1]
+    await Sale.objects.acreate(sku="async-loses")
+    assert await alocks["default"].break_(lease.name, fence=request.order.fencing_token)
+    with suppress(LeaseLost):
+        await lease.extend()
+    return HttpResponse("sold", status=201)
 
 
 async def async_broken(request: HttpRequest) -> HttpResponse:

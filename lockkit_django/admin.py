@@ -1,0 +1,52 @@
+"""The admin page of order records: to look, not to touch."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from lockkit_django.models import OrderRecord
+
+__all__ = ["OrderRecordAdmin"]
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[OrderRecord]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+MICROSECONDS = 1_000_000
+
+
+@admin.register(OrderRecord)
+class OrderRecordAdmin(ModelAdmin):
+    """Read-only: a record that is deleted or changed makes an order run twice.
+
+    Stored responses are shown to nobody but the user who was sent them.
+    """
+
+    list_display = ("order_id", "request", "state", "status", "made", "ends")
+    list_filter = ("state", "status")
+    search_fields = ("order_id__exact",)
+    ordering = ("-created",)
+    fields = ("order_id", "request", "state", "status", "made", "ends", "version", "key")
+    readonly_fields = fields
+
+    @admin.display(description="created", ordering="created")
+    def made(self, record: OrderRecord) -> datetime:
+        return datetime.fromtimestamp(record.created / MICROSECONDS, UTC)
+
+    @admin.display(description="expires", ordering="expires")
+    def ends(self, record: OrderRecord) -> datetime:
+        return datetime.fromtimestamp(record.expires / MICROSECONDS, UTC)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False

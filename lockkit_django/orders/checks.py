@@ -1,0 +1,135 @@
+"""System checks of the orders: settings that are wrong, and a middleware in the wrong place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core import checks
+from django.utils.module_loading import import_string
+
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency import OrderSettings, read_order_settings
+from lockkit_django import conf
+from lockkit_django.orders.facts import in_signed_cookies
+
+if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
+
+__all__ = ["check_orders", "register"]
+
+MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
+BEFORE = (
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+)
+
+
+def register() -> None:
+    checks.register(check_orders, "lockkit")
+
+
+def check_orders(**_: Any) -> list[CheckMessage]:
+    """E101 to E106, W101 and W102."""
+    try:
+        rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
+    except ConfigurationError as error:
+        return [_error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")]
+    return [*_names(rules), *_place(list(settings.MIDDLEWARE)), *_sessions()]
+
+
+def _names(rules: OrderSettings) -> Iterator[CheckMessage]:
+    for key in ("scope", "tenant", "authorize_replay"):
+        path = getattr(rules, key)
+        if path is not None and not _is_callable(path):
+            text = (
+                f"LOCKKIT_ORDERS[{key.upper()!r}] is {path!r}, which cannot be imported or called"
+            )
+            yield _error("E102", text, "Give the dotted path of a function that takes a request.")
+    if rules.using is not None and rules.using not in settings.DATABASES:
+        text = f"LOCKKIT_ORDERS['USING'] is {rules.using!r}, which DATABASES does not have"
+        yield _error("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
+    if rules.alias not in _lock_aliases(rules.alias):
+        text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
+        yield _error("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
+
+
+def _is_callable(path: str) -> bool:
+    try:
+        return callable(import_string(path))
+    except ImportError:
+        return False
+
+
+def _lock_aliases(default: str) -> set[str]:
+    try:
+        return set(conf.lock_settings())
+    except ConfigurationError:
+        return {default}  # lockkit.E001 says what is wrong
+
+
+def _place(middleware: list[str]) -> Iterator[CheckMessage]:
+    ours = [i for i, path in enumerate(middleware) if _is_a(path, (MIDDLEWARE,))]
+    if not ours:
+        return
+    if len(ours) > 1:
+        text = "IdempotentOrderMiddleware is in MIDDLEWARE more than once"
+        yield _error("E105", text, "Keep the last one only.")
+    after = middleware[ours[0] + 1 :]
+    for path in filter(partial(_is_a, classes=BEFORE), after):
+        yield _error(
+            "E106",
+            f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE: orders would be "
+            f"answered before it has looked at them",
+            f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.",
+        )
+    rest = [path for path in after if not _is_a(path, (*BEFORE, MIDDLEWARE))]
+    if rest:
+        text = f"{', '.join(rest)} after IdempotentOrderMiddleware: not asked before a replay"
+        yield _warning("W101", text, f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.")
+
+
+def _is_a(path: str, classes: tuple[str, ...]) -> bool:
+    """Whether a middleware is one of these classes, or derived from one."""
+    if path in classes:
+        return True
+    try:
+        found = import_string(path)
+    except ImportError:
+        return False
+    return isinstance(found, type) and any(
+        f"{base.__module__}.{base.__qualname__}" in classes for base in found.__mro__
+    )
+
+
+def _sessions() -> Iterator[CheckMessage]:
+    if not any(_is_a(path, (MIDDLEWARE,)) for path in settings.MIDDLEWARE):
+        return
+    if _is_signed_cookies(settings.SESSION_ENGINE):
+        yield _warning(
+            "W102",
+            "SESSION_ENGINE keeps sessions in cookies, which have no key that stays the same: "
+            "guests' requests with an order ID are refused",
+            "Use another SESSION_ENGINE, or say whose order it is with LOCKKIT_ORDERS['SCOPE'].",
+        )
+
+
+def _is_signed_cookies(engine: str) -> bool:
+    try:
+        store = import_module(engine).SessionStore
+    except (ImportError, AttributeError):
+        return False  # nothing works then, and Django says so
+    return in_signed_cookies(store)
+
+
+def _error(number: str, text: str, hint: str) -> CheckMessage:
+    return checks.Error(text, hint=hint, id=f"lockkit.{number}")
+
+
+def _warning(number: str, text: str, hint: str) -> CheckMessage:
+    return checks.Warning(text, hint=hint, id=f"lockkit.{number}")

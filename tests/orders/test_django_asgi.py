@@ -1,0 +1,200 @@
+"""The same through Django's ASGI handler: async and sync views, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.core.handlers.asgi import ASGIHandler
+from django.test import override_settings
+from django_project.shop.models import Sale
+from orders_django import views
+
+from lockkit_django import alocks
+from lockkit_django.models import OrderRecord
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CSRF = b"c" * 32
+REPLAYED = b"Idempotent-Replayed"
+
+
+class Exchange:
+    """One request through an application; ``leave()`` is the client closing the connection."""
+
+    def __init__(self, kind: str, order_id: bytes = b"A-1") -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self._sent = False
+        self._gone = asyncio.Event()
+        path, _, query = f"/orders/{kind}".partition("?")
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "server": ("x", 80),
+            "client": ("1.1.1.1", 1),
+            "headers": [
+                (b"host", b"x"),
+                (b"idempotency-key", order_id),
+                (b"authorization", b"Token a"),
+                (b"x-csrftoken", CSRF),
+                (b"cookie", b"csrftoken=" + CSRF),
+            ],
+        }
+
+    def leave(self) -> None:
+        self._gone.set()
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._sent:
+            self._sent = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = dict(message["headers"])
+        self.body += message.get("body", b"")
+
+
+@pytest.fixture
+def application() -> ASGIHandler:
+    return ASGIHandler()
+
+
+async def buy(application: ASGIHandler, *args: Any) -> Exchange:
+    exchange = Exchange(*args)
+    await application(exchange.scope, exchange.receive, exchange.send)
+    return exchange
+
+
+async def nothing_is_held() -> bool:
+    return [info async for info in alocks["default"].holders()] == []
+
+
+KINDS = [
+    "function",
+    "class",
+    "template",
+    "template-query",
+    "api",
+    "api-mixed",
+    "api-set",
+    "api-set-mixed",
+    "api-function",
+    "async",
+    "async-inside",
+    "locked/s1",
+    "async-locked/s1",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_duplicate_gets_the_same_bytes(kind: str, application: ASGIHandler) -> None:
+    first, second = [await buy(application, kind) for _ in range(2)]
+    assert (first.status, REPLAYED in first.headers) == (201, False)
+    assert (second.status, second.headers.get(REPLAYED), second.body) == (201, b"true", first.body)
+    assert len(views.calls) == 1
+    assert (await Sale.objects.acount(), await OrderRecord.objects.acount()) == (1, 1)
+    assert await nothing_is_held()
+
+
+@pytest.mark.parametrize("kind", ["async-locked/s1", "async-inside"])
+def test_async_views_with_locks_and_orders_under_wsgi(kind: str) -> None:
+    from django.test import Client
+
+    from lockkit_django import locks
+
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+    answers = [Client().post(f"/orders/{kind}", headers=headers) for _ in range(2)]
+    assert [REPLAYED.decode() in answer for answer in answers] == [False, True]
+    assert len(views.calls) == 1
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("kind", ["broken", "returns-500", "template-broken", "async-broken"])
+async def test_a_failure_is_rolled_back(kind: str, application: ASGIHandler) -> None:
+    answers = [await buy(application, kind) for _ in range(2)]
+    assert [answer.status for answer in answers] == [500, 500]
+    assert (len(views.calls), await Sale.objects.acount()) == (2, 0)
+    assert (await OrderRecord.objects.acount(), await nothing_is_held()) == (0, True)
+
+
+@pytest.mark.parametrize("kind", ["waits", "async-waits"])
+async def test_simultaneous_requests_run_once(kind: str, application: ASGIHandler) -> None:
+    with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "WAIT": 5}):
+        first = asyncio.create_task(buy(application, kind))
+        assert await asyncio.to_thread(views.started.wait, 5)
+        others = [asyncio.create_task(buy(application, kind)) for _ in range(5)]
+        await waiters(5)
+        views.go_on.set()
+        answers = await asyncio.gather(first, *others)
+    assert [REPLAYED in answer.headers for answer in answers] == [False] + [True] * 5
+    assert {answer.body for answer in answers} == {answers[0].body}
+    assert len(views.calls) == 1
+
+
+async def waiters(count: int) -> None:
+    async with asyncio.timeout(5):
+        while sum([info.waiters async for info in alocks["default"].holders()]) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("kind", ["waits", "async-waits"])
+async def test_a_client_that_goes_away_leaves_no_half_order(
+    kind: str, application: ASGIHandler
+) -> None:
+    exchange = Exchange(kind)
+    task = asyncio.create_task(application(exchange.scope, exchange.receive, exchange.send))
+    assert await asyncio.to_thread(views.started.wait, 5)
+    exchange.leave()
+    for _ in range(20):  # the handler hears of it and cancels, while the view still runs
+        await asyncio.sleep(0)
+    views.go_on.set()
+    await asyncio.wait_for(task, 5)
+    assert exchange.status == 0
+    assert await nothing_is_held()
+    assert (await Sale.objects.acount(), await OrderRecord.objects.acount()) == (0, 0)
+    views.started.clear()
+    again = await buy(application, kind)
+    assert (again.status, REPLAYED in again.headers) == (201, False)
+    assert await Sale.objects.acount() == len(views.calls) * (1 if kind == "waits" else 2) - (
+        1 if kind == "waits" else 2
+    )
+
+
+async def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(
+    application: ASGIHandler,
+) -> None:
+    with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "WAIT": 5}):
+        first = asyncio.create_task(buy(application, "waits"))
+        assert await asyncio.to_thread(views.started.wait, 5)
+        second = Exchange("waits")
+        task = asyncio.create_task(application(second.scope, second.receive, second.send))
+        await waiters(1)
+        second.leave()
+        await asyncio.wait_for(task, 5)
+        assert sum([info.waiters async for info in alocks["default"].holders()]) == 0
+        views.go_on.set()
+        assert (await first).status == 201
+    assert await nothing_is_held()
+
+
+async def test_the_lock_store_is_down(application: ASGIHandler) -> None:
+    with override_settings(LOCKKIT={"default": "redis://127.0.0.1:1/0"}):
+        assert (await buy(application, "async")).status == 503
+    assert views.calls == []
+
+
+async def test_a_view_that_loses_its_lease_is_rolled_back(application: ASGIHandler) -> None:
+    assert (await buy(application, "async-loses")).status == 503
+    assert (await Sale.objects.acount(), await OrderRecord.objects.acount()) == (0, 0)

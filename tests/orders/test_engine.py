@@ -1,0 +1,309 @@
+"""The decision engine by itself: settings, order IDs, keys, fingerprints, records."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lockkit
+from lockkit.client import LockClient
+from lockkit.errors import BackendUnavailable, ConfigurationError
+from lockkit.idempotency import (
+    Discard,
+    FileFacts,
+    Identity,
+    Keep,
+    MalformedOrderIdError,
+    Order,
+    Orders,
+    Payload,
+    Proceed,
+    Record,
+    Reject,
+    Replay,
+    RequestFacts,
+    ResponseFacts,
+    State,
+    adrive,
+    drive,
+    dump_headers,
+    load_headers,
+    parse_order_id,
+    read_order_settings,
+)
+
+
+class Store(dict[str, Record]):
+    """Records in a dict."""
+
+    down = False
+
+    def find(self, key: str, *, fresh: bool) -> Record | None:
+        if self.down:
+            raise BackendUnavailable("down")
+        return self.get(key)
+
+
+class AsyncStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, key: str, *, fresh: bool) -> Record | None:
+        return self._store.find(key, fresh=fresh)
+
+
+@pytest.fixture
+def locks() -> Iterator[LockClient]:
+    client = lockkit.connect("memory://")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def orders() -> Orders:
+    return Orders(read_order_settings({"WAIT": 0}))
+
+
+def facts(**changes: Any) -> RequestFacts:
+    headers = changes.pop("headers", {"Idempotency-Key": "A-1"})
+    identity = changes.pop("identity", Identity(user="auth.User:1"))
+    payload = changes.pop("payload", Payload(body=b"{}"))
+    defaults: dict[str, Any] = {
+        "method": "POST",
+        "path": "/orders/",
+        "route": "orders/",
+        "header": headers.get,
+        "media_type": "application/json",
+        "read_payload": lambda: payload,
+        "read_identity": lambda: identity,
+    }
+    return RequestFacts(**{**defaults, **changes})
+
+
+def order_of(orders: Orders, **changes: Any) -> Order:
+    order = orders.identify(facts(**changes))
+    assert isinstance(order, Order)
+    return order
+
+
+def test_an_order_from_its_first_request_to_its_replay(orders: Orders, locks: LockClient) -> None:
+    store = Store()
+    order = order_of(orders)
+    first = drive(orders.admit(order), store, locks)
+    assert isinstance(first, Proceed)
+    assert first.lease.fencing_token > 0
+    kept = orders.conclude(
+        order, ResponseFacts(201, [("content-type", "a/b"), ("Date", "x")], b"y")
+    )
+    assert isinstance(kept, Keep)
+    store[order.key] = kept.record
+    first.lease.release()
+    again = drive(orders.admit(order), store, locks)
+    assert isinstance(again, Replay)
+    assert again.snapshot == (201, (("Content-Type", "a/b"),), b"y")
+
+
+async def test_the_same_awaited(orders: Orders) -> None:
+    from lockkit.aio import connect
+
+    client, store = connect("memory://"), Store()
+    order = order_of(orders)
+    first = await adrive(orders.admit(order), AsyncStore(store), client)
+    assert isinstance(first, Proceed)
+    second = await adrive(orders.admit(order), AsyncStore(store), client)
+    assert isinstance(second, Reject)
+    assert (second.status, second.code) == (409, "order-running")
+    await first.lease.release()
+    await client.close()
+
+
+def test_a_store_that_is_down_lets_nobody_in_and_keeps_no_lock(
+    orders: Orders, locks: LockClient
+) -> None:
+    store = Store()
+    store.down = True
+    answer = drive(orders.admit(order_of(orders)), store, locks)
+    assert isinstance(answer, Reject)
+    assert answer.status == 503
+    order = order_of(orders)
+    lease = locks.lock(order.lock_name).acquire()
+    answer = drive(orders.reconsider(Proceed(order, lease)), store, locks)
+    assert isinstance(answer, Reject)
+    assert lease.released
+
+
+def test_reconsidering_finds_the_winner_or_goes_on(orders: Orders, locks: LockClient) -> None:
+    order, store = order_of(orders), Store()
+    lease = locks.lock(order.lock_name).acquire()
+    mine = Proceed(order, lease)
+    assert drive(orders.reconsider(mine), store, locks) == mine
+    store[order.key] = replace(orders.running(order), expires=1)
+    assert drive(orders.reconsider(mine), store, locks) == Proceed(order, lease, replaces=True)
+    assert not lease.released
+    store[order.key] = replace(orders.running(order), state=State.DONE)
+    assert isinstance(drive(orders.reconsider(mine), store, locks), Replay)
+    assert lease.released
+
+
+def test_a_record_that_was_left_running_is_never_run_over(
+    orders: Orders, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    answer = drive(orders.admit(order), Store({order.key: orders.running(order)}), locks)
+    assert isinstance(answer, Reject)
+    assert (answer.status, answer.code) == (409, "order-interrupted")
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 409, 423, 425, 429, 500, 503, 199])
+def test_what_is_not_stored(status: int, orders: Orders) -> None:
+    assert orders.conclude(order_of(orders), ResponseFacts(status, [], b"")) == Discard()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"identity": Identity(user="auth.User:2")},
+        {"identity": Identity(user="auth.User:1", tenant="t")},
+        {"identity": Identity(authorization="auth.User:1")},
+        {"identity": Identity(session="auth.User:1")},
+        {"identity": Identity(scope="auth.User:1", user="auth.User:1")},
+        {"route": "orders/x"},
+        {"headers": {"Idempotency-Key": "A-2"}},
+    ],
+    ids=str,
+)
+def test_what_makes_another_order(changes: dict[str, Any], orders: Orders) -> None:
+    assert order_of(orders).key != order_of(orders, **changes).key
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "PATCH"},
+        {"kwargs": {"pk": 1}},
+        {"query": [("a", "1")]},
+        {"media_type": "text/plain"},
+        {"payload": Payload(body=b"{ }")},
+        {"payload": Payload(form=[("a", "1")])},
+        {"payload": Payload(files=[FileFacts("f", "n", 1, "x")])},
+    ],
+    ids=str,
+)
+def test_what_makes_another_request(changes: dict[str, Any], orders: Orders) -> None:
+    one, other = order_of(orders), order_of(orders, **changes)
+    assert (one.key, one.fingerprint != other.fingerprint) == (other.key, True)
+    assert one.tag != other.tag
+
+
+TEXT = st.text(max_size=4)
+PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)
+
+
+@given(st.tuples(PAIRS, PAIRS), st.tuples(PAIRS, PAIRS))
+def test_query_and_form_never_pass_for_one_another(one: Any, other: Any) -> None:
+    orders = Orders(read_order_settings({}))
+
+    def fingerprint(query: Any, form: Any) -> str:
+        return order_of(orders, query=query, payload=Payload(form=form)).fingerprint
+
+    def normal(pairs: Any) -> Any:
+        return sorted(pairs, key=lambda pair: pair[0])
+
+    same = [normal(p) for p in one] == [normal(p) for p in other]
+    assert (fingerprint(*one) == fingerprint(*other)) is same
+
+
+@given(st.text(string.printable, max_size=300))
+def test_an_order_id_is_refused_or_printable(text: str) -> None:
+    try:
+        parsed = parse_order_id(text)
+    except MalformedOrderIdError:
+        return
+    assert 1 <= len(parsed) <= 255
+    assert parsed.isascii()
+    assert parsed.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("abc", "abc"),
+        ('"a,b c"', "a,b c"),
+        (r'"a\"b\\"', 'a"b\\'),
+        ("  x\t", "x"),
+        ("x" * 255, None),
+    ],
+)
+def test_order_ids(text: str, parsed: str | None) -> None:
+    assert parse_order_id(text) == (text if parsed is None else parsed)
+
+
+def test_the_label_of_the_lock_is_short_and_ends_with_the_tag(orders: Orders) -> None:
+    order = order_of(orders, path="/" + "x" * 500, headers={"Idempotency-Key": "y" * 255})
+    assert len(order.label) <= 200
+    assert order.label.endswith(f"#{order.tag}")
+
+
+def test_headers_are_dumped_and_loaded_and_only_those_of_the_list() -> None:
+    pairs = (("Content-Type", "text/plain"), ("ETag", '"ü"'))
+    assert load_headers(dump_headers(pairs)) == pairs
+    assert load_headers('[["Set-Cookie", "x"], ["location", "/"]]') == (("Location", "/"),)
+    with pytest.raises(ValueError, match="list"):
+        load_headers("{}")
+
+
+def test_nothing_secret_shows(orders: Orders) -> None:
+    identity = Identity(authorization="Bearer hunter2", session="s3cret")
+    order = order_of(orders, identity=identity)
+    shown = f"{identity!r} {order!r} {order.label} {orders.running(order)!r}"
+    assert "hunter2" not in shown
+    assert "s3cret" not in shown
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ORDER_IDS": []},
+        {"ORDER_ID": []},
+        {"ORDER_ID": ["cookie:x"]},
+        {"ORDER_ID": "header:x"},
+        {"ORDER_ID": ["json:order_id"]},
+        {"REQUIRED": True},
+        {"REQUIRED": 1},
+        {"PATHS": ["("]},
+        {"PATHS": "^/"},
+        {"METHODS": ["GET"]},
+        {"TTL": 0},
+        {"TTL": None},
+        {"WAIT": None},
+        {"WAIT": -1},
+        {"MAX_WAITERS": None},
+        {"MAX_REQUEST": -1},
+        {"MAX_RESPONSE": 1.5},
+        {"SCOPE": "nodots"},
+        {"USING": 3},
+        {"ALIAS": ""},
+        [],
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="LOCKKIT_ORDERS"):
+        read_order_settings(wrong)
+
+
+def test_the_defaults() -> None:
+    settings = read_order_settings(None)
+    assert [str(source) for source in settings.order_id] == [
+        "header:Idempotency-Key",
+        "header:X-Order-ID",
+    ]
+    assert (settings.ttl, settings.wait, settings.max_request) == (86400, 2, 1 << 20)
+    assert settings.covers("POST", "/x")
+    assert not settings.covers("GET", "/x")

@@ -1,0 +1,14 @@
+"""The project of the server processes: databases and locks come from the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from django_project.settings import *  # noqa: F403
+
+ROOT_URLCONF = "orders_django.urls"
+DATABASES = {"default": json.loads(os.environ["ORDERS_DATABASE"])}
+LOCKKIT = {"default": os.environ["ORDERS_LOCKS"]}
+LOCKKIT_ORDERS = {"PATHS": [r"^/orders/"], "WAIT": float(os.environ.get("ORDERS_WAIT", "5"))}
+MIDDLEWARE = ["lockkit_django.middleware.IdempotentOrderMiddleware"]
