@@ -7,9 +7,12 @@ import json
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,7 +30,7 @@ MACHINES = {"django": 0, "flask": 1}
 class Served:
     """A running ``serve``: its machines, and its locks as the test sees them."""
 
-    def __init__(self, process: subprocess.Popen[str], locks_url: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         assert process.stdout is not None
         self.ports: list[int] = []
         for line in process.stdout:
@@ -35,7 +38,8 @@ class Served:
             if line.startswith("Open"):
                 break
         assert len(self.ports) == 2
-        self.locks_url = locks_url
+        self.database = folder / "shop.sqlite3"
+        self.locks_url = f"sqlite:///{folder / 'shop.lockkit.sqlite3'}"
 
     def ask(
         self, port: int, method: str, path: str, body: str | None = None, **headers: str
@@ -70,7 +74,7 @@ def served(
         DATABASE_URL=f"sqlite:///{folder / 'shop.sqlite3'}",
         SHOP_RACE_TOKEN=TOKEN, SHOP_THINK_MS="700", SHOP_WAIT_MS="0",
     )  # fmt: skip
-    return Served(process, f"sqlite:///{folder / 'shop.lockkit.sqlite3'}")
+    return Served(process, folder)
 
 
 @pytest.fixture(params=MACHINES)
@@ -119,6 +123,17 @@ def test_a_form_sent_twice_is_one_order(port: int) -> None:
     assert (second.status, second.replayed) == (201, True)
     assert first.body == second.body
     assert customer.buy(form | {"quantity": "2"}).status == 422
+
+
+def test_both_frameworks_write_records_of_one_kind(served: Served) -> None:
+    for port in served.ports:
+        customer = Customer(port, "carol")
+        assert customer.buy(customer.form(sku="shirt")).status == 201
+    with closing(sqlite3.connect(served.database)) as database:
+        lifetimes = database.execute("SELECT created, expires - created FROM lockkit_order_record")
+        for created, lifetime in lifetimes:
+            assert abs(created / 1e6 - time.time()) < 3600
+            assert lifetime == pytest.approx(86400e6)
 
 
 def test_the_locks_are_shown_while_they_are_held(served: Served, port: int) -> None:
@@ -208,7 +223,7 @@ def test_the_page_of_one_machine_may_talk_to_the_other_and_nobody_elses(
 def test_it_ends_when_it_is_told_to(start: Callable[..., Any], tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
     process = start("serve", "--ports", "0,0", DATABASE_URL=database)
-    served = Served(process, "")
+    served = Served(process, tmp_path)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     for port in served.ports:
