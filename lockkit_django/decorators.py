@@ -1,43 +1,21 @@
-"""``@lock_view``: a view that runs while it holds a lock.
-
-Order: name → lock → ``atomic(durable=True)`` for the databases that have ATOMIC_REQUESTS → view →
-render → COMMIT or ROLLBACK → release. Guarantee: whoever gets the lock next sees what this view
-committed. Limit: a process paused past its lease may still commit; its COMMIT is refused if the
-loss is known before it is sent, and ``request.lease.fencing_token`` closes the rest.
-"""
+"""``@lock_view``: a view that runs while it holds a lock."""
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
-
-from lockkit.aio import AsyncLease
-from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost, LockError
-from lockkit.lease import BaseLease, log
+from lockkit.errors import ConfigurationError
 from lockkit.types import UNSET, Unset
-from lockkit.views import Guard, give_back, give_back_async, refusal_of, request_label
+from lockkit.views import Guard
 from lockkit_django.client import InAtomic, check_in_atomic
-from lockkit_django.conf import view_settings
-from lockkit_django.facts import DjangoFacts, http_request, is_request
-from lockkit_django.handler import alocks, locks
-from lockkit_django.pending import has_lock, mark_locked, pending_order
-from lockkit_django.responses import drf_exception, refusal_response, rendered
-from lockkit_django.transactions import atomic_blocks, atomic_requests, request_blocks_suspended
-
-if TYPE_CHECKING:
-    from lockkit.client import Lease
-    from lockkit_django.orders.opened import OpenOrder
+from lockkit_django.locked_view import LockedView, OnBusy
 
 __all__ = ["guards", "lock_view"]
 
 V = TypeVar("V", bound=Callable[..., Any])
-OnBusy = Callable[[Any, AcquireTimeout], Any]
 
 guards: WeakSet[Guard] = WeakSet()
 """Those of all decorated views, for the system check of their aliases."""
@@ -68,7 +46,7 @@ def lock_view(
     options = {"in_atomic": in_atomic}
     guard = Guard(name, timeout=timeout, ttl=ttl, alias=alias, options=options)
     guards.add(guard)
-    locked = _LockedView(guard, on_busy, durable=in_atomic == "refuse")
+    locked = LockedView(guard, on_busy, durable=in_atomic == "refuse")
 
     def decorate(view: V) -> V:
         if inspect.isclass(view):
@@ -79,241 +57,3 @@ def lock_view(
         return locked.around(view)
 
     return decorate
-
-
-class _Exempt(set[Any]):
-    """Tells the handler that the view is in no database's ATOMIC_REQUESTS, because the lock opens
-    the transactions itself, and remembers which ones the user has exempted.
-    """
-
-    def __contains__(self, alias: object) -> bool:
-        return True
-
-    def by_user(self, alias: str) -> bool:
-        return set.__contains__(self, alias)
-
-
-class _LostBeforeCommit(LeaseLost):
-    """Nothing was committed."""
-
-
-class _LockedView:
-    """What one ``lock_view(…)`` does to the views it decorates."""
-
-    def __init__(self, guard: Guard, on_busy: OnBusy | None, *, durable: bool) -> None:
-        self._guard = guard
-        self._on_busy = on_busy
-        self._durable = durable
-
-    def around(self, view: V) -> V:
-        around = self._around_coroutine if iscoroutinefunction(view) else self._around
-        return cast(V, mark_locked(around(view)))
-
-    def _around(self, view: Any) -> Any:
-        exempt = _Exempt(getattr(view, "_non_atomic_requests", ()))
-
-        @functools.wraps(view)
-        def locked(*args: Any, **kwargs: Any) -> Any:
-            if _of_async_class(view, args):
-                _refuse_atomic_requests(exempt)
-                return self._run_async(view, args, kwargs)
-            return self._run(view, exempt, args, kwargs)
-
-        locked._non_atomic_requests = exempt  # type: ignore[attr-defined]  # never the view's own
-        return locked
-
-    def _around_coroutine(self, view: Any) -> Any:
-        @functools.wraps(view)
-        async def locked(*args: Any, **kwargs: Any) -> Any:
-            return await self._run_async(view, args, kwargs)
-
-        return locked
-
-    def _run(self, view: Any, exempt: _Exempt, args: Any, kwargs: Any) -> Any:
-        request, rest = _request_and_rest(args)
-        try:
-            name = self._guard.name_for(DjangoFacts(request, kwargs), request, *rest, **kwargs)
-            client = locks[self._guard.alias]
-        except LockError as error:
-            return self._refuse(request, error)
-        with request_blocks_suspended(http_request(request)):
-            try:
-                lease = self._guard.acquire(client, name, view_settings(), _label(request))
-            except LockError as error:
-                return self._refuse(request, error)
-            order = pending_order(http_request(request))
-            if order is not None:
-                order.adopt(lease)  # the middleware gives it back, after the order's COMMIT
-                if has_lock(view):  # the innermost begins
-                    return view(*args, **kwargs)
-                return self._work_in(order, request, lease, exempt, lambda: view(*args, **kwargs))
-            try:
-                return self._work(request, lease, exempt, lambda: view(*args, **kwargs))
-            finally:
-                give_back(lease)
-
-    def _work(
-        self, request: Any, lease: BaseLease, exempt: _Exempt, view: Callable[[], Any]
-    ) -> Any:
-        """The view in its transactions, if there are any to open; a lost lease rolls them back."""
-        aliases = atomic_requests(exempt.by_user)
-        try:
-            with (
-                _lease_on(request, lease),
-                atomic_blocks(http_request(request), aliases, durable=self._durable),
-            ):
-                response = rendered(request, _no_coroutine(view()))
-                _check(lease, undone=bool(aliases))
-        except _LostBeforeCommit as error:
-            return self._refuse(request, error)
-        return response
-
-    def _work_in(
-        self,
-        order: OpenOrder,
-        request: Any,
-        lease: BaseLease,
-        exempt: _Exempt,
-        view: Callable[[], Any],
-    ) -> Any:
-        """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
-        answer = order.gate.resume(order)
-        if answer is not None:
-            return answer
-        blocks = atomic_requests(exempt.by_user)
-        with _lease_on(request, lease), atomic_blocks(http_request(request), blocks, durable=False):
-            return rendered(request, _no_coroutine(view()))
-
-    async def _run_async(self, view: Any, args: Any, kwargs: Any) -> Any:
-        request, rest = _request_and_rest(args)
-        user = await _user(request) if self._guard.needs_user else None
-        try:
-            facts = DjangoFacts(request, kwargs, user)
-            name = self._guard.name_for(facts, request, *rest, **kwargs)
-            order = pending_order(http_request(request))
-            lease = await self._lease_for(order, name, _label(request))
-        except LockError as error:
-            return await self._refuse_async(request, error)
-        if order is not None:
-            order.adopt(lease)
-            return await self._run_in_order(order, view, args, kwargs)
-        assert isinstance(lease, AsyncLease)
-        try:
-            with _lease_on(request, lease):
-                response = await _rendered_async(request, await _awaited(view(*args, **kwargs)))
-                _check(lease, undone=False)
-                return response
-        finally:
-            await give_back_async(lease)
-
-    async def _run_in_order(self, order: OpenOrder, view: Any, args: Any, kwargs: Any) -> Any:
-        request, _ = _request_and_rest(args)
-        answer = None if has_lock(view) else await order.gate.aresume(order)
-        if answer is not None:
-            return answer
-        with _lease_on(request, order.leases[0]):
-            return await _rendered_async(request, await _awaited(view(*args, **kwargs)))
-
-    async def _lease_for(
-        self, order: OpenOrder | None, name: str, label: str
-    ) -> Lease | AsyncLease:
-        """The loop's own, but in an order under WSGI: that loop ends before the COMMIT."""
-        if order is None or order.is_async:
-            client = alocks[self._guard.alias]
-            return await self._guard.acquire_async(client, name, view_settings(), label)
-        acquire = sync_to_async(self._guard.acquire, thread_sensitive=False)
-        return await acquire(locks[self._guard.alias], name, view_settings(), label)
-
-    async def _refuse_async(self, request: Any, error: LockError) -> Any:
-        if isinstance(error, AcquireTimeout) and iscoroutinefunction(self._on_busy):
-            return await self._on_busy(request, error)
-        return await sync_to_async(self._refuse, thread_sensitive=True)(request, error)
-
-    def _refuse(self, request: Any, error: LockError) -> Any:
-        """The answer to a request that did not run; what is a defect raises."""
-        if isinstance(error, AcquireTimeout) and self._on_busy is not None:
-            return self._on_busy(request, error)
-        refusal = refusal_of(error, view_settings().busy_status)
-        if refusal is None:
-            raise error
-        if isinstance(error, BackendError):
-            log.error("%r does not run, the lock store failed: %s", _label(request), error)
-        if request is not http_request(request):
-            raise drf_exception(refusal) from error
-        return refusal_response(request, refusal)
-
-
-def _request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The request and the positional arguments after it; before it, a method has its self."""
-    for position, value in enumerate(args[:2]):
-        if is_request(value):
-            return value, args[position + 1 :]
-    raise ConfigurationError("lock_view decorates views: one was called without a request")
-
-
-def _label(request: Any) -> str:
-    http = http_request(request)
-    return request_label(http.method or "", http.path)
-
-
-def _check(lease: BaseLease, *, undone: bool) -> None:
-    """The last look before the COMMIT. ``undone``: whether what the view did is rolled back."""
-    if lease.lost:
-        kind = _LostBeforeCommit if undone else LeaseLost
-        raise kind(f"the lease on {lease.name!r} was lost while its view ran", name=lease.name)
-
-
-@contextmanager
-def _lease_on(request: Any, lease: BaseLease) -> Iterator[None]:
-    """``request.lease``: of the innermost lock_view."""
-    http: Any = http_request(request)
-    before = getattr(http, "lease", None)
-    http.lease = lease
-    try:
-        yield
-    finally:
-        http.lease = before
-
-
-def _of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
-    """Whether it is a method of a class view whose handlers are coroutines.
-
-    Its ``dispatch`` is no coroutine function itself, but returns what the handler returns.
-    """
-    owner = getattr(getattr(view, "func", view), "__self__", None)  # method_decorator: a partial
-    if owner is None and args and not is_request(args[0]):
-        owner = args[0]
-    return bool(getattr(owner, "view_is_async", False))
-
-
-def _no_coroutine(response: Any) -> Any:
-    """An async view that something hides would run after the release."""
-    if inspect.iscoroutine(response):
-        response.close()
-        raise ConfigurationError(
-            "lock_view is above a decorator that hides an async view: swap them"
-        )
-    return response
-
-
-def _refuse_atomic_requests(exempt: _Exempt) -> None:
-    """What Django itself says of an async view, where it can see that it is one."""
-    if atomic_requests(exempt.by_user):
-        raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
-
-
-async def _user(request: Any) -> Any:
-    """The user, without a query in the event loop."""
-    auser = getattr(http_request(request), "auser", None)
-    return None if auser is None else await auser()
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if isinstance(value, Awaitable) else value
-
-
-async def _rendered_async(request: Any, response: Any) -> Any:
-    """Rendering is synchronous in Django, and may query."""
-    if not callable(getattr(response, "render", None)):
-        return response
-    return await sync_to_async(rendered, thread_sensitive=True)(request, response)
