@@ -1,0 +1,78 @@
+"""``python -m lockkit``, for programs without a framework."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import hold
+
+import lockkit
+from lockkit.__main__ import main
+
+
+def lockkit_process(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if key != "LOCKKIT_URL"}
+    command = [sys.executable, "-m", "lockkit", *argv]
+    return subprocess.run(
+        command, env={**clean, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/locks.sqlite3"
+
+
+def test_url_and_key_prefix(url: str) -> None:
+    client = lockkit.connect(url, key_prefix="shop")
+    hold(client, "stock:42")
+    client.close()
+    shop = lockkit_process("--url", url, "--key-prefix", "shop", "locks")
+    assert "stock:42" in shop.stdout
+    assert lockkit_process("--url", url, "locks").stdout == ""
+
+
+def test_lockkit_url(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "stock:42")
+    client.close()
+    assert "stock:42" in lockkit_process("locks", LOCKKIT_URL=url).stdout
+
+
+def test_the_embedded_store_is_the_default(tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path)}
+    ran = lockkit_process("locks", "run", "job", "--", "true", **state)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (tmp_path / "lockkit" / "locks.sqlite3").exists()
+    shown = lockkit_process("locks", **state)
+    assert (shown.returncode, shown.stderr) == (0, "nothing is held\n")
+
+
+@pytest.mark.parametrize("argv", [[], ["lock"], ["--no-such-option", "locks"]])
+def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: lockkit" in capsys.readouterr().err
+
+
+def test_a_wrong_url_says_so_and_shows_no_password() -> None:
+    ended = lockkit_process("--url", "rediss2://user:canary@host/0", "locks")
+    assert ended.returncode == 1
+    assert "no backend for the URL scheme 'rediss2'" in ended.stderr
+    assert "canary" not in ended.stderr
+
+
+def test_listing_imports_no_framework_and_no_driver(url: str) -> None:
+    program = (
+        "import sys; from lockkit.__main__ import main; "
+        f"main(['--url', {url!r}, 'locks']); "
+        "print(sorted({'django', 'flask', 'click', 'redis', 'asyncio', 'sqlalchemy'}"
+        " & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL) == "[]\n"
