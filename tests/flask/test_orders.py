@@ -17,54 +17,13 @@ from lockkit_flask.extension import app_locks
 from lockkit_flask.records import TABLE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from werkzeug.test import TestResponse
 
-    from lockkit.testing.servers import PostgresServer
 
 ALICE = {"X-User": "alice", "X-Order-ID": "A-1"}
 MEMORY = {"LOCKKIT_URL": "memory://"}
-
-
-@pytest.fixture(scope="module")
-def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
-    url = postgres_server.create_database()
-    yield url.replace("postgresql://", "postgresql+psycopg://", 1)
-    postgres_server.drop_database(url)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
-    url: str = request.getfixturevalue("postgres_database")
-    return url
-
-
-@pytest.fixture
-def make_shop(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Flask]]:
-    monkeypatch.delenv("LOCKKIT_URL", raising=False)
-    made: list[Flask] = []
-
-    def make(**config: Any) -> Flask:
-        app = create_app(SQLALCHEMY_DATABASE_URI=database, **{**MEMORY, **config})
-        made.append(app)
-        with app.app_context():
-            db.create_all()
-            for table in db.metadata.sorted_tables:
-                db.session.execute(sa.delete(table))
-            db.session.commit()
-        return app
-
-    yield make
-    for app in made:
-        with app.app_context():
-            for engine in db.engines.values():
-                engine.dispose()
-        app_locks(app).close()
 
 
 @pytest.fixture

@@ -1,0 +1,221 @@
+"""Locks enclose transactions: Flask-SQLAlchemy's session around ``@lock_view``, without orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from flask_project import Order, User, db
+
+import lockkit
+from lockkit_flask import lock_view, locks
+from lockkit_flask.extension import app_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask import Flask
+
+    MakeApp = Callable[..., Flask]
+
+
+@pytest.fixture
+def shop(make_shop: MakeApp) -> Flask:
+    return make_shop(LOCKKIT_ORDERS=None)
+
+
+def rows(app: Flask) -> int:
+    """As another connection sees them."""
+    with app.app_context(), db.engine.connect() as other:
+        return int(other.execute(sa.select(sa.func.count()).select_from(Order)).scalar_one())
+
+
+@pytest.fixture
+def at_release(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows that a second connection sees at the instant of each release."""
+    backend = app_locks(shop)["default"].backend
+    release, seen = backend.release, []
+
+    def releasing(request: Any) -> Any:
+        seen.append(rows(shop))
+        return release(request)
+
+    monkeypatch.setattr(backend, "release", releasing)
+    return seen
+
+
+@pytest.mark.parametrize("moment", ["view", "after_request", "teardown_request", "appcontext"])
+def test_whenever_the_app_commits_the_lock_is_released_later(
+    shop: Flask, at_release: list[int], moment: str
+) -> None:
+    def commit(value: Any = None) -> Any:
+        db.session.commit()
+        return value
+
+    def view() -> str:
+        db.session.add(Order(name="x"))
+        if moment == "view":
+            commit()
+        return "ok"
+
+    shop.add_url_rule("/", view_func=lock_view("a")(view), methods=["POST"])
+    if moment == "after_request":
+        shop.after_request(commit)
+    elif moment == "teardown_request":
+        shop.teardown_request(lambda error: commit())
+    elif moment == "appcontext":
+        shop.teardown_appcontext(lambda error: commit())
+    assert shop.test_client().post("/").status_code == 200
+    assert at_release == [1]
+
+
+def test_extensions_may_be_set_up_in_either_order(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's transaction has ended when the lock is free, whoever came first."""
+    from flask import Flask as App
+
+    from lockkit_flask import LockKit
+
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    app = App("late")
+    app.config.update(LOCKKIT_URL="memory://", SQLALCHEMY_DATABASE_URI=database)
+    LockKit(app)
+    db.init_app(app)
+    active = []
+
+    @app.post("/")
+    @lock_view("a")
+    def view() -> str:
+        db.session.execute(sa.text("SELECT 1"))
+        return "ok"
+
+    backend = app_locks(app)["default"].backend
+    release = backend.release
+
+    def releasing(request: Any) -> Any:
+        active.append(db.session.registry.has())
+        return release(request)
+
+    monkeypatch.setattr(backend, "release", releasing)
+    assert app.test_client().post("/").status_code == 200
+    assert active == [False]
+    with app.app_context():
+        db.engine.dispose()
+
+
+def test_a_read_transaction_ends_before_the_lock_is_asked_for(
+    make_shop: MakeApp, database: str
+) -> None:
+    """Under REPEATABLE READ its snapshot would hide what the last holder has committed."""
+    level = "SERIALIZABLE" if database.startswith("sqlite") else "REPEATABLE READ"
+    options = {"isolation_level": level}
+    shop = make_shop(LOCKKIT_ORDERS=None, SQLALCHEMY_ENGINE_OPTIONS=options)
+    users = []
+
+    @shop.before_request
+    def authenticate_while_somebody_sells() -> None:
+        users.append(db.session.get(User, 1))
+        with db.engine.begin() as other:
+            other.execute(sa.insert(Order).values(name="sold by somebody else"))
+
+    @shop.post("/")
+    @lock_view("a")
+    def view() -> str:
+        assert users[0].name == "alice"  # the object stays usable
+        return str(db.session.execute(sa.select(sa.func.count()).select_from(Order)).scalar())
+
+    with shop.app_context():
+        db.session.add(User(id=1, name="alice"))
+        db.session.commit()
+    assert shop.test_client().post("/").text == "1"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: db.session.add(Order(name="pending")),
+        lambda: (db.session.add(Order(name="flushed")), db.session.flush()),
+        lambda: db.session.execute(sa.insert(Order).values(name="core")),
+        lambda: db.session.execute(sa.text('UPDATE "user" SET seen = 1')),
+        lambda: setattr(db.session.get_one(User, 1), "seen", 7),
+        lambda: db.session.delete(db.session.get_one(User, 1)),
+    ],
+)  # fmt: skip
+def test_changes_that_are_not_committed_are_an_error(
+    shop: Flask, write: Callable[[], object]
+) -> None:
+    @shop.before_request
+    def before() -> None:
+        write()
+
+    @shop.post("/")
+    @lock_view("a")
+    def view() -> str:
+        raise AssertionError
+
+    with shop.app_context():
+        db.session.add(User(id=1, name="alice"))
+        db.session.commit()
+    shop.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match="Commit or roll back"):
+        shop.test_client().post("/")
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        lambda: db.session.execute(sa.text("SELECT 1")),
+        lambda: setattr(db.session.get_one(User, 1), "name", "alice"),
+        lambda: (db.session.add(Order(name="x")), db.session.commit()),
+        lambda: (db.session.add(Order(name="x")), db.session.flush(), db.session.rollback()),
+    ],
+)
+def test_what_is_read_or_committed_is_none(shop: Flask, harmless: Callable[[], object]) -> None:
+    @shop.before_request
+    def before() -> None:
+        harmless()
+
+    @shop.post("/")
+    @lock_view("a")
+    def view() -> str:
+        return "ok"
+
+    with shop.app_context():
+        db.session.add(User(id=1, name="alice"))
+        db.session.commit()
+    assert shop.test_client().post("/").text == "ok"
+
+
+def test_an_app_context_around_the_request_drops_what_was_not_committed(shop: Flask) -> None:
+    """As the end of the request's own context would."""
+
+    @shop.post("/")
+    @lock_view("a")
+    def view() -> str:
+        db.session.add(Order(name="forgotten"))
+        db.session.flush()
+        return "ok"
+
+    with shop.app_context():
+        assert shop.test_client().post("/").text == "ok"
+        assert not list(locks["default"].holders())
+        db.session.commit()
+        assert rows(shop) == 0
+
+
+def test_a_lock_hidden_from_its_order_is_an_error_with_the_remedy(make_shop: MakeApp) -> None:
+    shop = make_shop()
+
+    @lock_view("a")
+    def inner() -> str:
+        raise AssertionError
+
+    def hidden() -> str:
+        return inner() + ""
+
+    shop.add_url_rule("/hidden", view_func=hidden, methods=["POST"])
+    shop.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match=r"functools\.wraps"):
+        shop.test_client().post("/hidden", headers={"X-User": "a", "X-Order-ID": "1"})
