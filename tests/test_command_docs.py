@@ -1,0 +1,54 @@
+"""docs/command.md names everything that the command has, and its example runs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from command_line import hold, locks
+
+import lockkit
+import lockkit.inspect
+from lockkit.commands import OPTIONS, Exit
+from lockkit.commands.arguments import COMMANDS, FORMATS
+from lockkit.commands.stores import SORTS
+
+PAGE = (Path(__file__).parents[1] / "docs" / "command.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(f"`--{option.replace('_', '-')}" for option in OPTIONS),
+        *(f"| `{command}" for command in COMMANDS),
+        *(f"`{form}`" for form in FORMATS),
+        *(f"`{sort}`" for sort in SORTS),
+        *(f"| {status.value} |" for status in Exit),
+    ],
+)
+def test_it_is_documented(word: str) -> None:
+    assert word in PAGE
+
+
+def test_every_code_is_documented() -> None:
+    codes = re.findall(r'Stuck\("([a-z-]+)"', inspect.getsource(lockkit.inspect))
+    assert len(codes) == 7
+    for code in codes:
+        assert f"| `{code}` |" in PAGE
+
+
+def test_every_key_is_documented() -> None:
+    client = lockkit.connect("memory://")
+    hold(client, "x")
+    (lock,) = locks(client, "--format", "json").locks
+    for key in [*lock, *lock["owner"]]:
+        assert f"`{key}`" in PAGE
+    client.close()
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(block, "docs/command.md", "exec"), {})
+    assert "stock:42" in capsys.readouterr().out
