@@ -484,6 +484,17 @@ def test_a_view_with_a_lock_that_is_busy_is_not_an_order_yet(alice: Client) -> N
     assert buy(alice, "locked/s1").status_code == 201
 
 
+@with_and_without_atomic_requests("told-to-end")
+def test_a_process_that_is_told_to_end_rolls_back_and_releases(
+    kind: str, atomic: bool, alice: Client
+) -> None:
+    with pytest.raises(SystemExit):
+        buy(alice, kind)
+    assert not connections["default"].in_atomic_block
+    assert (rows(kind), OrderRecord.objects.count()) == (0, 0)
+    assert nothing_is_held()
+
+
 def test_a_record_that_expired_does_not_count(alice: Client) -> None:
     buy(alice, "function")
     OrderRecord.objects.update(expires=1)

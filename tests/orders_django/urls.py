@@ -21,6 +21,7 @@ KINDS = {
     "template-query": views.template_query,
     "template-broken": views.template_broken,
     "broken": views.broken,
+    "told-to-end": views.told_to_end,
     "returns-500": views.returns_500,
     "not-found": views.not_found,
     "caught": views.caught,

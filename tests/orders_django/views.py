@@ -196,6 +196,12 @@ def broken(request: HttpRequest) -> HttpResponse:
     raise Broken
 
 
+def told_to_end(request: HttpRequest) -> HttpResponse:
+    """As a worker whose time is up."""
+    sell("told-to-end")
+    raise SystemExit(1)
+
+
 def returns_500(request: HttpRequest) -> HttpResponse:
     sell("returns-500")
     return HttpResponse("sorry", status=500)
