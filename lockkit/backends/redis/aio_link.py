@@ -1,0 +1,94 @@
+"""Connections of one event loop to one server: the twin of ``connections``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
+
+from lockkit.backends.redis.connections import Connection
+from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
+from lockkit.backends.redis.protocol import Command, pack
+
+__all__ = ["Connection", "Link", "connect"]
+
+
+class Link:
+    """Connections to one server: each is used for one exchange at a time."""
+
+    def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
+        self._pool = pool
+        self._idle: list[Connection] = []
+
+    async def call(self, command: Command) -> Any:
+        """Run a script; load it first if the server does not have it."""
+        try:
+            return (await self.pipeline([command.packed]))[0]
+        except NoScriptError:
+            await self.pipeline([pack(b"SCRIPT", b"LOAD", command.script.source)])
+        try:
+            return (await self.pipeline([command.packed]))[0]
+        except NoScriptError as error:
+            raise from_reply(error) from error
+
+    async def pipeline(self, packed: Sequence[bytes]) -> list[Any]:
+        """Send some commands at once and read their replies. Raises lockkit's errors, or
+        NoScriptError, which says that the script was not run."""
+        connection = self._idle.pop() if self._idle else self.fresh()
+        try:
+            if not connection.is_connected:
+                await connect(connection)
+            await connection.send_packed_command(packed, check_health=False)
+            replies = [await _read(connection) for _ in packed]
+        except BaseException as error:
+            await self._discard(connection)
+            if isinstance(error, (BusyLoadingError, AuthenticationError)):
+                raise from_reply(error) from error
+            if isinstance(error, (RedisError, OSError)):
+                raise lost_on_the_way(error) from error
+            raise  # cancelled between request and reply: the connection cannot be used again
+        self._idle.append(connection)
+        for reply in replies:
+            if isinstance(reply, NoScriptError):
+                raise reply
+            if isinstance(reply, ResponseError):
+                raise from_reply(reply) from reply
+        return replies
+
+    def fresh(self) -> Connection:
+        return self._pool.make_connection()  # type: ignore[no-untyped-call]
+
+    async def _discard(self, connection: Connection) -> None:
+        """The idle ones are probably stale as well: the next try must not meet another of them."""
+        stale, self._idle = [connection, *self._idle], []
+        for one in stale:
+            await one.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.disconnect()
+
+
+async def connect(connection: Connection) -> None:
+    try:
+        await connection.connect()
+    except (RedisError, OSError) as error:
+        await connection.disconnect(nowait=True)
+        raise not_connected(error) from error
+
+
+async def _read(connection: Connection) -> Any:
+    """A reply; an error reply as a value, because the others of the pipeline must be read, too."""
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error
