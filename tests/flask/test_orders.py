@@ -107,10 +107,21 @@ def test_what_may_go_better_next_time_is_rolled_back_and_runs_again(shop: Flask,
     assert nothing_is_held(shop)
 
 
-def test_an_exception_that_propagates_is_rolled_back(shop: Flask) -> None:
+def test_an_exception_that_propagates_is_rolled_back(
+    shop: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = app_locks(shop)["default"].backend
+    release, in_use = backend.release, []
+
+    def releasing(request: Any) -> Any:
+        in_use.append(db.engine.pool.checkedout())  # type: ignore[attr-defined]
+        return release(request)
+
+    monkeypatch.setattr(backend, "release", releasing)
     shop.testing = True
     with pytest.raises(RuntimeError):
         post(shop, "/fails")
+    assert in_use == [0]  # the transaction has ended when the lock is free
     assert (orders(shop, "fails"), records(shop)) == (0, 0)
     assert nothing_is_held(shop)
 

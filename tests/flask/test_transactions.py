@@ -70,8 +70,9 @@ def test_whenever_the_app_commits_the_lock_is_released_later(
     assert at_release == [1]
 
 
+@pytest.mark.parametrize("first", ["lockkit", "sqlalchemy"])
 def test_extensions_may_be_set_up_in_either_order(
-    database: str, monkeypatch: pytest.MonkeyPatch
+    database: str, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """The session's transaction has ended when the lock is free, whoever came first."""
     from flask import Flask as App
@@ -81,8 +82,9 @@ def test_extensions_may_be_set_up_in_either_order(
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
     app = App("late")
     app.config.update(LOCKKIT_URL="memory://", SQLALCHEMY_DATABASE_URI=database)
-    LockKit(app)
-    db.init_app(app)
+    extensions = [LockKit().init_app, db.init_app]
+    for init_app in extensions if first == "lockkit" else reversed(extensions):
+        init_app(app)
     active = []
 
     @app.post("/")

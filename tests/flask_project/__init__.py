@@ -53,10 +53,10 @@ def create_app(**config: Any) -> Flask:
             **config,
         }
     )
+    app.after_request(commit_late)  # Flask runs it after what is registered later
     db.init_app(app)
     LockKit(app)
     app.before_request(count)
-    app.after_request(commit_late)
     app.register_error_handler(Refused, lambda error: error.args)
     for view in VIEWS:
         app.add_url_rule(f"/{view.__name__}", view_func=view, methods=["POST"])
