@@ -7,14 +7,13 @@ steps run in worker threads. One client belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit import flow, process
+from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.clock import now
 from lockkit.config import (
     URL_VARIABLE,
@@ -24,8 +23,7 @@ from lockkit.config import (
 )
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
 from lockkit.lease import BaseClient, BaseLease, BaseLock, log, new_token
-from lockkit.schedule import Schedule
-from lockkit.types import UNSET, LockInfo, Request, Unset
+from lockkit.types import UNSET, LockInfo, Unset
 
 if TYPE_CHECKING:
     from lockkit.backends.base import AsyncBackend
@@ -48,7 +46,7 @@ class AsyncLockClient(BaseClient):
     def __init__(self, backend: AsyncBackend, settings: AliasSettings) -> None:
         super().__init__(settings)
         self.backend = backend
-        self._watchdog = AsyncWatchdog(backend)
+        self._watchdog = AsyncWatchdog(lambda steps: drive(steps, backend, None))
 
     def lock(
         self,
@@ -252,84 +250,6 @@ class AsyncLease(BaseLease):
             return
         if not kept and kind is None:
             raise LeaseLost(f"the lease on {self.name!r} was lost before its end", name=self.name)
-
-
-class AsyncWatchdog:
-    """Renews the holds of one client: one task of its loop, started with the first lease."""
-
-    def __init__(self, backend: AsyncBackend) -> None:
-        self._backend = backend
-        self._schedule = Schedule()
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        process.after_fork(self._reset)
-
-    def _reset(self) -> None:
-        self._schedule = Schedule()
-        self._wake = asyncio.Event()
-        self._task = None
-
-    def watch(self, hold: Any) -> None:
-        if self._schedule.add(hold) or self._task is None:
-            self._hurry()
-
-    def unwatch(self, hold: Any) -> None:
-        self._schedule.discard(hold)
-
-    def withdraw_later(self, request: Request) -> None:
-        self._schedule.withdraw(request, now())
-        self._hurry()
-
-    async def stop(self) -> None:
-        self._schedule.clear()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    def _hurry(self) -> None:
-        self._wake.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(
-                _work(weakref.ref(self), self._wake), name="lockkit-watchdog"
-            )
-
-    async def work(self) -> float:
-        """One pass; returns the seconds until the next."""
-        holds, withdrawals = self._schedule.take_due(now())
-        if holds:
-            await drive(flow.renew(holds), self._backend, None)
-        for request in withdrawals:
-            await drive(self._withdraw(request), self._backend, None)
-        moment = now()
-        return max(self._schedule.sleep_until(moment) - moment, 0.0)
-
-    def _withdraw(self, request: Request) -> Generator[flow.Step, flow.Reply, None]:
-        reply = yield flow.Withdraw(request)
-        if not isinstance(reply.value, BackendError):
-            self._schedule.withdrawn(request)
-
-
-async def _work(reference: weakref.ref[AsyncWatchdog], wake: asyncio.Event) -> None:
-    """The task: it keeps no watchdog alive while it sleeps, and ends when there is no work."""
-    while True:
-        watchdog = reference()
-        if watchdog is None:
-            return
-        wake.clear()
-        try:
-            pause = await watchdog.work()
-        except Exception:  # a defect must not end renewal silently: say it, and go on
-            log.exception("the lockkit watchdog failed; it goes on")
-            pause = 1.0
-        if math.isinf(pause):
-            watchdog._task = None
-            return
-        del watchdog
-        try:
-            await asyncio.wait_for(wake.wait(), pause)
-        except TimeoutError:
-            continue
 
 
 def _task_name() -> str | None:

@@ -1,0 +1,103 @@
+"""Renewal in the background for asyncio: one task per client, started with its first lease.
+
+The twin of ``watchdog``. The task ends when there is nothing left to renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import weakref
+from collections.abc import Awaitable, Callable, Generator
+
+from lockkit import flow, process
+from lockkit.clock import now
+from lockkit.errors import BackendError
+from lockkit.hold import Hold
+from lockkit.schedule import Schedule
+from lockkit.types import Request
+
+__all__ = ["AsyncWatchdog"]
+
+log = logging.getLogger("lockkit")
+
+Runner = Callable[[Generator[flow.Step, flow.Reply, None]], Awaitable[None]]
+
+
+class AsyncWatchdog:
+    """Renews the holds of one client; ``run`` drives a flow against its store."""
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+        self._schedule = Schedule()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._schedule = Schedule()
+        self._wake = asyncio.Event()
+        self._task = None
+
+    def watch(self, hold: Hold) -> None:
+        if self._schedule.add(hold) or self._task is None:
+            self._hurry()
+
+    def unwatch(self, hold: Hold) -> None:
+        self._schedule.discard(hold)
+
+    def withdraw_later(self, request: Request) -> None:
+        self._schedule.withdraw(request, now())
+        self._hurry()
+
+    async def stop(self) -> None:
+        self._schedule.clear()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _hurry(self) -> None:
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(
+                _work(weakref.ref(self), self._wake), name="lockkit-watchdog"
+            )
+
+    async def work(self) -> float:
+        """One pass; returns the seconds until the next."""
+        holds, withdrawals = self._schedule.take_due(now())
+        if holds:
+            await self._run(flow.renew(holds))
+        for request in withdrawals:
+            await self._run(self._withdraw(request))
+        moment = now()
+        return max(self._schedule.sleep_until(moment) - moment, 0.0)
+
+    def _withdraw(self, request: Request) -> Generator[flow.Step, flow.Reply, None]:
+        reply = yield flow.Withdraw(request)
+        if not isinstance(reply.value, BackendError):
+            self._schedule.withdrawn(request)
+
+
+async def _work(reference: weakref.ref[AsyncWatchdog], wake: asyncio.Event) -> None:
+    """The task: it keeps no watchdog alive while it sleeps, and ends when there is no work."""
+    while True:
+        watchdog = reference()
+        if watchdog is None:
+            return
+        wake.clear()
+        try:
+            pause = await watchdog.work()
+        except Exception:  # a defect must not end renewal silently: say it, and go on
+            log.exception("the lockkit watchdog failed; it goes on")
+            pause = 1.0
+        if math.isinf(pause):
+            watchdog._task = None
+            return
+        del watchdog
+        try:
+            await asyncio.wait_for(wake.wait(), pause)
+        except TimeoutError:
+            continue
