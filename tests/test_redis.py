@@ -1,0 +1,310 @@
+"""What only Redis and Valkey have: URLs, permissions, full memory, layout, and the requests made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+import lockkit
+from lockkit import aio
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RedisServer]:
+    """TLS, a password for everybody, and users with few permissions."""
+    users = {
+        "shop": "on >secret ~{shop:* &shop:wake:* +evalsha +script|load +hscan +ping "
+        "+subscribe +@hash +@sortedset +pexpire +publish +time",
+        "deaf": "on >secret ~* resetchannels +@all",
+        "reader": "on >secret ~* &* +@read",
+    }
+    with RedisServer(users=users, password="for-all", tls=True) as server:
+        yield server
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+def connect(url: str, **settings: object) -> lockkit.LockClient:
+    return lockkit.connect(url, key_prefix="shop", **settings)
+
+
+def waiting(client: lockkit.LockClient, name: str, waiters: int = 1) -> None:
+    """Return once so many are in the queue."""
+    while (info := client.inspect(name)) is None or info.waiters < waiters:
+        pass
+
+
+@pytest.mark.parametrize("form", ["url", "unix_url", "tls_url"])
+def test_every_kind_of_url_locks(guarded: RedisServer, form: str) -> None:
+    guarded.flush()
+    client = connect(getattr(guarded, form))
+    with client.lock("stock:42") as lease:
+        assert client.lock("stock:42").try_acquire() is None
+        lease.check()
+    client.close()
+
+
+def test_an_untrusted_certificate_is_refused(guarded: RedisServer) -> None:
+    client = connect(guarded.tls_url.partition("?")[0])
+    with pytest.raises(lockkit.BackendUnavailable):
+        client.lock("stock:42").acquire()
+
+
+def test_the_least_privileged_user_can_do_everything(guarded: RedisServer) -> None:
+    guarded.flush()
+    client = connect(guarded.url_for("shop", "secret"))
+    lease = client.lock("stock:42").acquire()
+    granted = in_thread(lambda: client.lock("stock:42", timeout=10).acquire())
+    waiting(client, "stock:42")
+    lease.extend(20)
+    lease.release()
+    second = granted()
+    assert second.fencing_token > lease.fencing_token
+    assert client.break_("stock:42", fence=second.fencing_token)
+    assert second.release() is False
+    with pytest.raises(lockkit.AcquireTimeout), client.lock("stock:42"):
+        client.lock("stock:42", timeout=0.05).acquire()
+    assert list(client.holders()) == []
+    client.close()
+
+
+def test_a_user_who_may_not_publish_or_subscribe_still_hands_on(guarded: RedisServer) -> None:
+    """Grants are in the store; a message only saves asking."""
+    guarded.flush()
+    client = connect(guarded.url_for("deaf", "secret"))
+    lease = client.lock("stock:42").acquire()
+    granted = in_thread(lambda: client.lock("stock:42", timeout=10).acquire())
+    waiting(client, "stock:42")
+    lease.release()
+    assert granted().release()
+    client.close()
+
+
+def test_a_user_without_write_permission_is_told_so(guarded: RedisServer) -> None:
+    client = connect(guarded.url_for("reader", "secret"))
+    with pytest.raises(lockkit.BackendUnavailable, match="permission"):
+        client.lock("stock:42").acquire()
+
+
+def test_a_wrong_password_is_an_error_without_the_password(guarded: RedisServer) -> None:
+    client = connect(guarded.url_for("shop", "canary-password"))
+    with pytest.raises(lockkit.BackendUnavailable) as caught:
+        client.lock("stock:42").acquire()
+    assert "password" in str(caught.value)
+    assert "canary-password" not in f"{caught.value!r} {caught.value} {client!r}"
+
+
+@pytest.mark.parametrize("bad", ["redis://127.0.0.1:port/0", "redis://127.0.0.1:1/0?db=x"])
+def test_a_malformed_url_is_a_configuration_error(bad: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError):
+        lockkit.connect(bad)
+
+
+def test_an_unknown_option_is_a_configuration_error() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="socket_timeout"):
+        lockkit.connect("redis://127.0.0.1/0", options={"socket_timout": 1})
+
+
+def test_nobody_there_is_unavailable_at_once() -> None:
+    client = connect("redis://127.0.0.1:1/0")
+    with pytest.raises(lockkit.BackendUnavailable):
+        client.lock("stock:42").acquire()
+
+
+def test_another_layout_is_refused(redis_server: RedisServer, url: str) -> None:
+    client = connect(url)
+    client.lock("stock:42").acquire().release()
+    import redis
+
+    with redis.Redis.from_url(url) as admin:
+        for key in admin.scan_iter("{shop:*}:b"):
+            admin.hset(key, "v", "99")
+    with pytest.raises(lockkit.LayoutMismatch, match="99"):
+        client.lock("stock:42").acquire()
+    client.close()
+
+
+def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    client = connect(redis_server.url)
+    lease = client.lock("stock:42", ttl=30).acquire()
+    granted = in_thread(lambda: client.lock("stock:42", timeout=10).acquire())
+    waiting(client, "stock:42")
+    admin = redis_server.client()
+    admin.config_set("maxmemory", "1mb")
+    try:
+        with pytest.raises(lockkit.BackendUnavailable, match="memory"):
+            client.lock("stock:43").acquire()
+        lease.extend(40)
+        assert lease.remaining() > 30
+        assert lease.release()
+        second = granted()
+        second.extend()
+        assert client.break_("stock:42", fence=second.fencing_token)
+    finally:
+        admin.config_set("maxmemory", "0")
+    second.release()
+    client.close()
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "volatile-random"])
+def test_volatile_eviction_policies_evict_no_lock(redis_server: RedisServer, policy: str) -> None:
+    redis_server.flush()
+    client = connect(redis_server.url)
+    leases = [client.lock(f"stock:{number}").acquire() for number in range(200)]
+    admin = redis_server.client()
+    admin.config_set("maxmemory-policy", policy)
+    admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 200_000)
+    try:
+        for number in range(400):
+            admin.set(f"cache:{number}", "x" * 2000, ex=1000)
+        assert sum(1 for _ in client.holders()) == 200
+    finally:
+        admin.config_set("maxmemory", "0")
+        admin.config_set("maxmemory-policy", "noeviction")
+    assert all([lease.release() for lease in leases])
+    client.close()
+
+
+def test_health_names_an_evicting_policy(redis_server: RedisServer) -> None:
+    client = connect(redis_server.url)
+    admin = redis_server.client()
+    assert list(client.backend.health()) == []
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert [what for what, _ in client.backend.health()] == ["eviction"]
+    finally:
+        admin.config_set("maxmemory-policy", "noeviction")
+    client.close()
+
+
+def test_a_read_only_replica_is_unavailable(redis_server: RedisServer) -> None:
+    with RedisServer(f"replicaof 127.0.0.1 {redis_server.port}") as replica:
+        client = connect(replica.url)
+        with pytest.raises(lockkit.BackendUnavailable, match=r"replica|loading"):
+            client.lock("stock:42").acquire()
+
+
+def test_released_names_leave_nothing_in_the_store(redis_server: RedisServer, url: str) -> None:
+    """However many names: buckets remain, keys of names do not."""
+    client = connect(url)
+    for number in range(2_000):
+        client.lock(f"order:{number}").acquire().release()
+    import redis
+
+    with redis.Redis.from_url(url) as admin:
+        keys = list(admin.scan_iter())
+        fields = {field for key in keys for field in admin.hkeys(key)}
+    assert len(keys) <= 64
+    assert fields == {b"v", b"f"}
+    client.close()
+
+
+def test_requests_of_an_uncontended_and_of_a_contended_acquisition(
+    redis_server: RedisServer, proxy: Callable[[RedisServer], FaultProxy]
+) -> None:
+    redis_server.flush()
+    between = proxy(redis_server)
+    client = connect(f"redis://127.0.0.1:{between.port}/0")
+    client.lock("warm").acquire().release()
+    in_thread(lambda: client.lock("warm", timeout=0).try_acquire().release())()
+    before = between.requests
+    lease = client.lock("stock:42").acquire()
+    lease.release()
+    assert between.requests - before == 2
+    # The first to wait in this process subscribes, too; the second only queues.
+    for expected in (None, 2):
+        lease = client.lock("stock:42").acquire()
+        elsewhere = connect(redis_server.url)
+        before = between.requests
+        granted = in_thread(lambda: client.lock("stock:42", timeout=10).acquire())
+        waiting(elsewhere, "stock:42")
+        lease.release()
+        granted().release()
+        if expected is not None:
+            # queueing and our release, and the release that handed over
+            assert between.requests - before == expected + 1
+        elsewhere.close()
+    client.close()
+
+
+def test_one_subscription_serves_all_waiters_of_a_process(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    client = connect(redis_server.url)
+    lease = client.lock("stock:42").acquire()
+    waiters = [
+        in_thread(lambda: client.lock("stock:42", timeout=20).acquire().release())
+        for _ in range(8)
+    ]
+    waiting(client, "stock:42", 8)
+    subscribers = redis_server.client().pubsub_channels("shop:wake:*")
+    clients = redis_server.client().client_list(_type="pubsub")
+    assert len(subscribers) == len(clients) == 1
+    lease.release()
+    assert all([waiter() for waiter in waiters])
+    client.close()
+
+
+def test_fences_outlive_the_loss_of_all_data(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    client = connect(redis_server.url)
+    before = client.lock("stock:42").acquire()
+    redis_server.flush()
+    after = client.lock("stock:42").acquire()
+    assert after.fencing_token > before.fencing_token
+    assert before.release() is False
+    assert after.release()
+    client.close()
+
+
+async def test_asyncio_has_one_subscription_per_loop(redis_server: RedisServer) -> None:
+    import asyncio
+
+    redis_server.flush()
+    client = aio.connect(redis_server.url, key_prefix="shop")
+
+    async def work() -> int:
+        async with client.lock("stock:42", timeout=20) as lease:
+            return lease.fencing_token
+
+    async with client.lock("stock:42"):
+        tasks = [asyncio.create_task(work()) for _ in range(20)]
+        while (info := await client.inspect("stock:42")) is None or info.waiters < 20:
+            await asyncio.sleep(0)
+        assert len(redis_server.client().client_list(_type="pubsub")) == 1
+    fences = await asyncio.gather(*tasks)
+    assert len(set(fences)) == 20
+    await client.close()
+
+
+def in_thread(work: Callable[[], T]) -> Callable[[], T]:
+    """Start in a thread; call the result to wait for what it returns."""
+    box: list[T | BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            box.append(work())
+        except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
+            box.append(error)
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+
+    def result() -> T:
+        assert done.wait(30)
+        if isinstance(box[0], BaseException):
+            raise box[0]
+        return box[0]
+
+    return result
