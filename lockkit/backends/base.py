@@ -31,7 +31,7 @@ __all__ = ["AsyncBackend", "Backend"]
 POLL_LEAST = 0.0005
 POLL_STEP = 0.005
 POLL_LONG = 0.05
-POLL_MOST = 0.25
+POLL_MOST = 0.1  # well below half of alive_for's least
 
 
 class Backend(ABC):

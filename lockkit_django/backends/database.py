@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
@@ -164,13 +163,6 @@ class DjangoConnection(Connection):
                 cursor.execute(_pyformat(statement), parameters or None)
                 rows = cursor.fetchall() if cursor.description else ()
                 return Result(rows, cursor.rowcount)
-        except self._error as error:
-            raise failure(error, statement, self._remedy) from error
-
-    def execute_many(self, statement: str, parameters: Sequence[Parameters]) -> None:
-        try:
-            with self._wrapper.create_cursor() as cursor:
-                cursor.executemany(_pyformat(statement), parameters)
         except self._error as error:
             raise failure(error, statement, self._remedy) from error
 

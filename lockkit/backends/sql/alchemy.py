@@ -8,7 +8,6 @@ cannot use it up. SQLite: a file beside the database; see ``beside``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lockkit.backends.base import reject_unknown_options
@@ -151,25 +150,15 @@ class SQLAlchemyConnection(Connection):
         self._error = module.exc.SQLAlchemyError
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
-        result = self._run(statement, parameters)
-        return Result(result.all() if result.returns_rows else (), result.rowcount)
-
-    def execute_many(self, statement: str, parameters: Sequence[Parameters]) -> None:
-        self._run(statement, parameters)
+        try:
+            result = self._connection.execute(self._text(statement), parameters)
+            return Result(result.all() if result.returns_rows else (), result.rowcount)
+        except self._error as error:
+            cause = getattr(error, "orig", None) or error
+            raise failure(cause, statement, REMEDY) from error
 
     def close(self) -> None:
         try:
             self._connection.close()
         except self._error:
             return
-
-    def _run(self, statement: str, parameters: Any) -> Any:
-        try:
-            return self._connection.execute(self._text(statement), parameters)
-        except self._error as error:
-            cause = getattr(error, "orig", None) or error
-            raise _typed(cause, statement) from error
-
-
-def _typed(error: BaseException, statement: str) -> Exception:
-    return failure(error, statement, REMEDY)

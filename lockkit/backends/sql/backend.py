@@ -21,11 +21,14 @@ from lockkit.backends.sql.connector import Connection, Connector, Missed, Parame
 from lockkit.backends.sql.dialect import Dialect, expanded
 from lockkit.errors import BackendError, BackendUnavailable
 from lockkit.inspect import info_of
-from lockkit.types import Busy, Gone, Grant, LockInfo, Release, Renewal, Request
+from lockkit.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
 
 __all__ = ["SQLBackend"]
 
 T = TypeVar("T")
+Rule = Callable[[grant.State, int], grant.Outcome[T]]
+Row = Sequence[Any]
+"""The database's clock, version, fence and state."""
 
 BUSY_SECONDS = 5.0
 """A step is tried for so long while others write; then the store is unavailable."""
@@ -33,8 +36,8 @@ BUSY_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02
 """Seconds between two tries of a step: doubled each time, up to the second."""
 
-EXTEND_AT_ONCE = 100
-"""Rows per renewal transaction: others wait for it to end."""
+READ_AT_ONCE = 100
+"""Rows that a renewal reads at once. It writes them soon after, so few will have changed."""
 
 PAGE = 500
 """Rows per request of a listing."""
@@ -66,7 +69,7 @@ class SQLBackend(Backend):
 
     def acquire(self, request: Request) -> Grant | Busy | Gone:
         mine = _stored(request)
-        return self._step(request.name, lambda state, now: grant.acquire(state, mine, now))
+        return self._step(request.name, lambda state, now: _acquired(state, mine, now))
 
     def release(self, request: Request) -> Release:
         mine = _stored(request)
@@ -80,10 +83,15 @@ class SQLBackend(Backend):
         return self._step(name, lambda state, now: grant.break_(state, fence, now))
 
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        """Read many rows at once; write each by itself, as every step does.
+
+        Never in a transaction: a process that is paused within one would hold up everybody.
+        """
         renewals: list[Renewal] = []
-        for start in range(0, len(requests), EXTEND_AT_ONCE):
-            batch = [_stored(request) for request in requests[start : start + EXTEND_AT_ONCE]]
-            renewals += self._try(self._renewals, functools.partial(self._extend, requests=batch))
+        for start in range(0, len(requests), READ_AT_ONCE):
+            batch = [_stored(request) for request in requests[start : start + READ_AT_ONCE]]
+            rows = self._read_many({row_id(self._prefix, request.name) for request in batch})
+            renewals += [self._extend(request, rows) for request in batch]
         return renewals
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
@@ -104,10 +112,11 @@ class SQLBackend(Backend):
     def _dialect(self) -> Dialect:
         return self.connector.dialect
 
-    def _step(self, name: str, rule: Callable[[grant.State, int], grant.Outcome[T]]) -> T:
+    def _step(self, name: str, rule: Rule[T], slot: Slot | None = None) -> T:
         """Apply the rule to the name's state, in one atomic step of the store."""
         row = row_id(self._prefix, name)
-        reply, is_new = self._try(self._steps, lambda c: self._attempt(c, row, name, rule))
+        slot = slot or self._steps
+        reply, is_new = self._try(slot, lambda c: self._attempt(c, row, name, rule))
         if is_new:
             self._inserted += 1
             if self._inserted % PRUNE_EVERY == 0:
@@ -115,15 +124,17 @@ class SQLBackend(Backend):
         return reply
 
     def _attempt(
-        self,
-        connection: Connection,
-        row: str,
-        name: str,
-        rule: Callable[[grant.State, int], grant.Outcome[T]],
+        self, connection: Connection, row: str, name: str, rule: Rule[T]
     ) -> tuple[T, bool]:
-        """One compare-and-set; the reply, and whether the name has a row since."""
-        dialect = self._dialect
-        now, version, fence, text = connection.execute(dialect.read, {"id": row}).rows[0]
+        """Read the row and apply the rule."""
+        found = connection.execute(self._dialect.read, {"id": row}).rows[0]
+        return self._apply(connection, row, name, found, rule)
+
+    def _apply(
+        self, connection: Connection, row: str, name: str, found: Row, rule: Rule[T]
+    ) -> tuple[T, bool]:
+        """Compare and set; the reply, and whether the name has a row only since now."""
+        now, version, fence, text = found
         state = decode(text or FREE, fence or 0)
         outcome = rule(state, now)
         if not outcome.changed:
@@ -131,37 +142,34 @@ class SQLBackend(Backend):
         state.prune(now)
         values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
         if version is None:
-            statement, values = dialect.insert, {**values, "prefix": self._prefix, "name": name}
+            statement, values = (
+                self._dialect.insert,
+                {**values, "prefix": self._prefix, "name": name},
+            )
         else:
-            statement, values = dialect.update, {**values, "version": version}
+            statement, values = self._dialect.update, {**values, "version": version}
         if connection.execute(statement, values).changed != 1:
             raise Missed
         return outcome.reply, version is None
 
-    def _extend(self, connection: Connection, requests: Sequence[Request]) -> list[Renewal]:
-        """Extend all in one transaction, which locks their rows before it looks at the clock."""
-        dialect = self._dialect
-        rows = [row_id(self._prefix, request.name) for request in requests]
-        ids = {f"id{i}": row for i, row in enumerate(rows)}
-        with connection.transaction(dialect):
-            found = connection.execute(expanded(dialect.read_many, len(ids)), ids).rows
-            states = {row: decode(text, fence) for _, row, _, fence, text in found}
-            moment = {row: now for now, row, _, _, _ in found}
-            renewals, changed = _extended(requests, rows, states, moment)
-            updates = [
-                {
-                    "id": row,
-                    "version": version,
-                    "now": now,
-                    "fence": fence,
-                    "state": encode(states[row]),
-                }
-                for now, row, version, fence, _ in found
-                if row in changed
-            ]
-            if updates:
-                connection.execute_many(dialect.update, updates)
-        return renewals
+    def _extend(self, request: Request, rows: dict[str, Row]) -> Renewal:
+        """By the row that was read; if it has changed since, in a step of its own."""
+        row = row_id(self._prefix, request.name)
+        if row not in rows:
+            return Renewal(None)
+        rule = functools.partial(_extended, request)
+        try:
+            with self._renewals.connection() as connection:
+                reply, _ = self._apply(connection, row, request.name, rows[row], rule)
+        except Missed:
+            reply = self._step(request.name, rule, self._renewals)
+        return reply
+
+    def _read_many(self, ids: set[str]) -> dict[str, Row]:
+        statement = expanded(self._dialect.read_many, len(ids))
+        values = {f"id{i}": row for i, row in enumerate(ids)}
+        found = self._try(self._renewals, lambda c: c.execute(statement, values)).rows
+        return {row: (now, version, fence, state) for now, row, version, fence, state in found}
 
     def _one(self, name: str) -> Iterator[LockInfo]:
         rows = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
@@ -226,23 +234,19 @@ def _stored(request: Request) -> Request:
     return request._replace(token=token_digest(request.token))
 
 
-def _extended(
-    requests: Sequence[Request],
-    rows: Sequence[str],
-    states: dict[str, grant.State],
-    moment: dict[str, int],
-) -> tuple[list[Renewal], set[str]]:
-    """The renewals, and the rows whose state changed."""
-    renewals, changed = [], set()
-    for request, row in zip(requests, rows, strict=True):
-        if row not in states:
-            renewals.append(Renewal(None))
-            continue
-        outcome = grant.extend(states[row], request, moment[row])
-        renewals.append(outcome.reply)
-        if outcome.changed:
-            changed.add(row)
-    return renewals, changed
+def _acquired(state: grant.State, request: Request, now: int) -> grant.Outcome[Grant | Busy | Gone]:
+    """The grant rule; but a grant that was handed to us while we slept is a short one, and whoever
+    polls hears of it late: asking for it makes it whole, in the same step."""
+    outcome = grant.acquire(state, request, now)
+    reply = outcome.reply
+    if request.mode is Mode.POLL and isinstance(reply, Grant) and reply.left < request.ttl:
+        grant.extend(state, request, now)
+        return grant.Outcome(reply._replace(left=request.ttl), True)
+    return outcome
+
+
+def _extended(request: Request, state: grant.State, now: int) -> grant.Outcome[Renewal]:
+    return grant.extend(state, request, now)
 
 
 def _info(name: str, text: str, fence: int, now: int) -> LockInfo | None:

@@ -47,25 +47,8 @@ class Connection(ABC):
         """Run one statement with ``:named`` parameters."""
 
     @abstractmethod
-    def execute_many(self, statement: str, parameters: Sequence[Parameters]) -> None:
-        """Run one statement for each set of parameters."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Close it; an open transaction is rolled back. Raises nothing."""
-
-    @contextmanager
-    def transaction(self, dialect: Dialect) -> Iterator[None]:
-        """A short transaction. A connection that fails within one is closed by its slot."""
-        self.execute(dialect.begin, {})
-        try:
-            yield
-            self.execute("COMMIT", {})
-        except Stale:
-            raise
-        except Missed:
-            self.execute("ROLLBACK", {})
-            raise
+        """Close it. Raises nothing."""
 
 
 class Connector(ABC):

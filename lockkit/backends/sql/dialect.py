@@ -18,7 +18,6 @@ class Dialect:
 
     name: str
     create: str
-    begin: str
     clock: str
     read: str
     read_many: str

@@ -15,8 +15,6 @@ CANCELLED = "57014"
 LOST_CLASSES = ("08", "57")
 """Connection exceptions, and a server that shuts down or has lost a process."""
 
-READING = ("SELECT", "BEGIN")
-
 
 def failure(error: BaseException, statement: str, remedy: str) -> Missed | LockError:
     """The typed error for a driver's error. ``remedy`` says how to make the table."""
@@ -26,7 +24,7 @@ def failure(error: BaseException, statement: str, remedy: str) -> Missed | LockE
     if state == MISSING_TABLE:
         return ConfigurationError(f"the lock database has no table lockkit_lock: {remedy}")
     if state is None or (state[:2] in LOST_CLASSES and state != CANCELLED):
-        if statement.startswith(READING):
+        if statement.startswith("SELECT"):
             return Stale()
         return OutcomeUnknown(f"the connection to the lock database broke: {_line(error)}")
     return BackendUnavailable(f"the lock database refused a statement: {_line(error)}")

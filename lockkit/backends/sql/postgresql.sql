@@ -16,9 +16,6 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
     updated bigint NOT NULL
 )
 
--- name: begin
-BEGIN ISOLATION LEVEL READ COMMITTED
-
 -- name: clock
 SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)
 
@@ -30,7 +27,7 @@ FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
 -- name: read_many
 SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
        id, version, fence, state
-FROM lockkit_lock WHERE id IN (:ids) ORDER BY id FOR UPDATE
+FROM lockkit_lock WHERE id IN (:ids)
 
 -- name: insert
 INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)

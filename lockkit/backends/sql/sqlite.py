@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,12 +165,6 @@ class SQLiteConnection(Connection):
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    def execute_many(self, statement: str, parameters: Sequence[Parameters]) -> None:
-        try:
-            self._connection.executemany(statement, parameters)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
     def close(self) -> None:
         try:
             self._connection.close()
@@ -184,8 +177,9 @@ class SQLiteConnection(Connection):
             return
         if mark[0] == APPLICATION_ID:
             raise _other_layout(self._path, mark[1])
-        with self.transaction(dialect):
-            self._initialize(dialect)
+        self.execute("BEGIN IMMEDIATE", {})
+        self._initialize(dialect)
+        self.execute("COMMIT", {})
 
     def _initialize(self, dialect: Dialect) -> None:
         """Make the table, unless another process did just now or the file is not ours."""

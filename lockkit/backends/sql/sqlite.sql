@@ -21,9 +21,6 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
     updated INTEGER NOT NULL
 )
 
--- name: begin
-BEGIN IMMEDIATE
-
 -- name: clock
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000
 
