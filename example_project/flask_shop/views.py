@@ -49,7 +49,7 @@ def add_headers(response: Response) -> Response:
 @shop.get("/")
 def index() -> ResponseReturnValue:
     token = session.setdefault("csrf", secrets.token_urlsafe(32))
-    visit = page.Visit(user_of_session(), CSRF_FIELD, token, "Flask")
+    visit = page.Visit(user_of_session(), CSRF_FIELD, token, "flask")
     return page.index(visit, books.shelves()), {"Cache-Control": "no-store"}
 
 

@@ -151,7 +151,10 @@ def _environment(plan: Plan, machines: Sequence[Machine]) -> dict[str, str]:
     return {
         **os.environ,
         "SHOP_LAUNCHER": str(os.getpid()),
-        "SHOP_MACHINES": " ".join(f"{machine.name}={machine.url}" for machine in machines),
+        "SHOP_MACHINES": " ".join(
+            f"{machine.name},{framework},{machine.url}"
+            for machine, framework in zip(machines, plan.frameworks, strict=True)
+        ),
         "SHOP_RACE_TOKEN": plan.race_token,
         "SHOP_SECRET_KEY": os.environ.get("SHOP_SECRET_KEY") or secrets.token_urlsafe(48),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -38,7 +38,7 @@ def index(visit: Visit, shelves: Iterable[Shelf]) -> str:
     products = "\n".join(_product(visit, shelf) for shelf in shelves)
     return _document(
         f"""
-<header><h1>The shop</h1><p>machine <b>{escape(place.machine())}</b> ({visit.framework})</p>
+<header><h1>The shop</h1><p>machine <b>{escape(place.machine())}</b> ({escape(visit.framework)})</p>
 {_user(visit)}</header>
 <main><section><h2>Stock</h2>{products}
 <p class="hint">The form carries an order ID. Press a button as often as you like, on either
@@ -98,11 +98,13 @@ def _product(visit: Visit, shelf: Shelf) -> str:
 <input type="hidden" name="order_id" value="{uuid.uuid4()}">
 <input type="hidden" name="sku" value="{sku}">
 <label>quantity <input name="quantity" type="number" min="1" max="99" value="1"></label>
-{_buttons(place.machines(), disabled=visit.user is None)}</form></article>"""
+{_buttons(visit)}</form></article>"""
 
 
-def _buttons(machines: Sequence[Machine], *, disabled: bool) -> str:
-    off = " disabled" if disabled else ""
+def _buttons(visit: Visit) -> str:
+    """For all machines that take this form: a session belongs to one framework."""
+    off = " disabled" if visit.user is None else ""
+    machines = [m for m in place.machines() if m.framework == visit.framework]
     if len(machines) < 2:
         return f"<button{off}>Buy</button>"
     buttons = (
@@ -132,7 +134,7 @@ def _csrf(visit: Visit) -> str:
 def _machines(machines: Iterable[Machine]) -> str:
     return "".join(
         f'<li data-name="{escape(m.name)}" data-url="{escape(m.url)}">'
-        f'<a href="{escape(m.url)}">{escape(m.name)}</a> <span></span></li>'
+        f'<a href="{escape(m.url)}">{escape(m.name)}</a> ({escape(m.framework)}) <span></span></li>'
         for m in machines
     )
 

@@ -37,6 +37,7 @@ class Database(TypedDict, total=False):
 @dataclass(frozen=True, slots=True)
 class Machine:
     name: str
+    framework: str
     url: str
 
 
@@ -77,9 +78,9 @@ def machine() -> str:
 
 
 def machines() -> list[Machine]:
-    """All machines of the shop, as in SHOP_MACHINES="a=http://127.0.0.1:8001 b=…"."""
-    pairs = (entry.partition("=") for entry in os.environ.get("SHOP_MACHINES", "").split())
-    return [Machine(name, url) for name, _, url in pairs]
+    """All machines of the shop, as in SHOP_MACHINES="a,django,http://127.0.0.1:8001 b,…"."""
+    entries = os.environ.get("SHOP_MACHINES", "").split()
+    return [Machine(*entry.split(",", 2)) for entry in entries]
 
 
 def secret_key() -> str:

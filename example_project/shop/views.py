@@ -18,7 +18,7 @@ from shop.rules import Order, Refused, read_order, sell, shown
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    visit = page.Visit(_user(request), "csrfmiddlewaretoken", get_token(request), "Django")
+    visit = page.Visit(_user(request), "csrfmiddlewaretoken", get_token(request), "django")
     return HttpResponse(page.index(visit, _shelves()), headers={"Cache-Control": "no-store"})
 
 

@@ -220,10 +220,15 @@ def test_the_page_of_one_machine_may_talk_to_the_other_and_nobody_elses(
         assert (headers["Access-Control-Allow-Origin"] == origin) is allowed
 
 
-def test_it_ends_when_it_is_told_to(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_two_django_machines_serve_until_they_are_told_to_end(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
     database = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
     process = start("serve", "--ports", "0,0", DATABASE_URL=database)
     served = Served(process, tmp_path)
+    html = served.ask(served.ports[0], "GET", "/")[2]
+    for port in served.ports:  # machines of one framework take one another's forms
+        assert f'formaction="http://127.0.0.1:{port}/orders/"' in html
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     for port in served.ports:
