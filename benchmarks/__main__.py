@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def ratios(results: Results) -> Results:
-    """lockkit's figures divided by each peer's."""
+    """Figures of lockkit divided by each peer's."""
     ours = results["lockkit"]
     return {
         peer: {key: ours[key] / value for key, value in figures.items() if value}
@@ -79,7 +79,7 @@ def table(results: Results, *, markdown: bool = False) -> str:
 def _cell(results: Results, peer: str, key: str) -> str:
     value = results[peer].get(key)
     if value is None:
-        return "–"
+        return "-"
     text = f"{value:.0f}" if value >= 100 else f"{value:.2f}"
     return text if peer == "lockkit" else f"{text} ({results['lockkit'][key] / value:.2f})"
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import flow, process
 from lockkit.aio_watchdog import AsyncWatchdog
@@ -105,7 +105,7 @@ async def drive(
                 reply = flow.Reply(value, sent, now())
                 if _cancellations() > heard:
                     raise asyncio.CancelledError
-            except BaseException as interruption:
+            except BaseException as interruption:  # noqa: BLE001  the flow raises it again
                 heard = _cancellations()
                 step = steps.throw(interruption)
             else:
@@ -153,7 +153,7 @@ class AsyncLock(BaseLock):
         self._client = client
         self._entered: dict[int, list[AsyncLease]] | None = None
 
-    async def acquire(self, timeout: float | None | Unset = UNSET) -> AsyncLease:
+    async def acquire(self, timeout: float | None | Unset = UNSET) -> AsyncLease:  # noqa: ASYNC109  as Lock.acquire
         """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does.
 
         Cancelling it leaves neither a lease nor a place in the queue.
@@ -231,7 +231,7 @@ class AsyncLease(BaseLease):
         client.note_hold(self.name, now() - self._hold.granted)
         return await client._run(flow.release(self._hold))
 
-    async def __aenter__(self) -> AsyncLease:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

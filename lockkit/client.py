@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import flow, process
 from lockkit.clock import now
@@ -96,7 +96,7 @@ def drive(
                 except BackendError as error:
                     value = error
                 reply = flow.Reply(value, sent, now())
-            except BaseException as interruption:
+            except BaseException as interruption:  # noqa: BLE001  the flow raises it again
                 step = steps.throw(interruption)
             else:
                 step = steps.send(reply)
@@ -211,7 +211,7 @@ class Lease(BaseLease):
             client._watchdog.unwatch(hold)
             client.note_hold(self.name, now() - hold.granted)
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -155,6 +156,7 @@ def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
     return float(value)
 
 
+PREFIX = re.compile(r"[ -z|~]{0,64}")
 LONGEST = 366 * 24 * 3600.0
 
 
@@ -162,34 +164,20 @@ def _wrong(key: str, value: object, remedy: str) -> ConfigurationError:
     return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
 
 
-def _read_alias(
-    alias: str, entry: object, source: str, default_location: str
-) -> AliasSettings:
+def _read_alias(alias: object, entry: object, source: str, default_location: str) -> AliasSettings:
     if not isinstance(alias, str) or not alias:
         raise _wrong(f"a key of {source}", alias, "an alias, such as 'default'")
-    if isinstance(entry, str):
-        entry = {"LOCATION": entry}
-    if not isinstance(entry, Mapping):
-        raise ConfigurationError(
-            f"{source}[{alias!r}] must be a URL or a mapping, not {type(entry).__name__}"
-        )
     where = f"{source}[{alias!r}]"
-    for key in entry:
-        if key not in KEYS:
-            raise unknown_key(where, key, KEYS)
+    entry = _mapping(where, entry)
     defaults = AliasSettings()
-    location = entry.get("LOCATION", default_location if alias == DEFAULT_ALIAS else None)
-    if location is None and entry.get("BACKEND"):
-        location = ""
-    if not isinstance(location, str):
-        raise ConfigurationError(f"{where} needs a LOCATION, such as 'redis://127.0.0.1:6379/0'")
+    default = default_location if alias == DEFAULT_ALIAS else None
 
     def checked(key: str, check: Any, default: Any) -> Any:
         return check(f"{where}[{key!r}]", entry[key]) if key in entry else default
 
     return AliasSettings(
         alias=alias,
-        location=location,
+        location=_location(where, entry, default),
         backend=checked("BACKEND", _dotted, None),
         key_prefix=checked("KEY_PREFIX", _prefix, defaults.key_prefix),
         ttl=checked("TTL", check_ttl, defaults.ttl),
@@ -198,6 +186,25 @@ def _read_alias(
         max_queue=checked("MAX_QUEUE", check_count, defaults.max_queue),
         options=checked("OPTIONS", _options, {}),
     )
+
+
+def _mapping(where: str, entry: object) -> Mapping[str, Any]:
+    """The settings of an alias, of which a URL is the short form; the URL may hold a password."""
+    if isinstance(entry, str):
+        return {"LOCATION": entry}
+    if not isinstance(entry, Mapping):
+        raise ConfigurationError(f"{where} must be a URL or a mapping, not {type(entry).__name__}")
+    for key in entry:
+        if key not in KEYS:
+            raise unknown_key(where, key, KEYS)
+    return entry
+
+
+def _location(where: str, entry: Mapping[str, Any], default: str | None) -> str:
+    location = entry.get("LOCATION", "" if entry.get("BACKEND") else default)
+    if not isinstance(location, str):
+        raise ConfigurationError(f"{where} needs a LOCATION, such as 'redis://127.0.0.1:6379/0'")
+    return location
 
 
 def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
@@ -214,9 +221,8 @@ def _dotted(key: str, value: object) -> str | None:
 
 
 def _prefix(key: str, value: object) -> str:
-    if isinstance(value, str) and value.isascii() and value.isprintable() and len(value) <= 64:
-        if not set(value) & set("{}"):
-            return value
+    if isinstance(value, str) and PREFIX.fullmatch(value):
+        return value
     raise _wrong(key, value, "at most 64 printable ASCII characters without braces")
 
 

@@ -27,7 +27,7 @@ class FieldError(InvalidName):
     """The request does not bring what a field of the template needs. The client's fault: 400."""
 
 
-class AnonymousUser(FieldError):  # noqa: N818  (as lockkit's other errors)
+class AnonymousUser(FieldError):
     """``{user.pk}`` in a request of nobody: there is no such name. 403, or the framework's way."""
 
 

@@ -6,7 +6,6 @@ import logging
 import math
 import secrets
 import warnings
-
 from typing import TYPE_CHECKING
 
 from lockkit import process

@@ -27,7 +27,7 @@ def name(template: str, /, **values: object) -> str:
 
     Values are strings, ints or UUIDs. Raises InvalidName.
     """
-    return Template(template, bare_only=True).fill(lambda field: values.get(field.path[0], None))
+    return Template(template, bare_only=True).fill(lambda field: values.get(field.path[0]))
 
 
 def check_name(text: object) -> str:
@@ -129,7 +129,7 @@ def _field(template: str, text: str, *, bare_only: bool) -> Field:
         )
     if source == "user" and path != ["pk"]:
         raise InvalidName(f"{{{text}}} in {template!r}: only {{user.pk}} is there")
-    if source not in ("json",) and len(path) != 1:
+    if source != "json" and len(path) != 1:
         raise InvalidName(f"{{{text}}} in {template!r}: only json fields nest")
     return Field(source, tuple(path), text)
 

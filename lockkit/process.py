@@ -83,7 +83,7 @@ def owner(label: str, thread: str | None = None) -> Owner:
 
 
 def owner_text(label: str, thread: str | None = None) -> str:
-    """The same, encoded; remembered, because a process names the same few owners again and again."""
+    """The same, encoded; remembered, because a process names the same few again and again."""
     name = thread or threading.current_thread().name
     key = (label, name)
     text = _process.owners.get(key)

@@ -1,4 +1,4 @@
-"""What the watchdog has to do and when: no clock, thread or loop, so that both watchdogs share it."""
+"""What a watchdog has to do and when: no clock, thread or loop, so that both share it."""
 
 from __future__ import annotations
 

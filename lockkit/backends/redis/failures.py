@@ -29,7 +29,7 @@ REFUSALS = {
 
 def not_connected(error: Exception) -> BackendError:
     """The connection could not be made, so nothing was applied."""
-    if isinstance(error, driver.ResponseError) or isinstance(error, driver.AuthenticationError):
+    if isinstance(error, (driver.ResponseError, driver.AuthenticationError)):
         return _refused(str(error))
     return BackendUnavailable("the Redis server cannot be reached")
 

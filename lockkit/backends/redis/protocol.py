@@ -31,6 +31,7 @@ from lockkit.types import (
 __all__ = ["Command", "Protocol"]
 
 NO_CHANNEL = b"-"
+REMEMBERED_HEADS = 4096
 POLL = 0.02
 """Seconds between the polls of a waiter whose user may not subscribe (an ACL forbids it)."""
 
@@ -134,7 +135,7 @@ class Protocol:
         parts = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys, b"=" + name.encode()]
         body = b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
         head = b"*%d\r\n" % (len(parts) + arguments) + body
-        if len(self._heads) >= 1024:
+        if len(self._heads) >= REMEMBERED_HEADS:
             self._heads.clear()
         self._heads[script.sha, name] = head
         return head
