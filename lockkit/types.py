@@ -60,7 +60,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> Owner:
-        host, pid, thread, label, space = (text.split(_SEPARATOR, 4) + ["", "", "", ""])[:5]
+        host, pid, thread, label, space = [*text.split(_SEPARATOR, 4), "", "", "", ""][:5]
         return cls(host, int(pid) if pid.isdecimal() else 0, thread, label, space)
 
 

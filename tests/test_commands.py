@@ -83,6 +83,24 @@ def test_stuck_with_the_reason(client: LockClient) -> None:
     assert line.endswith("the lease expired 0s ago and was not released")
 
 
+def test_a_holder_that_was_killed_is_stuck_at_once(url: str) -> None:
+    program = (
+        "import lockkit, signal, sys; "
+        f"lease = lockkit.connect({url!r}).lock('job', ttl=60).acquire(); "
+        "print('held', flush=True); signal.pause()"
+    )
+    client = lockkit.connect(url)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert locks(client, "--stuck").status == 0
+        process.kill()
+    until(lambda: locks(client, "--fail-on-stuck").status == 3)
+    (lock,) = locks(client, "--stuck", "--format", "json").locks
+    client.close()
+    assert (lock["name"], lock["stuck"]) == ("job", "process-gone")
+
+
 def test_fail_on_stuck(client: LockClient) -> None:
     hold(client, "fine")
     assert locks(client, "--fail-on-stuck").status == 0
