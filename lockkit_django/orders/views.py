@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
@@ -12,14 +12,17 @@ from django.http import HttpRequest, HttpResponseBase
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import IdSource
 from lockkit_django.facts import http_request
-from lockkit_django.orders.gate import Gate, in_thread, order_rules
+from lockkit_django.orders.gate import Gate, in_thread
 from lockkit_django.orders.opened import open_order
-from lockkit_django.orders.options import ATTRIBUTE, RecordAliases, ViewOptions, options_of
+from lockkit_django.orders.options import ATTRIBUTE, RecordAliases, ViewOptions
+from lockkit_django.pending import has_lock
 
 __all__ = ["MIDDLEWARE_MODE", "IdempotentMixin", "idempotent"]
 
 MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -85,12 +88,14 @@ class IdempotentMixin:
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
         django_request = http_request(request)
-        view = getattr(django_request.resolver_match, "func", None)
-        options = options_of(view) if view else _class_options(type(self))
-        if view is None or not _is_unsafe(django_request):
+        if django_request.method in SAFE_METHODS:
             return
         _mode(django_request)
-        answer = Gate(django_request, view, options, checked=True).enter()
+        name = getattr(self, "action", None) or str(request.method).lower()
+        view = getattr(self, name, None)
+        answer = _gate(django_request, view, _class_options(type(self))).enter(
+            begin=not has_lock(view)
+        )
         if answer is not None:
             setattr(self, str(request.method).lower(), lambda *_a, **_k: answer)
 
@@ -107,7 +112,7 @@ def _inside(view: V, options: ViewOptions) -> V:
     if isinstance(view, type):
         raise ConfigurationError(
             f"@idempotent is for functions and methods; let {view.__name__} inherit "
-            f"IdempotentMixin, or use method_decorator(idempotent, name='post')"
+            f"IdempotentMixin, or use method_decorator(idempotent, name='dispatch')"
         )
     wrap = _async_wrapper if iscoroutinefunction(view) else _wrapper
     return cast(V, _marked(wrap(view, options), options, view))
@@ -117,8 +122,10 @@ def _wrapper(view: Callable[..., Any], options: ViewOptions) -> Callable[..., An
     @wraps(view)
     def idempotent_view(request: Any, *args: Any, **kwargs: Any) -> Any:
         django_request = http_request(request)
+        if django_request.method in SAFE_METHODS:
+            return view(request, *args, **kwargs)
         _mode(django_request)
-        answer = _gate(django_request, view, options).enter()
+        answer = _gate(django_request, view, options).enter(begin=not has_lock(view))
         return answer if answer is not None else view(request, *args, **kwargs)
 
     return idempotent_view
@@ -128,20 +135,28 @@ def _async_wrapper(view: Callable[..., Any], options: ViewOptions) -> Callable[.
     @wraps(view)
     async def idempotent_view(request: Any, *args: Any, **kwargs: Any) -> Any:
         django_request = http_request(request)
-        answer = await _aenter(django_request, _gate(django_request, view, options))
+        if django_request.method in SAFE_METHODS:
+            return await view(request, *args, **kwargs)
+        enter = _gate(django_request, view, options)
+        answer = await _aenter(django_request, enter, begin=not has_lock(view))
         return answer if answer is not None else await view(request, *args, **kwargs)
 
     return idempotent_view
 
 
-async def _aenter(request: HttpRequest, gate: Gate) -> HttpResponseBase | None:
+async def _aenter(request: HttpRequest, gate: Gate, *, begin: bool) -> HttpResponseBase | None:
     """Under WSGI the loop of an async view ends with it, and the order does not: use the thread."""
     if _mode(request) == "async":
-        return await gate.aenter()
-    return await in_thread(gate.enter)
+        return await gate.aenter(begin=begin)
+    return await in_thread(partial(gate.enter, begin=begin))
 
 
-def _gate(request: HttpRequest, view: Callable[..., Any], options: ViewOptions) -> Gate:
+def _gate(request: HttpRequest, view: Any, options: ViewOptions) -> Gate:
+    if getattr(request, "lease", None) is not None:
+        raise ConfigurationError(
+            "an order inside lock_view would commit after that lock is released: "
+            "put @idempotent, or the method's @lock_view, the other way round"
+        )
     if open_order(request) is not None:
         raise ConfigurationError("an order is open already: use @idempotent once per request")
     return Gate(request, view, options, checked=True)
@@ -163,8 +178,3 @@ def _marked(wrapper: Any, options: ViewOptions, view: Any) -> Any:
         options.using, getattr(view, "_non_atomic_requests", set())
     )
     return wrapper
-
-
-def _is_unsafe(request: HttpRequest) -> bool:
-    """A class with the mixin has methods that are no orders: GET and its like never are."""
-    return (request.method or "") in order_rules().settings.methods

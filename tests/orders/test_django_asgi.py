@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -170,6 +171,25 @@ async def test_a_client_that_goes_away_leaves_no_half_order(
     assert await Sale.objects.acount() == len(views.calls) * (1 if kind == "waits" else 2) - (
         1 if kind == "waits" else 2
     )
+
+
+@pytest.mark.parametrize("kind", ["waits", "async-waits"])
+async def test_the_rollback_comes_before_the_release_however_often_it_is_cancelled(
+    kind: str, application: ASGIHandler, releases: Any
+) -> None:
+    exchange = Exchange(kind)
+    task = asyncio.create_task(application(exchange.scope, exchange.receive, exchange.send))
+    assert await asyncio.to_thread(views.started.wait, 5)
+    exchange.leave()
+    for _ in range(3):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+    views.go_on.set()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    assert releases.seen == [("order", 0, False)]
+    assert await nothing_is_held()
 
 
 async def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(

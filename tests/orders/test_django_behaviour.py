@@ -389,6 +389,7 @@ def test_csrf_comes_first() -> None:
         ("permitted-or-login", 403),
         ("permitted-inside", 403),
         ("permitted-class", 403),
+        ("permitted-dispatch-inside", 403),
     ],
 )
 def test_who_lost_the_permission_does_not_see_the_response_again(kind: str, refusal: int) -> None:
@@ -405,6 +406,15 @@ def test_who_lost_the_permission_does_not_see_the_response_again(kind: str, refu
     user.user_permissions.add(permission)
     assert buy(client, kind)[REPLAYED] == "true"
     assert rows(kind) == 1
+
+
+def test_a_form_is_no_order(alice: Client) -> None:
+    User.objects.get(username="alice").user_permissions.add(
+        Permission.objects.get(codename="add_sale")
+    )
+    for _ in range(2):
+        response = alice.get("/orders/permitted-dispatch-inside", headers={"Idempotency-Key": "1"})
+        assert (response.status_code, REPLAYED in response) == (200, False)
 
 
 def test_checks_that_cannot_be_made_from_outside_are_not_taken_as_passed() -> None:
@@ -468,13 +478,37 @@ def test_a_connection_that_breaks_in_the_view_is_no_success(alice: Client) -> No
     assert buy(alice, "function").status_code == 201  # the connection is usable again
 
 
-@with_and_without_atomic_requests("locked")
-def test_a_view_with_a_lock_of_its_own_commits_before_that_lock_is_released(
-    kind: str, atomic: bool, alice: Client
+@with_and_without_atomic_requests(
+    "function",
+    "locked/s1",
+    "locked-twice/s1",
+    "inside-locked/s1",
+    "api-locked",
+    "api-locked-mixed",
+    "async-locked/s1",
+)
+def test_every_lock_is_released_after_the_commit(
+    kind: str, atomic: bool, alice: Client, releases: Any
 ) -> None:
-    first, second = buy(alice, "locked/s1"), buy(alice, "locked/s1")
-    assert (first.status_code, second[REPLAYED], rows("locked")) == (201, "true", 1)
-    assert nothing_is_held()
+    first, second = buy(alice, kind), buy(alice, kind)
+    assert (first.status_code, second[REPLAYED]) == (201, "true")
+    names = {"function": ["order"], "locked-twice/s1": ["stock", "outer", "order"]}
+    expected = names.get(kind, ["stock", "order"])
+    assert releases.seen == [(name, 1, False) for name in expected]
+    assert (Sale.objects.count(), len(views.calls)) == (1, 1)
+
+
+def test_an_order_inside_a_lock_of_the_view_is_refused(alice: Client) -> None:
+    response = buy(alice, "wrong-way-round/s1")
+    assert (response.status_code, views.calls) == (500, [])
+
+
+def test_drf_sees_in_its_view_who_it_would_have_seen_without_the_middleware() -> None:
+    """A token's user must not be taken for one with a session, who would need a CSRF token."""
+    client = Client(enforce_csrf_checks=True)
+    answers = [buy(client, "api-session") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert REPLAYED in answers[1]
 
 
 def test_a_view_with_a_lock_that_is_busy_is_not_an_order_yet(alice: Client) -> None:

@@ -26,7 +26,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.gzip import gzip_page
 from django_project.shop.models import Sale
-from rest_framework.authentication import BaseAuthentication
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.decorators import action, api_view
 from rest_framework.exceptions import APIException, AuthenticationFailed, ValidationError
 from rest_framework.permissions import BasePermission
@@ -129,6 +129,25 @@ class Api(APIView):
 class ApiMixed(IdempotentMixin, Api):
     def post(self, request: Any) -> Response:
         return Response({"sold": sell("api-mixed"), "to": request.user.username}, status=201)
+
+
+class ApiSession(Api):
+    authentication_classes = (SessionAuthentication, TokenUser)
+
+    def post(self, request: Any) -> Response:
+        return Response({"sold": sell("api-session")}, status=201)
+
+
+class ApiLocked(Api):
+    @lock_view("stock:api")
+    def post(self, request: Any) -> Response:
+        return Response({"sold": sell("api-locked")}, status=201)
+
+
+class ApiLockedMixed(IdempotentMixin, Api):
+    @lock_view("stock:api")
+    def post(self, request: Any) -> Response:
+        return Response({"sold": sell("api-locked-mixed")}, status=201)
 
 
 class ApiSet(ViewSet):
@@ -311,6 +330,16 @@ class PermittedDispatch(View):
         return HttpResponse(f"sold {sell('permitted-dispatch')}", status=201)
 
 
+@method_decorator(permission_required("shop.add_sale", raise_exception=True), name="dispatch")
+@method_decorator(idempotent, name="dispatch")
+class PermittedDispatchInside(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("a form")
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(f"sold {sell('permitted-dispatch-inside')}", status=201)
+
+
 @idempotent(order_id="json:number", required=True)
 def json_number(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('json-number')}", status=201)
@@ -324,6 +353,24 @@ def exempt(request: HttpRequest) -> HttpResponse:
 @lock_view("stock:{sku}")
 def locked(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(f"sold {sell('locked')}", status=201)
+
+
+@lock_view("outer:{sku}")
+@lock_view("stock:{sku}")
+def locked_twice(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse(f"sold {sell('locked-twice')}", status=201)
+
+
+@idempotent
+@lock_view("stock:{sku}")
+def inside_locked(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse(f"sold {sell('inside-locked')}", status=201)
+
+
+@lock_view("stock:{sku}")
+@idempotent
+def wrong_way_round(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse(f"sold {sell('wrong-way-round')}", status=201)
 
 
 @csrf_exempt
