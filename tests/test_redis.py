@@ -163,11 +163,14 @@ def test_volatile_eviction_policies_evict_no_lock(redis_server: RedisServer, pol
     client = connect(redis_server.url)
     leases = [client.lock(f"stock:{number}").acquire() for number in range(200)]
     admin = redis_server.client()
+    for number in range(400):
+        admin.set(f"cache:{number}", "x" * 2000, ex=1000)
     admin.config_set("maxmemory-policy", policy)
     admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 200_000)
     try:
-        for number in range(400):
+        for number in range(400, 800):
             admin.set(f"cache:{number}", "x" * 2000, ex=1000)
+        assert admin.info("stats")["evicted_keys"] > 0
         assert sum(1 for _ in client.holders()) == 200
     finally:
         admin.config_set("maxmemory", "0")
