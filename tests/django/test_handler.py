@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from django.test import override_settings
 from django_project.spy import SpyBackend
 
 import lockkit
-from lockkit.config import URL_VARIABLE
+from lockkit.backends.memory import MemoryBackend
+from lockkit.config import URL_VARIABLE, AliasSettings
 from lockkit.errors import ConfigurationError, DriverMissing, UnknownBackend
 from lockkit.testing.servers import RedisServer
 from lockkit_django import alocks, locks
@@ -23,19 +25,31 @@ from lockkit_django import alocks, locks
 TWO = {"default": "memory://", "other": {"LOCATION": "memory://", "TTL": 5, "KEY_PREFIX": "shop"}}
 
 
+class MeetingBackend(MemoryBackend):
+    """Takes long to make: long enough for a second thread to make another one."""
+
+    meeting = threading.Barrier(2)
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> MemoryBackend:
+        with suppress(threading.BrokenBarrierError):
+            cls.meeting.wait(0.2)
+        return super().from_settings(settings)
+
+
 def test_threads_share_one_client_also_when_they_come_at_once() -> None:
-    together = threading.Barrier(8)
     found: list[Any] = []
 
     def look() -> None:
-        together.wait()
         found.append(locks["default"])
 
-    threads = [threading.Thread(target=look) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    backend = {"BACKEND": f"{__name__}.MeetingBackend", "LOCATION": "memory://"}
+    with override_settings(LOCKKIT={"default": backend}):
+        threads = [threading.Thread(target=look) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert len({id(client) for client in found}) == 1
 
 
