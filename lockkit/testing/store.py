@@ -5,7 +5,6 @@ A backend's tests hand the suite a Store: its URL, and for a server the levers t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -71,9 +70,19 @@ class ServerStore(Store):
 
 
 class RedisStore(ServerStore):
-    """Redis, Valkey, and what speaks like them."""
+    """Redis, Valkey, and what speaks like them; over TCP, TLS or a unix socket."""
 
     server: RedisServer
+
+    @contextmanager
+    def proxied(self) -> Iterator[Proxied]:
+        if self.url.startswith("unix://"):
+            with FaultProxy(str(self.server.socket_path)) as proxy:
+                yield Proxied(f"redis://127.0.0.1:{proxy.port}/0", proxy)
+            return
+        port = self.server.tls_port if self.url.startswith("rediss://") else self.server.port
+        with FaultProxy("127.0.0.1", port) as proxy:
+            yield Proxied(self.url.replace(f":{port}", f":{proxy.port}"), proxy)
 
     def __init__(self, server: RedisServer, url: str | None = None, **options: Any) -> None:
         super().__init__(server, url or server.url, **options)
@@ -85,7 +94,3 @@ class RedisStore(ServerStore):
     def forget_scripts(self) -> None:
         with self.server.client() as client:
             client.execute_command("SCRIPT FLUSH")
-
-
-def worker_environment(store: Store) -> dict[str, str]:
-    return {**os.environ, **store.environment}

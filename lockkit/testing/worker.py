@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import warnings
@@ -24,6 +25,9 @@ from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval
 
 __all__ = ["main"]
+
+CHILD_SECONDS = 20
+"""A forked child that hangs is ended after this time, and its parent sees that it said nothing."""
 
 
 def main() -> None:
@@ -121,29 +125,30 @@ class Worker:
             warnings.simplefilter("ignore", DeprecationWarning)  # threads are the point here
             child = os.fork()
         if not child:
-            self._in_child(writer, handle)
+            self._in_child(writer, handle, api)
         os.close(writer)
         with os.fdopen(reader) as report:
             seen: dict[str, object] = json.loads(report.read() or "{}")
         os.waitpid(child, 0)
         return seen
 
-    def _in_child(self, writer: int, handle: str) -> None:
+    def _in_child(self, writer: int, handle: str, api: Api) -> None:
+        signal.alarm(CHILD_SECONDS)
         try:
-            seen = self._look_at_inheritance(handle)
+            seen = self._look_at_inheritance(handle, api)
         except BaseException as error:  # noqa: BLE001 - the parent must hear of it
             seen = {"error": repr(error)}
         os.write(writer, json.dumps(seen).encode())
         os._exit(0)
 
-    def _look_at_inheritance(self, handle: str) -> dict[str, object]:
+    def _look_at_inheritance(self, handle: str, api: Api) -> dict[str, object]:
         lease = self._leases[handle]
         seen: dict[str, object] = {"lost": lease.lost, "remaining": lease.remaining()}
-        client = self._clients.get("sync")
-        if client is None:  # an event loop does not survive a fork, and a new one is made
-            client = connect("async", self.url, **self.options)
-        else:
+        if api == "sync":
+            client = self._clients[api]
             seen["released"] = lease.release()
+        else:  # an event loop does not survive a fork: the child makes another
+            client = connect(api, self.url, **self.options)
         seen["taken"] = client.lock(lease.name).try_acquire() is not None
         with client.lock(lease.name + "-child").acquire(5) as own:
             seen["own"] = not own.lost

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from lockkit.testing.conformance import BackendConformance, Needs
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ValkeyServer
 from lockkit.testing.store import RedisStore
 
 REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
 
 
 class TestRedis(BackendConformance):
+    """Debian's Redis, which forgets everything when it is restarted."""
+
     schemes = ("redis",)
     provides = REDIS
     cycles = 10_000
@@ -21,3 +23,29 @@ class TestRedis(BackendConformance):
     def store(cls) -> Iterator[RedisStore]:
         with RedisServer() as server:
             yield RedisStore(server)
+
+
+class TestValkeyOverAUnixSocket(BackendConformance):
+    """A current Valkey, which forgets nothing."""
+
+    schemes = ("unix",)
+    provides = REDIS
+    cycles = 10_000
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[RedisStore]:
+        with ValkeyServer(persist=True) as server:
+            yield RedisStore(server, server.unix_url)
+
+
+class TestRedisOverTLS(BackendConformance):
+    schemes = ("rediss",)
+    provides = REDIS
+    cycles = 10_000
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[RedisStore]:
+        with RedisServer(tls=True, password="a-password") as server:
+            yield RedisStore(server, server.tls_url)

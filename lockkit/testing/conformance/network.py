@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from lockkit.testing.conformance.base import (
     needs,
     nothing_left,
     queued,
+    waiters,
 )
 from lockkit.testing.store import Proxied, ServerStore
 
@@ -235,10 +237,11 @@ class NetworkTests:
         for _ in range(INJECTIONS // 3):
             lease = other.lock(name).acquire()
             waiting = spawn(_taken_or_told, client, name)
-            queued(other, name, 1)
+            eventually(partial(_waits, other, name, waiting))
+            assert not waiting.done(), waiting.result()
             store.restart()
             lease.release()
-            assert waiting.result()
+            waiting.result()
             nothing_left(other, name)
 
     @needs(Needs.SERVER)
@@ -286,12 +289,16 @@ class NetworkTests:
         assert not any(_released(lease) for lease in leases)
 
 
-def _taken_or_told(client: AnyClient, name: str) -> bool:
+def _waits(client: AnyClient, name: str, waiting: Future[Any]) -> bool:
+    return waiting.done() or waiters(client, name) == 1
+
+
+def _taken_or_told(client: AnyClient, name: str) -> BackendError | None:
     try:
         with client.lock(name).acquire():
-            return True
-    except BackendError:
-        return True
+            return None
+    except BackendError as error:
+        return error
 
 
 def _released(lease: Any) -> bool:

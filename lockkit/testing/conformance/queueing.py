@@ -129,8 +129,7 @@ class QueueTests:
         for _ in range(RACES):
             lease = client.lock(name, ttl=30).acquire()
             waiting = spawn(_outcome, other, name, 0.015)
-            queued(client, name, 1)
-            time.sleep(moments.uniform(0.0, 0.02))
+            time.sleep(moments.uniform(0.0, 0.03))
             assert lease.release()
             outcomes.add(waiting.result())
             nothing_left(client, name)

@@ -1,0 +1,34 @@
+"""Nobody registers a backend that has not passed the suite."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockkit.config import SCHEMES
+
+
+def covered() -> Iterator[str]:
+    """The ``schemes`` of every conformance class beside this file."""
+    for path in Path(__file__).parent.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "BackendConformance" in map(_name, node.bases):
+                yield from _schemes(node)
+
+
+def _schemes(node: ast.ClassDef) -> Iterator[str]:
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and _name(statement.targets[0]) == "schemes":
+            yield from ast.literal_eval(statement.value)
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_every_registered_scheme_has_a_conformance_class(scheme: str) -> None:
+    assert scheme in set(covered())
