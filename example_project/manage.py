@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).resolve().parent
+INTERRUPTED = 130
 WITH_A_DATABASE_OF_THEIR_OWN = ("demo", "race")
 
 
@@ -38,4 +39,7 @@ def _execute() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
