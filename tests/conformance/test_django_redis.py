@@ -54,6 +54,8 @@ class TestDjangoRedis(BackendConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[CacheStore]:
-        with RedisServer() as server:
-            with override_settings(CACHES={"default": cache(server.port)}):
-                yield CacheStore(server)
+        with (
+            RedisServer() as server,
+            override_settings(CACHES={"default": cache(server.port)}),
+        ):
+            yield CacheStore(server)

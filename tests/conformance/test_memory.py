@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from lockkit.testing.conformance import BackendConformance, Needs
@@ -14,5 +12,5 @@ class TestMemory(BackendConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
-        yield Store("memory://conformance")
+    def store(cls) -> Store:
+        return Store("memory://conformance")

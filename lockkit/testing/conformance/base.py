@@ -19,8 +19,23 @@ from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.store import Store
 from lockkit.types import LockState
 
-__all__ = ["INJECTIONS", "SLACK", "SOON", "TTL", "Agents", "Connect", "Needs", "Spawn", "Suite",
-           "eventually", "held", "needs", "nothing_left", "queued", "waiters"]
+__all__ = [
+    "INJECTIONS",
+    "SLACK",
+    "SOON",
+    "TTL",
+    "Agents",
+    "Connect",
+    "Needs",
+    "Spawn",
+    "Suite",
+    "eventually",
+    "held",
+    "needs",
+    "nothing_left",
+    "queued",
+    "waiters",
+]
 
 TTL = 0.5
 """Seconds: short, so that expiry is soon; long enough that a busy machine renews in time."""

@@ -47,8 +47,7 @@ class ExclusionTests:
         share = (200 if several else self.cycles // 2) // WORKERS
         clients = [connect(), connect()]
         running = [
-            spawn(cycle, clients[number % 2], name, counter, share)
-            for number in range(WORKERS)
+            spawn(cycle, clients[number % 2], name, counter, share) for number in range(WORKERS)
         ]
         history = History()
         for future in running:

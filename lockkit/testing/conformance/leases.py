@@ -148,9 +148,7 @@ class LeaseTests:
             lease.extend(30)
         nothing_left(client, name)
 
-    def test_break_compares_the_fence(
-        self, client: AnyClient, other: AnyClient, name: str
-    ) -> None:
+    def test_break_compares_the_fence(self, client: AnyClient, other: AnyClient, name: str) -> None:
         lease = client.lock(name).acquire()
         assert other.break_(name, fence=lease.fencing_token - 1) is False
         lease.check()

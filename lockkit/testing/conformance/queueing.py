@@ -163,13 +163,9 @@ class QueueTests:
         self, connect: Connect, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
         """Of several waiters one gets it, as soon as the holder has expired."""
-        leases = [
-            connect(max_hold=0).lock(f"{name}:{number}").acquire() for number in range(3)
-        ]
+        leases = [connect(max_hold=0).lock(f"{name}:{number}").acquire() for number in range(3)]
         started = now()
-        waiting = [
-            spawn(_take_over, other, f"{name}:{number % 3}") for number in range(9)
-        ]
+        waiting = [spawn(_take_over, other, f"{name}:{number % 3}") for number in range(9)]
         moments = [future.result() for future in waiting]
         assert all(lease.lost for lease in leases)
         assert max(moments) - started < TTL + SLACK
