@@ -10,6 +10,7 @@ from django.contrib.auth.models import Permission, User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
 from orders_django import views
 
@@ -509,6 +510,10 @@ def test_drf_sees_in_its_view_who_it_would_have_seen_without_the_middleware() ->
     answers = [buy(client, "api-session") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 201]
     assert REPLAYED in answers[1]
+    session = logged_in("bob")
+    answers = [buy(session, "api-session", headers={"Authorization": ""}) for _ in range(2)]
+    assert [answer.json()["to"] for answer in answers] == ["bob", "bob"]
+    assert [REPLAYED in answer for answer in answers] == [False, True]
 
 
 def test_a_view_with_a_lock_that_is_busy_is_not_an_order_yet(alice: Client) -> None:
@@ -516,6 +521,18 @@ def test_a_view_with_a_lock_that_is_busy_is_not_an_order_yet(alice: Client) -> N
         assert buy(alice, "locked/s1").status_code == 423
     assert OrderRecord.objects.count() == 0
     assert buy(alice, "locked/s1").status_code == 201
+
+
+def test_a_replay_is_one_query_and_a_first_request_costs_three_more() -> None:
+    """Locks are no queries here: they are in memory."""
+    client = Client()
+    with CaptureQueriesContext(connections["default"]) as first:
+        buy(client, "function")
+    with CaptureQueriesContext(connections["default"]) as second:
+        buy(client, "function")
+    statements = [query["sql"].split()[0] for query in first.captured_queries]
+    assert statements == ["SELECT", "BEGIN", "INSERT", "INSERT", "UPDATE", "COMMIT"]
+    assert [query["sql"].split()[0] for query in second.captured_queries] == ["SELECT"]
 
 
 @with_and_without_atomic_requests("told-to-end")

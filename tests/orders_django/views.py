@@ -135,7 +135,7 @@ class ApiSession(Api):
     authentication_classes = (SessionAuthentication, TokenUser)
 
     def post(self, request: Any) -> Response:
-        return Response({"sold": sell("api-session")}, status=201)
+        return Response({"sold": sell("api-session"), "to": request.user.username}, status=201)
 
 
 class ApiLocked(Api):
