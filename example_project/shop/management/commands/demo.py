@@ -23,12 +23,12 @@ STORIES = {
 
 NEXT = """\
 What to look at next
-  example_project/shop/race_views.py           the four views; only the lock differs
-  make serve                                   the shop with its page, on both machines
-  LOCKKIT_URL=redis://127.0.0.1:6379/0 make demo     the same with the locks in Redis
-  python example_project/manage.py race --workers gthread --orders 400
-  python example_project/manage.py locks       who holds what, and what is stuck
-  docs/demo.md                                 what you have seen; when a row lock is enough
+  the four views; only the lock differs    example_project/shop/race_views.py
+  what you have seen, and why              docs/demo.md
+  the shop with its page, on two machines  make serve
+  the same with the locks in Redis         LOCKKIT_URL=redis://127.0.0.1:6379/0 make demo
+  threads, and more orders      .venv/bin/python example_project/manage.py race --workers gthread
+  who holds what in the shop    .venv/bin/python example_project/manage.py locks
 """
 
 
