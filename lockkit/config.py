@@ -54,15 +54,15 @@ class AliasSettings:
 
     @property
     def scheme(self) -> str:
-        return self.location.partition("://")[0]
+        """What is before ``://``; of a location that is no URL, nothing: it may be a password."""
+        match = URL.match(self.location)
+        return match[1] if match else ""
 
     @property
     def shown_location(self) -> str:
         """The location without user, password and query: fit for a log."""
-        scheme, separator, rest = self.location.partition("://")
-        if not separator:
-            return scheme
-        return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+        rest = self.location.partition("://")[2]
+        return f"{self.scheme}://{rest.rpartition('@')[2].partition('?')[0]}" if self.scheme else ""
 
 
 Settings = Mapping[str, AliasSettings]
@@ -156,6 +156,7 @@ def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
     return float(value)
 
 
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 PREFIX = re.compile(r"[ -z|~]{0,64}")
 LONGEST = 366 * 24 * 3600.0
 
@@ -266,6 +267,11 @@ def _entry_point(settings: AliasSettings) -> str:
         raise UnknownBackend(
             f"several packages offer a lock backend for {settings.scheme!r}: "
             f"{', '.join(sorted(found))}; name one as BACKEND"
+        )
+    if not settings.scheme:
+        raise UnknownBackend(
+            f"the LOCATION of lock alias {settings.alias!r} is not a URL; it looks like "
+            "'redis://127.0.0.1:6379/0'"
         )
     known = sorted(SCHEMES)
     close = difflib.get_close_matches(settings.scheme, known, n=1)
