@@ -1,0 +1,200 @@
+"""The pytest plugin: a store in memory, and names that somebody else holds.
+
+It is active wherever lockkit is installed, and imports lockkit only in the tests that ask for it.
+
+``lockkit_memory`` makes the default alias a fresh store in memory for one test: of
+``lockkit.connect()``, of ``lockkit_django.locks`` and ``alocks``, and of every Flask app that is
+made during the test. For a Flask app that is made on import, put the URL into the configuration::
+
+    [tool.pytest.ini_options]
+    lockkit_url = "memory://tests"
+
+``hold_lock`` holds a name as another process would, so that the code under test finds it busy::
+
+    def test_busy(client, lockkit_memory, hold_lock):
+        with hold_lock("stock:42"):
+            assert client.post("/stock/42").status_code == 423
+        assert client.post("/stock/42").status_code == 200
+
+Without ``with`` it is held until ``release()`` or the end of the test. It finds the store itself:
+the current Flask app's, else Django's, else that of ``lockkit.connect()``; or it is told
+(``app=``, ``client=``, ``alias=``).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol, Self
+
+import pytest
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from lockkit.aio import AsyncLockClient
+    from lockkit.backends.base import Backend
+    from lockkit.client import LockClient
+    from lockkit.types import Request
+
+__all__ = ["HeldLock", "HoldLock", "hold_lock", "lockkit_memory"]
+
+URL_VARIABLE = "LOCKKIT_URL"
+HELD_SECONDS = 600.0
+"""How long a name stays held when the test is killed before it can release it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("lockkit_url", "URL of the default lock alias during the tests", default="")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before any conftest is read, because it may make an app."""
+    url: str = early_config.getini("lockkit_url")
+    if url:
+        os.environ[URL_VARIABLE] = url
+
+
+@pytest.fixture
+def lockkit_memory() -> Iterator[LockClient]:
+    """The default alias is a fresh store in memory; this is a client of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(URL_VARIABLE, f"memory://test-{secrets.token_hex(8)}")
+        _forget_clients()
+        yield _default_client()
+    _forget_clients()
+
+
+class HoldLock(Protocol):
+    """The type of the fixture ``hold_lock``."""
+
+    def __call__(
+        self,
+        name: str,
+        *,
+        alias: str = "default",
+        client: LockClient | AsyncLockClient | None = None,
+        app: Flask | None = None,
+    ) -> HeldLock:
+        """Hold a name. Raises LockHeld if somebody has it, ConfigurationError, BackendError."""
+
+
+@pytest.fixture
+def hold_lock() -> Iterator[HoldLock]:
+    """Holds names as another process would, at most until the end of the test."""
+    with ExitStack() as stack:
+
+        def hold(
+            name: str,
+            *,
+            alias: str = "default",
+            client: LockClient | AsyncLockClient | None = None,
+            app: Flask | None = None,
+        ) -> HeldLock:
+            held = HeldLock(_backend(alias, client, app), name)
+            stack.callback(held.release)
+            return held
+
+        yield hold
+
+
+class HeldLock:
+    """A name that somebody else holds, as far as the code under test can see."""
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        from lockkit.errors import LockHeld
+        from lockkit.types import Busy, Grant, Owner
+
+        self._backend = backend
+        self._request = _request(name)
+        reply = backend.acquire(self._request)
+        if not isinstance(reply, Grant):
+            holder = Owner.decode(reply.holder) if isinstance(reply, Busy) else None
+            raise LockHeld(f"{name!r} is held already, by {holder}", name=name, holder=holder)
+        self.name = name
+        self.fencing_token = reply.fence
+        self.released = False
+
+    def release(self) -> bool:
+        """Give it to whoever waits. False if it was not held any more."""
+        from lockkit.types import Release
+
+        if self.released:
+            return False
+        self.released = True
+        return self._backend.release(self._request) is Release.RELEASED
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _request(name: str) -> Request:
+    from lockkit.lease import new_token
+    from lockkit.naming import check_name
+    from lockkit.types import Owner, Request
+
+    owner = Owner("another-host", 1, "MainThread", "hold_lock")
+    return Request(check_name(name), new_token(), HELD_SECONDS, owner.encode())
+
+
+def _backend(alias: str, client: LockClient | AsyncLockClient | None, app: Flask | None) -> Backend:
+    from lockkit.backends.base import Backend
+    from lockkit.config import load_backend
+
+    found = client or _flask_client(alias, app) or _django_client(alias) or _default_client(alias)
+    backend = getattr(found.backend, "backend", found.backend)  # that of an OffloadedBackend
+    return backend if isinstance(backend, Backend) else load_backend(found.settings)
+
+
+def _default_client(alias: str = "default") -> LockClient:
+    import lockkit
+
+    if alias != "default":
+        raise lockkit.ConfigurationError(
+            f"hold_lock has no alias {alias!r} without Django or a Flask app: give it client="
+        )
+    return _django_client(alias) or lockkit.connect()
+
+
+def _flask_client(alias: str, app: Flask | None) -> LockClient | None:
+    if app is None and not _current_app_has_locks():
+        return None
+    from lockkit_flask.extension import app_locks
+
+    return app_locks(app)[alias]
+
+
+def _current_app_has_locks() -> bool:
+    flask = sys.modules.get("flask")
+    return bool(flask and flask.has_app_context() and "lockkit" in flask.current_app.extensions)
+
+
+def _django_client(alias: str) -> LockClient | None:
+    if not _django_has_locks():
+        return None
+    from lockkit_django.handler import locks
+
+    return locks[alias]
+
+
+def _forget_clients() -> None:
+    """Django's clients are of the settings that were; the next ones read them again."""
+    if _django_has_locks():
+        from lockkit_django.handler import alocks, locks
+
+        locks.reset()
+        alocks.reset()
+
+
+def _django_has_locks() -> bool:
+    registry = sys.modules.get("django.apps")
+    return bool(
+        registry and registry.apps.apps_ready and registry.apps.is_installed("lockkit_django")
+    )

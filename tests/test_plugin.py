@@ -1,0 +1,244 @@
+"""The pytest plugin, as a user's project has it: each test runs pytest in a project of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = ("-p", "lockkit.testing.plugin", "-p", "no:cacheprovider", "-p", "no:randomly")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    for variable in ("LOCKKIT_URL", "DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(pytester.path / "state"))
+    pytester.makeini(
+        "[pytest]\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+    )
+    return pytester
+
+
+def passes(project: pytest.Pytester, number: int, *arguments: str) -> None:
+    plugin = () if _is_installed(project) else PLUGIN[:2]
+    result = project.runpytest_subprocess(*plugin, *PLUGIN[2:], *arguments)
+    result.assert_outcomes(passed=number)
+
+
+def _is_installed(project: pytest.Pytester) -> bool:
+    from importlib.metadata import entry_points
+
+    return any(p.value == "lockkit.testing.plugin" for p in entry_points(group="pytest11"))
+
+
+def test_core(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import threading
+        import lockkit
+        import pytest
+
+        def deduct(timeout=0):
+            locks = lockkit.connect()
+            with locks.lock("stock:42", timeout=timeout):
+                return "deducted"
+
+        def test_busy(lockkit_memory, hold_lock):
+            with hold_lock("stock:42") as held:
+                with pytest.raises(lockkit.LockHeld) as caught:
+                    deduct()
+                assert caught.value.holder.host == "another-host"
+                info = lockkit_memory.inspect("stock:42")
+                assert info.fence == held.fencing_token
+                assert info.owner.label == "hold_lock"
+            assert deduct() == "deducted"
+
+        def test_held_until_it_is_released(lockkit_memory, hold_lock):
+            held = hold_lock("stock:42")
+            results = []
+            waiting = threading.Thread(target=lambda: results.append(deduct(timeout=10)))
+            waiting.start()
+            while not lockkit_memory.inspect("stock:42").waiters:
+                pass
+            assert held.release() is True
+            assert held.release() is False
+            waiting.join()
+            assert results == ["deducted"]
+
+        def test_each_test_has_a_fresh_store(lockkit_memory):
+            assert list(lockkit_memory.holders()) == []
+
+        def test_what_the_test_forgets_is_released(lockkit_memory, hold_lock):
+            hold_lock("stock:42")
+
+        def test_held_already(lockkit_memory, hold_lock):
+            hold_lock("stock:42")
+            with pytest.raises(lockkit.LockHeld, match="another-host"):
+                hold_lock("stock:42")
+
+        def test_wrong_names_and_aliases(lockkit_memory, hold_lock):
+            with pytest.raises(lockkit.InvalidName):
+                hold_lock("")
+            with pytest.raises(lockkit.ConfigurationError, match="client="):
+                hold_lock("stock:42", alias="reports")
+        """
+    )
+    passes(project, 6)
+
+
+def test_a_client_of_any_store(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import asyncio
+        import lockkit
+        import lockkit.aio
+
+        def test_sync(hold_lock, tmp_path):
+            for url in ("memory://", f"sqlite:///{tmp_path}/locks.sqlite3"):
+                locks = lockkit.connect(url)
+                with hold_lock("stock:42", client=locks):
+                    assert locks.lock("stock:42").try_acquire() is None
+                locks.lock("stock:42").try_acquire().release()
+                locks.close()
+
+        def test_async(hold_lock, tmp_path):
+            async def play(url):
+                locks = lockkit.aio.connect(url)
+                with hold_lock("stock:42", client=locks):
+                    assert await locks.lock("stock:42").try_acquire() is None
+                await (await locks.lock("stock:42").try_acquire()).release()
+                await locks.close()
+
+            for url in ("memory://", f"sqlite:///{tmp_path}/locks.sqlite3"):
+                asyncio.run(play(url))
+        """
+    )
+    passes(project, 2)
+
+
+DJANGO_SETTINGS = """
+SECRET_KEY = "for tests only"
+ROOT_URLCONF = "urls"
+ALLOWED_HOSTS = ["*"]
+INSTALLED_APPS = ["lockkit_django"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+LOCKKIT = {"default": {"LOCATION": "sqlite:////nowhere/at/all", "KEY_PREFIX": "shop"}}
+LOCKKIT_VIEWS = {"TIMEOUT": 0}
+"""
+
+DJANGO_URLS = """
+from django.http import HttpResponse
+from django.urls import path
+from lockkit_django import lock_view
+
+@lock_view("stock:{sku}")
+def deduct(request, sku):
+    return HttpResponse("deducted")
+
+@lock_view("stock:{sku}")
+async def adeduct(request, sku):
+    return HttpResponse("deducted")
+
+urlpatterns = [path("stock/<int:sku>", deduct), path("async/<int:sku>", adeduct)]
+"""
+
+
+def test_django(project: pytest.Pytester) -> None:
+    project.makepyfile(shop_settings=DJANGO_SETTINGS, urls=DJANGO_URLS)
+    project.makepyfile(
+        """
+        import asyncio
+        import pytest
+
+        def test_busy(client, lockkit_memory, hold_lock):
+            with hold_lock("stock:42"):
+                assert client.get("/stock/42").status_code == 423
+                assert client.get("/stock/43").status_code == 200
+                assert lockkit_memory.inspect("stock:42").owner.host == "another-host"
+            assert client.get("/stock/42").status_code == 200
+
+        def test_async(async_client, lockkit_memory, hold_lock):
+            async def play():
+                with hold_lock("stock:42"):
+                    assert (await async_client.get("/async/42")).status_code == 423
+                assert (await async_client.get("/async/42")).status_code == 200
+            asyncio.run(play())
+
+        def test_without_the_fixture_the_settings_count():
+            from lockkit_django import locks
+            assert locks["default"].settings.location == "sqlite:////nowhere/at/all"
+        """
+    )
+    passes(project, 3, "--ds=shop_settings", "-o", "pythonpath=.")
+
+
+def test_flask(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import pytest
+        from flask import Flask
+        from lockkit_flask import LockKit, lock_view
+
+        @pytest.fixture
+        def app(lockkit_memory):
+            app = Flask("shop")
+            app.config["LOCKKIT_VIEWS"] = {"TIMEOUT": 0}
+            LockKit(app)
+
+            @app.get("/stock/<sku>")
+            @lock_view("stock:{sku}")
+            def deduct(sku):
+                return "deducted"
+
+            return app
+
+        def test_busy(app, hold_lock):
+            client = app.test_client()
+            with hold_lock("stock:42", app=app):
+                assert client.get("/stock/42").status_code == 423
+            assert client.get("/stock/42").status_code == 200
+
+        def test_busy_in_an_app_context(app, hold_lock):
+            with app.app_context(), hold_lock("stock:42"):
+                assert app.test_client().get("/stock/42").status_code == 423
+        """
+    )
+    passes(project, 2)
+
+
+def test_an_app_that_is_made_on_import(project: pytest.Pytester) -> None:
+    project.makeconftest(
+        """
+        from flask import Flask
+        from lockkit_flask import LockKit
+
+        shop = Flask("shop")
+        LockKit(shop)
+        """
+    )
+    project.makepyfile(
+        """
+        from conftest import shop
+
+        def test_it(hold_lock):
+            locks = shop.extensions["lockkit"]["default"]
+            assert locks.settings.location == "memory://tests"
+            with hold_lock("stock:42"):
+                assert locks.lock("stock:42").try_acquire() is None
+        """
+    )
+    passes(project, 1, "-o", "lockkit_url=memory://tests")
+
+
+def test_the_plugin_alone_imports_no_framework_and_no_store(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            assert "lockkit.testing.plugin" in sys.modules
+            assert not {"django", "flask", "redis", "sqlalchemy"} & set(sys.modules)
+        """
+    )
+    passes(project, 1, "-p", "no:django", "-p", "no:flask")
