@@ -17,7 +17,8 @@ def test_every_python_block_of_the_readme_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 2
     names: dict[str, Any] = {}
     for block in blocks:
@@ -35,7 +36,8 @@ def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
 def test_the_acl_line_of_the_documentation_is_the_one_that_is_tested() -> None:
     """tests/test_redis.py runs the whole protocol as a user with exactly these permissions."""
     tested = (ROOT / "tests" / "test_redis.py").read_text()
-    line = re.search(r"^user shop on >… (.*)$", (ROOT / "docs" / "stores.md").read_text(), re.MULTILINE)
+    stores = (ROOT / "docs" / "stores.md").read_text()
+    line = re.search(r"^user shop on >… (.*)$", stores, re.MULTILINE)
     assert line is not None
     rules = re.search(r'"shop": "on >secret (.*?)",\n', tested, re.DOTALL)
     assert rules is not None
