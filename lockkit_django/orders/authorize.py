@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
-from django.contrib.auth import mixins
+from django.apps import apps
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.module_loading import import_string
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["RefusedError", "identity_for", "may_replay"]
 
 DECORATORS = "django.contrib.auth.decorators"
-KNOWN_MIXINS = (
-    mixins.LoginRequiredMixin,
-    mixins.PermissionRequiredMixin,
-    mixins.UserPassesTestMixin,
-)
 
 View = Callable[..., Any]
 
@@ -117,7 +112,7 @@ def _tests(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | Non
     """The checks of a view as questions; None for one that only the view can make."""
     yield from _decorator_tests(request, view)
     cls = getattr(view, "view_class", None)
-    if cls is not None and issubclass(cls, mixins.AccessMixin):
+    if cls is not None and apps.is_installed("django.contrib.auth"):
         yield from _mixin_tests(request, view, cls)
 
 
@@ -152,9 +147,13 @@ def _asking(test: Callable[[Any], Any], request: HttpRequest) -> Callable[[], bo
 def _mixin_tests(
     request: HttpRequest, view: Any, cls: type[Any]
 ) -> Iterator[Callable[[], bool] | None]:
+    from django.contrib.auth import mixins  # has models: only in a project with users
+
+    if not issubclass(cls, mixins.AccessMixin):
+        return
     match = request.resolver_match
     assert match is not None
-    instance = cls(**view.view_initkwargs)
+    instance: Any = cls(**view.view_initkwargs)
     instance.setup(request, *match.args, **match.kwargs)
     if issubclass(cls, mixins.LoginRequiredMixin):
         yield lambda: bool(request.user.is_authenticated)
@@ -162,5 +161,10 @@ def _mixin_tests(
         yield instance.has_permission
     if issubclass(cls, mixins.UserPassesTestMixin):
         yield lambda: bool(instance.get_test_func()())
-    if not issubclass(cls, KNOWN_MIXINS):
+    known = (
+        mixins.LoginRequiredMixin,
+        mixins.PermissionRequiredMixin,
+        mixins.UserPassesTestMixin,
+    )
+    if not issubclass(cls, known):
         yield None
