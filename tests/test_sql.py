@@ -1,0 +1,389 @@
+"""The SQL backend where it differs from other stores: files, forks, rows of free names."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+import lockkit
+from lockkit.backends.sql import SQLiteBackend, backend, codec
+from lockkit.backends.sql.beside import path_beside
+from lockkit.config import load_backend, settings_from_url
+from lockkit.grant import Holder, State, Waiter
+from lockkit.types import Mode, Request
+
+Connect = Callable[..., lockkit.LockClient]
+OLD = 2 * 24 * 3600 * 1_000_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks.sqlite3"
+
+
+@pytest.fixture
+def connect(path: Path) -> Iterator[Connect]:
+    clients: list[lockkit.LockClient] = []
+
+    def connected(where: Path | str = path, **options: object) -> lockkit.LockClient:
+        url = where if "://" in str(where) else f"sqlite:///{where}"
+        clients.append(lockkit.connect(str(url), **options))
+        return clients[-1]
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+def rows(path: Path, statement: str, *values: object) -> list[tuple[object, ...]]:
+    """What another program sees, or does, in the file."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=5)
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+def forked(child: Callable[[], bool]) -> bool:
+    """What a forked child found."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if child() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# The file
+
+
+def test_the_file_is_readable_by_its_owner_only(connect: Connect, path: Path) -> None:
+    with connect().lock("a"):
+        modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {0o600}
+
+
+def test_the_embedded_default_makes_its_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, connect: Connect
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with connect(lockkit.connect().backend.connector._path).lock("a"):  # type: ignore[attr-defined]
+        directory = tmp_path / "state" / "lockkit"
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert (directory / "locks.sqlite3").exists()
+
+
+def test_a_relative_path_stays_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, connect: Connect
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    client = connect("sqlite:///here.sqlite3")
+    monkeypatch.chdir("/")
+    with client.lock("a"):
+        assert (tmp_path / "here.sqlite3").exists()
+
+
+def test_a_directory_that_is_not_there(connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(lockkit.BackendUnavailable, match="No such file or directory"):
+        connect(tmp_path / "nowhere" / "locks.sqlite3").lock("a").acquire()
+
+
+def test_a_file_that_is_not_a_database(connect: Connect, path: Path) -> None:
+    path.write_text("To be, or not to be, that is the question. " * 50)
+    with pytest.raises(lockkit.BackendUnavailable, match="is not an SQLite database"):
+        connect().lock("a").acquire()
+    assert path.read_text().startswith("To be")
+
+
+def test_the_database_of_an_application_is_left_alone(connect: Connect, path: Path) -> None:
+    rows(path, "CREATE TABLE stock (sku, units)")
+    with pytest.raises(lockkit.ConfigurationError, match="a file of its own"):
+        connect().lock("a").acquire()
+    assert rows(path, "SELECT name FROM sqlite_master") == [("stock",)]
+
+
+def test_a_file_of_another_layout(connect: Connect, path: Path) -> None:
+    with connect().lock("a"):
+        pass
+    rows(path, "PRAGMA user_version = 7")
+    with pytest.raises(lockkit.LayoutMismatch, match="layout 7"):
+        connect().lock("a").acquire()
+
+
+def test_a_row_that_something_else_wrote(connect: Connect, path: Path) -> None:
+    client = connect()
+    with client.lock("a") as lease:
+        rows(path, "UPDATE lockkit_lock SET state = '{\"v\": 99}'")
+        with pytest.raises(lockkit.LayoutMismatch, match="layout 99"):
+            lease.extend()
+        rows(path, "UPDATE lockkit_lock SET state = 'nonsense'")
+        with pytest.raises(lockkit.LayoutMismatch, match="did not write"):
+            client.inspect("a")
+        rows(path, "DELETE FROM lockkit_lock")
+        with pytest.raises(lockkit.LeaseLost):
+            lease.extend()
+        lease.release()
+
+
+def test_a_full_disk(connect: Connect, path: Path) -> None:
+    """As SQLite reports it: the file may not grow."""
+    client = connect(acquire_timeout=0)
+    with client.lock("a"):
+        pages = rows(path, "PRAGMA page_count")[0][0]
+    backend = client.backend
+    assert isinstance(backend, SQLiteBackend)
+    with backend._steps.connection() as connection:
+        connection.execute(f"PRAGMA max_page_count = {pages}", {})
+    with pytest.raises(lockkit.BackendUnavailable, match="the disk is full"):
+        use_many_names(client)
+
+
+def use_many_names(client: lockkit.LockClient) -> None:
+    for number in range(1000):
+        client.lock(f"{number}:{'x' * 200}").acquire().release()
+
+
+@pytest.mark.parametrize("other", [os.unlink, lambda path: os.rename(path, f"{path}.old")])
+def test_a_file_that_was_taken_away_is_not_used_any_more(
+    connect: Connect, path: Path, other: Callable[[Path], None]
+) -> None:
+    """Two processes would else exclude one another each in a file of its own."""
+    early = connect()
+    lease = early.lock("a").acquire()
+    other(path)
+    for ending in ("-wal", "-shm"):
+        os.unlink(f"{path}{ending}")
+    with connect().lock("a").acquire() as late:
+        assert early.lock("a").try_acquire() is None
+        assert late.fencing_token > lease.fencing_token
+        with pytest.raises(lockkit.LeaseLost):
+            lease.extend()
+    lease.release()
+
+
+def test_others_that_write_for_too_long(connect: Connect, path: Path) -> None:
+    client = connect(options={"timeout": 0.1})
+    with client.lock("a"):
+        pass
+    writer = sqlite3.connect(path, isolation_level=None)
+    try:
+        writer.execute("BEGIN IMMEDIATE")
+        assert client.inspect("a") is None  # readers are not blocked
+        with pytest.raises(lockkit.BackendUnavailable, match=r"busy for 0.1 s"):
+            client.lock("a").acquire()
+        writer.execute("COMMIT")
+    finally:
+        writer.close()
+    client.lock("a").acquire().release()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/path", "sqlite:///a?mode=ro",
+     "sqlite:////tmp/"],
+)  # fmt: skip
+def test_bad_urls(url: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="LOCATION of the lock alias 'default'"):
+        lockkit.connect(url)
+
+
+@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": "long"}, {"timeuot": 1}])
+def test_bad_options(options: dict[str, object], path: Path) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="OPTIONS"):
+        lockkit.connect(f"sqlite:///{path}", options=options)
+
+
+# Processes
+
+
+def test_a_fork_does_not_share_sqlite_s_idea_of_its_locks(connect: Connect, path: Path) -> None:
+    """SQLite in a child believes that it has the file locks of its parent: the parent must not
+    have the file open while it forks. Each process then has locks of its own on the file."""
+    client = connect()
+    lease = client.lock("a").acquire()
+    inode = path.stat().st_ino
+
+    def child() -> bool:
+        client.inspect("a")
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        ours = [
+            line for line in locks if line[4] == str(os.getpid()) and line[5].endswith(f":{inode}")
+        ]
+        return bool(ours) and client.lock("a").try_acquire() is None and lease.lost
+
+    assert forked(child)
+    lease.check()
+    assert lease.release()
+
+
+def test_a_fork_while_other_threads_lock(connect: Connect) -> None:
+    client = connect()
+    stop = threading.Event()
+
+    def work(number: int) -> None:
+        while not stop.is_set():
+            client.lock(f"busy:{number}").acquire().release()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            assert forked(lambda: client.lock("other").acquire().release())
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+# Rows
+
+
+def test_what_is_stored_of_a_token_does_not_release(connect: Connect, path: Path) -> None:
+    client = connect()
+    with client.lock("a").acquire() as lease:
+        ((text,),) = rows(path, "SELECT state FROM lockkit_lock")
+        assert lease.token not in str(text)
+        stolen = codec.decode(str(text), 0).holders[0].token
+        request = Request("a", stolen, 30.0, "", Mode.TRY)
+        assert not client.backend.release(request)
+        lease.extend()
+
+
+def test_prefixes_do_not_share_locks(connect: Connect) -> None:
+    shop, bank = connect(key_prefix="shop"), connect(key_prefix="bank")
+    with shop.lock("a"), bank.lock("a"):
+        assert [info.name for info in shop.holders()] == ["a"]
+    assert codec.row_id("ab", "c") != codec.row_id("a", "bc")
+
+
+def test_a_listing_comes_in_pages(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "PAGE", 7)
+    client = connect()
+    leases = [client.lock(f"n{number}").acquire() for number in range(50)]
+    client.lock("free").acquire().release()
+    assert sorted(info.name for info in client.holders()) == sorted(each.name for each in leases)
+    for lease in leases:
+        lease.release()
+    assert list(client.holders()) == []
+
+
+def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
+    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(backend.secrets, "token_hex", lambda _: "")
+    client = connect()
+    with client.lock("old").acquire() as first:
+        pass
+    with client.lock("kept", ttl=7 * 24 * 3600).acquire() as kept:
+        rows(path, "UPDATE lockkit_lock SET updated = updated - ?", OLD)
+        client.lock("new").acquire().release()
+        assert rows(path, "SELECT name FROM lockkit_lock ORDER BY name") == [("kept",), ("new",)]
+        kept.extend()
+    with client.lock("old").acquire() as second:
+        assert second.fencing_token > first.fencing_token
+
+
+def test_the_state_survives_its_encoding() -> None:
+    state = State(
+        7,
+        [Holder("t1", "host\x1f1\x1fMain\x1f\u2603", 5, 1, 2, 3, 4, None)],
+        [Waiter("t2", "", 6, 1, 2, 3, 9), Waiter("t3", "", 7, 1, 2, 3, None)],
+        {"t4": (99, True), "t5": (98, False)},
+    )
+    assert codec.decode(codec.encode(state), 7) == state
+    assert codec.encode(State(7)) == codec.FREE
+
+
+def test_many_are_extended_and_only_those_that_are_ours(connect: Connect) -> None:
+    client = connect()
+    number = 2 * backend.READ_AT_ONCE + 1
+    leases = [client.lock(f"n{n}", ttl=60).acquire() for n in range(number)]
+    requests = [lease._hold.request for lease in leases]
+    requests[5] = requests[5]._replace(token="f" * 32)
+    requests[7:7] = [requests[6]._replace(token="e" * 32)]  # the same name twice
+    renewals = client.backend.extend(requests)
+    assert [n for n, renewal in enumerate(renewals) if renewal.left is None] == [5, 7]
+    for lease in leases:
+        assert lease.release()
+
+
+# Applications' databases
+
+
+@pytest.mark.parametrize(
+    ("database", "expected"),
+    [
+        ("shop.sqlite3", "shop.lockkit.sqlite3"),
+        ("./x/../shop.sqlite3", "shop.lockkit.sqlite3"),
+        ("file:shop.db?mode=rwc", "shop.lockkit.db"),
+        ("shop", "shop.lockkit"),
+    ],
+)
+def test_the_file_beside_a_database(
+    database: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    assert path_beside(database) == tmp_path.resolve() / expected
+
+
+def test_an_engine_on_sqlite_gets_a_file_beside_it(tmp_path: Path, connect: Connect) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.sqlite3'}")
+    by_engine = connect("sqlalchemy://", options={"engine": engine})
+    by_url = connect(f"sqlalchemy+sqlite:///{tmp_path / 'shop.sqlite3'}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE stock (units)")  # a write transaction is open
+        with by_engine.lock("a"):
+            assert by_url.lock("a").try_acquire() is None
+    assert (tmp_path / "shop.lockkit.sqlite3").exists()
+    engine.dispose()
+
+
+def test_a_database_in_memory_gets_a_temporary_file(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    client = connect("sqlalchemy+sqlite://")
+    with client.lock("a"):
+        assert client.lock("a").try_acquire() is None
+        assert list(tmp_path.glob("lockkit-*/locks.sqlite3"))
+    client.close()
+    assert not list(tmp_path.iterdir())
+    client.lock("a").acquire().release()  # it may be used again
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("sqlalchemy://", {}, "OPTIONS {'engine': engine}"),
+        ("sqlalchemy://", {"engine": "postgresql://"}, "must be a sqlalchemy.Engine"),
+        ("sqlalchemy+nonsense", {}, "not a URL"),
+        ("sqlalchemy+martian://u:canary@h/d", {}, "not an URL that SQLAlchemy knows"),
+    ],
+)
+def test_bad_engines(url: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=message) as caught:
+        load_backend(settings_from_url(url, options=options))
+    assert "canary" not in str(caught.value)
+
+
+def test_the_core_needs_no_driver_for_sqlite(path: Path) -> None:
+    program = (
+        "import sys, lockkit\n"
+        f"with lockkit.connect('sqlite:///{path}').lock('a'): pass\n"
+        "assert not {'sqlalchemy', 'django', 'redis', 'asyncio'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
