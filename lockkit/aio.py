@@ -22,7 +22,8 @@ from lockkit.config import (
     settings_from_url,
 )
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, log, new_token
+from lockkit.lease import BaseClient, BaseLease, BaseLock, new_token
+from lockkit.log import log
 from lockkit.types import UNSET, LockInfo, Unset
 
 if TYPE_CHECKING:

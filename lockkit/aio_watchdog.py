@@ -6,7 +6,6 @@ The twin of ``watchdog``. The task ends when there is nothing left to renew.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import weakref
 from collections.abc import Awaitable, Callable, Generator
@@ -15,12 +14,11 @@ from lockkit import flow, process
 from lockkit.clock import now
 from lockkit.errors import BackendError
 from lockkit.hold import Hold
+from lockkit.log import log
 from lockkit.schedule import Schedule
 from lockkit.types import Request
 
 __all__ = ["AsyncWatchdog"]
-
-log = logging.getLogger("lockkit")
 
 Runner = Callable[[Generator[flow.Step, flow.Reply, None]], Awaitable[None]]
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from lockkit import flow, process
 from lockkit.clock import now
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, log, new_token
+from lockkit.lease import BaseClient, BaseLease, BaseLock, new_token
+from lockkit.log import log
 from lockkit.types import UNSET, LockInfo, Unset
 from lockkit.watchdog import Watchdog
 

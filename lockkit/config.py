@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.errors import ConfigurationError, DriverMissing, UnknownBackend
 
@@ -38,19 +37,22 @@ SCHEMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AliasSettings:
+class AliasSettings(NamedTuple):
     """One alias, validated. Durations are seconds."""
 
     alias: str = DEFAULT_ALIAS
-    location: str = field(default="memory://", repr=False)  # may hold a password
+    location: str = "memory://"
     backend: str | None = None
     key_prefix: str = "lockkit"
     ttl: float = 30.0
     acquire_timeout: float | None = 10.0
     max_hold: float | None = 600.0
     max_queue: int | None = 100
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        """Without location and options, which may hold a password."""
+        return f"AliasSettings({self.alias!r}, {self.shown_location!r})"
 
     @property
     def scheme(self) -> str:
@@ -124,6 +126,8 @@ def load_async_backend(settings: AliasSettings) -> AsyncBackend:
 
 def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationError:
     """An error for a misspelt key, with the likely right one."""
+    import difflib
+
     known = sorted(known)
     close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
@@ -212,7 +216,7 @@ def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
     """Another store: what was said to the configured one's backend does not apply to it."""
     if settings.location == url:
         return settings
-    return replace(settings, location=url, backend=None, options={})
+    return settings._replace(location=url, backend=None, options={})
 
 
 def _dotted(key: str, value: object) -> str | None:
@@ -273,6 +277,8 @@ def _entry_point(settings: AliasSettings) -> str:
             f"the LOCATION of lock alias {settings.alias!r} is not a URL; it looks like "
             "'redis://127.0.0.1:6379/0'"
         )
+    import difflib
+
     known = sorted(SCHEMES)
     close = difflib.get_close_matches(settings.scheme, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"

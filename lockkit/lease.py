@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import secrets
+import os
 import warnings
 from typing import TYPE_CHECKING
 
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
     from lockkit.config import AliasSettings
     from lockkit.flow import Granted
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "log", "new_token"]
-
-log = logging.getLogger("lockkit")
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "new_token"]
 
 REMEMBERED_NAMES = 1024
 
@@ -48,7 +45,8 @@ class _Tokens:
         try:
             return self._ready.pop()  # atomic, so no two threads get the same
         except IndexError:
-            drawn = secrets.token_hex(TOKEN_BYTES * TOKENS_AT_ONCE)
+            # What secrets.token_hex does; that module's import takes longer than lockkit's own.
+            drawn = os.urandom(TOKEN_BYTES * TOKENS_AT_ONCE).hex()
             size = TOKEN_BYTES * 2
             self._ready += [drawn[i : i + size] for i in range(size, len(drawn), size)]
             return drawn[:size]

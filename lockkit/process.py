@@ -8,8 +8,6 @@ cheaper than asking the kernel for the pid each time.
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 import threading
 import weakref
 from collections.abc import Callable
@@ -29,7 +27,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.generation = 0
-        self.host = socket.gethostname()
+        self.host = os.uname().nodename
         self.renew()
 
     def renew(self) -> None:
@@ -37,7 +35,7 @@ class _Process:
         self.pid = os.getpid()
         self.space = _space()
         self.owners: dict[tuple[str, str], str] = {}
-        self.instance = secrets.token_hex(8)
+        self.instance = os.urandom(8).hex()
 
 
 def _space() -> str:

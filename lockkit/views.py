@@ -30,7 +30,7 @@ from lockkit.errors import (
     TooManyWaiters,
 )
 from lockkit.facts import Facts, FieldError, lock_name
-from lockkit.lease import log
+from lockkit.log import log
 from lockkit.naming import Template, check_name
 from lockkit.refusal import Refusal, prefers_html, refusal_of
 from lockkit.types import UNSET, Unset

@@ -9,7 +9,6 @@ The thread is a daemon and ends with its client. A forked child starts with no h
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Generator
@@ -18,12 +17,11 @@ from lockkit import flow, process
 from lockkit.clock import now
 from lockkit.errors import BackendError
 from lockkit.hold import Hold
+from lockkit.log import log
 from lockkit.schedule import Schedule
 from lockkit.types import Request
 
 __all__ = ["Watchdog"]
-
-log = logging.getLogger("lockkit")
 
 LONGEST_SLEEP = 60.0
 

@@ -18,7 +18,8 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from lockkit.aio import AsyncLease
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost, LockError
-from lockkit.lease import BaseLease, log
+from lockkit.lease import BaseLease
+from lockkit.log import log
 from lockkit.views import Guard, give_back, give_back_async, refusal_of, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import DjangoFacts, http_request, is_request

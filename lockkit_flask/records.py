@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lockkit.errors import BackendUnavailable
 from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_headers
-from lockkit.lease import log
+from lockkit.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

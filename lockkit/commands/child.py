@@ -14,7 +14,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import FrameType
 from typing import Self
 
@@ -65,7 +64,7 @@ def _limited(client: LockClient, max_hold: float | None) -> LockClient:
     """The same store, with another longest hold. NaN: as the alias says."""
     if max_hold is not None and math.isnan(max_hold):
         return client
-    return type(client)(client.backend, replace(client.settings, max_hold=max_hold))
+    return type(client)(client.backend, client.settings._replace(max_hold=max_hold))
 
 
 def _give_back(lease: Lease, console: Console) -> None:

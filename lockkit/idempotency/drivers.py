@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lockkit.errors import BackendError
 from lockkit.idempotency.engine import Acquire, Find, Flow, Give, Step
-from lockkit.lease import log
+from lockkit.log import log
 
 if TYPE_CHECKING:
     from lockkit.aio import AsyncLease, AsyncLockClient

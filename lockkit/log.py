@@ -1,0 +1,20 @@
+"""The logger ``lockkit``, fetched when the first thing is said: ``logging`` is slow to import."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+__all__ = ["log"]
+
+
+class _Log:
+    def __getattr__(self, name: str) -> Any:
+        import logging
+
+        return getattr(logging.getLogger("lockkit"), name)
+
+
+log: Logger = _Log()  # type: ignore[assignment]
