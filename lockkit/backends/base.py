@@ -65,7 +65,7 @@ class Backend(ABC):
 
     @abstractmethod
     def withdraw(self, request: Request) -> None:
-        """Leave the queue or give back a racing grant; found nothing or unsure: leave a tombstone."""
+        """Leave the queue or give back a racing grant; finding nothing or unsure: a tombstone."""
 
     @abstractmethod
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
