@@ -1,0 +1,315 @@
+"""The grant rule: examples, and a machine that plays arbitrary histories against it."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lockkit import grant
+from lockkit.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
+from lockkit.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
+
+TTL = 10.0
+START = 1_700_000_000 * SECOND
+
+
+def claim(token: str = "", mode: Mode = Mode.TRY, **changes: Any) -> Request:
+    token = token or secrets.token_hex(4)
+    return Request("stock:42", token, TTL, "host", mode)._replace(**changes)
+
+
+def after(seconds: float) -> int:
+    return START + round(seconds * SECOND)
+
+
+class TestAcquire:
+    def test_a_free_name_is_granted_for_the_whole_ttl(self) -> None:
+        outcome = grant.acquire(State(), claim("a"), START)
+        assert outcome.reply == Grant("a", START, TTL)
+        assert outcome.changed
+
+    def test_a_fence_grows_also_when_the_clock_stands_still_or_goes_back(self) -> None:
+        state = State()
+        fences = []
+        for moment in (START, START, after(-60), after(1)):
+            reply = grant.acquire(state, claim("a"), moment).reply
+            assert isinstance(reply, Grant)
+            fences.append(reply.fence)
+            grant.release(state, claim("a"), moment)
+        assert fences == [START, START + 1, START + 2, after(1)]
+
+    def test_the_holder_expires_at_exactly_its_time(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        assert isinstance(grant.acquire(state, claim("b"), after(TTL) - 1).reply, Busy)
+        assert isinstance(grant.acquire(state, claim("b"), after(TTL)).reply, Grant)
+
+    def test_nobody_passes_a_living_waiter(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=1.0), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        outcome = grant.acquire(state, claim("c"), after(1))
+        assert isinstance(outcome.reply, Busy)
+        assert [handoff.token for handoff in outcome.handoffs] == ["b"]
+
+    def test_a_dead_waiter_is_passed(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        assert isinstance(grant.acquire(state, claim("c"), after(TTL)).reply, Grant)
+
+    def test_an_unclaimed_grant_lasts_as_long_as_its_waiters_sign_of_life(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        [handoff] = grant.release(state, claim("a"), after(1)).handoffs
+        assert handoff.left == pytest.approx(alive_for(TTL) - 1)
+
+    def test_the_queue_counts_only_the_living(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=100.0), START)
+        crowd = [grant.acquire(state, claim(mode=Mode.ENQUEUE, max_queue=2), START).reply
+                 for _ in range(3)]  # fmt: skip
+        assert [isinstance(r, Busy) and r.full for r in crowd] == [False, False, True]
+        later = grant.acquire(state, claim(mode=Mode.ENQUEUE, max_queue=2), after(TTL)).reply
+        assert isinstance(later, Busy)
+        assert not later.full
+
+    def test_a_poll_is_a_sign_of_life_that_is_kept(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=100.0), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        alive = alive_for(TTL)
+        early = grant.acquire(state, claim("b", Mode.POLL), after(alive * 0.4))
+        assert not early.changed  # most polls write nothing
+        assert grant.acquire(state, claim("b", Mode.POLL), after(alive * 0.9)).changed
+        [handoff] = grant.release(state, claim("a"), after(alive * 1.5)).handoffs
+        assert handoff.token == "b"
+
+
+class TestExtend:
+    def test_sets_what_is_left(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        assert grant.extend(state, claim("a", ttl=3.0), after(1)).reply.left == 3.0
+        assert grant.extend(state, claim("a"), after(4) - 1).reply.left == TTL
+
+    def test_what_has_expired_stays_lost_also_when_nobody_has_taken_it(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        outcome = grant.extend(state, claim("a"), after(TTL))
+        assert outcome.reply.left is None
+        assert not outcome.changed
+
+
+class TestRelease:
+    def test_of_an_expired_claim_hands_on(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=1.0), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        outcome = grant.release(state, claim("a"), after(1))
+        assert outcome.reply is Release.ABSENT
+        assert [handoff.token for handoff in outcome.handoffs] == ["b"]
+
+    def test_in_doubt_buries_the_token(self) -> None:
+        state = State()
+        grant.release(state, claim("a", unsure=True), START)
+        assert isinstance(grant.acquire(state, claim("a"), START).reply, Gone)
+
+
+class TestForgetting:
+    def test_a_tomb_outlives_any_request_and_no_more(self) -> None:
+        state = State()
+        grant.withdraw(state, claim("a"), START)
+        assert not state.prune(after(TOMB_SECONDS - 1))
+        assert isinstance(grant.acquire(state, claim("a"), after(TOMB_SECONDS - 1)).reply, Gone)
+        assert state.prune(after(TOMB_SECONDS))
+
+    def test_an_abandoned_claim_is_kept_for_a_while(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        assert not state.prune(after(TTL + GRACE_SECONDS) - 1)
+        assert state.prune(after(TTL + GRACE_SECONDS))
+
+
+tokens = st.integers(0, 3)
+
+
+class GrantMachine(RuleBasedStateMachine):
+    """Claims come, poll, leave, expire and are broken in any order; requests repeat and stray.
+
+    The store keeps a state only if the outcome says that it changed, as SQL does. What the
+    claimants have been told is kept beside it, and judged.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = State()
+        self.now = START
+        self.fence = 0
+        self.believed: dict[str, int] = {}  # token: until when its holder relies on it
+        self.seen: dict[str, int] = {}  # waiting token: when the store last heard of it
+        self.tickets: dict[str, int] = {}
+        self.ended: set[str] = set()  # withdrawn, released or broken: never granted again
+        self.fences: dict[str, int] = {}
+
+    def step(self, function: Any, *arguments: Any) -> Any:
+        before = copy.deepcopy(self.state)
+        outcome: Outcome[Any] = function(self.state, *arguments, self.now)
+        if not outcome.changed:
+            self.state = before
+        for handoff in outcome.handoffs:
+            self.granted(handoff)
+        return outcome.reply
+
+    def granted(self, reply: Grant) -> None:
+        """Somebody was told that it holds: was it right to say so?"""
+        assert reply.token not in self.ended
+        assert reply.left > 0
+        if self.fences.get(reply.token) != reply.fence:
+            others = [t for t, until in self.believed.items() if until > self.now]
+            assert others in ([], [reply.token]), "two hold it"
+            assert reply.fence > self.fence, "the fence did not grow"
+            self.in_order(reply.token)
+        self.fence = max(self.fence, reply.fence)
+        self.fences[reply.token] = reply.fence
+        self.believed[reply.token] = self.now + round(reply.left * SECOND)
+        self.seen.pop(reply.token, None)
+
+    def in_order(self, token: str) -> None:
+        """Nobody who surely is alive has waited longer."""
+        mine = self.tickets.get(token)
+        for other in self.seen:
+            if other != token and self.surely_alive(other):
+                assert mine is not None and mine < self.tickets[other], "it passed a waiter"
+
+    def surely_alive(self, token: str) -> bool:
+        """A sign of life is written only when half of the one before is used up."""
+        heard = self.seen.get(token)
+        return heard is not None and self.now - heard < alive_for(TTL) / 2 * SECOND
+
+    def ask(self, token: int, mode: Mode, max_queue: int | None = None) -> None:
+        name = str(token)
+        reply = self.step(grant.acquire, claim(name, mode, max_queue=max_queue))
+        if isinstance(reply, Grant):
+            self.granted(reply)
+        elif isinstance(reply, Gone):
+            self.seen.pop(name, None)
+            assert self.believed.get(name, 0) <= self.now
+        elif reply.ticket:
+            if self.surely_alive(name):
+                assert reply.ticket == self.tickets[name], "it lost its place"
+            self.tickets[name] = reply.ticket
+            self.seen[name] = self.now
+
+    @rule(token=tokens)
+    def try_(self, token: int) -> None:
+        self.ask(token, Mode.TRY)
+
+    @rule(token=tokens, max_queue=st.sampled_from([None, None, 2]))
+    def enqueue(self, token: int, max_queue: int | None) -> None:
+        self.ask(token, Mode.ENQUEUE, max_queue)
+
+    @rule(token=tokens)
+    def poll(self, token: int) -> None:
+        known = str(token) in self.seen or str(token) in self.fences
+        self.ask(token, Mode.POLL)
+        if not known:
+            assert str(token) not in self.seen
+
+    @rule(token=tokens, unsure=st.booleans())
+    def release(self, token: int, unsure: bool) -> None:
+        name = str(token)
+        if name in self.seen:
+            return  # whoever waits withdraws
+        held = self.believed.pop(name, 0) > self.now
+        reply = self.step(grant.release, claim(name, unsure=unsure))
+        assert (reply is Release.RELEASED) == held
+        if unsure:
+            self.end(name)
+
+    @rule(token=tokens, unsure=st.booleans())
+    def withdraw(self, token: int, unsure: bool) -> None:
+        name = str(token)
+        known = name in self.seen or self.believed.get(name, 0) > self.now
+        self.step_withdraw(name, unsure)
+        if unsure or not known:
+            self.end_if_buried(name)
+
+    def step_withdraw(self, name: str, unsure: bool) -> None:
+        self.believed.pop(name, None)
+        self.seen.pop(name, None)
+        self.step(grant.withdraw, claim(name, unsure=unsure))
+
+    def end_if_buried(self, name: str) -> None:
+        if name in self.state.tombs:
+            self.end(name)
+
+    def end(self, name: str) -> None:
+        self.ended.add(name)
+        self.seen.pop(name, None)
+
+    @rule(token=tokens, ttl=st.sampled_from([0.5, TTL, 60.0]))
+    def extend(self, token: int, ttl: float) -> None:
+        name = str(token)
+        reply = self.step(grant.extend, claim(name, ttl=ttl))
+        assert (reply.left is not None) == (self.believed.get(name, 0) > self.now)
+        if reply.left is not None:
+            self.believed[name] = self.now + round(reply.left * SECOND)
+
+    @precondition(lambda self: self.fence)
+    @rule(stale=st.booleans())
+    def break_(self, stale: bool) -> None:
+        holder = next((t for t, f in self.fences.items() if f == self.fence), None)
+        there = any(h.fence == self.fence for h in self.state.holders)
+        if stale or holder is None:
+            assert self.step(grant.break_, self.fence + 1) is False
+            return
+        if there:
+            self.believed.pop(holder, None)
+            self.end(holder)
+        assert self.step(grant.break_, self.fence) is there
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 2.9, 5.0, TTL, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += round(seconds * SECOND)
+
+    @rule()
+    def the_store_tidies_up(self) -> None:
+        if self.now - START < (TOMB_SECONDS - 60) * SECOND:
+            before = len(self.state.tombs)
+            self.state.prune(self.now)
+            assert len(self.state.tombs) == before
+
+    @invariant()
+    def one_holds_at_most(self) -> None:
+        assert sum(h.until > self.now for h in self.state.holders) <= 1
+
+    @invariant()
+    def tickets_are_in_order(self) -> None:
+        tickets = [waiter.ticket for waiter in self.state.queue]
+        assert tickets == sorted(set(tickets))
+
+    @invariant()
+    def nobody_waits_and_holds(self) -> None:
+        waiting = {waiter.token for waiter in self.state.queue}
+        assert not waiting & {holder.token for holder in self.state.holders}
+
+    @invariant()
+    def what_is_believed_is_so(self) -> None:
+        holders = {h.token: h.until for h in self.state.holders}
+        for token, until in self.believed.items():
+            if until > self.now:
+                assert holders.get(token, 0) >= until
+
+
+TestGrantMachine = GrantMachine.TestCase
+TestGrantMachine.settings = settings(
+    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True
+)
