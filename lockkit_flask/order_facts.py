@@ -82,7 +82,7 @@ def response_facts(response: Response, max_body: int) -> ResponseFacts:
 def _streams(response: Response, max_body: int) -> bool:
     if response.direct_passthrough:
         return True
-    length = response.content_length
+    length = response.headers.get("Content-Length", type=int)
     return response.is_streamed and (length is None or length > max_body)
 
 
