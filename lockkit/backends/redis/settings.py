@@ -28,6 +28,8 @@ def connection_pool(settings: AliasSettings, kind: type[P]) -> P:
     options.setdefault("socket_connect_timeout", timeout)
     try:
         pool: P = kind.from_url(settings.location, protocol=2, **options)  # type: ignore[attr-defined]
+        # Without I/O, this finds options that redis-py does not know.
+        pool.make_connection()  # type: ignore[attr-defined]
     except (ValueError, TypeError):
         raise ConfigurationError(
             f"the LOCATION of lock alias {settings.alias!r} is not a Redis URL; it looks like "

@@ -1,0 +1,173 @@
+"""Clients, locks and leases where the store does not matter; errors as values."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+import warnings
+
+import pytest
+
+import lockkit
+from lockkit import aio, errors
+from lockkit.types import Grant, Owner, Request
+
+ERRORS = [
+    getattr(errors, name)
+    for name in vars(errors)
+    if isinstance(getattr(errors, name), type) and issubclass(getattr(errors, name), Exception)
+]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_errors_pickle_with_what_they_carry(kind: type[errors.LockError]) -> None:
+    error = kind("it is so", name="stock:42")
+    if isinstance(error, errors.AcquireTimeout):
+        error.waited, error.retry_after = 1.5, 7
+        error.holder = Owner("web-1", 4121, "MainThread", "POST /stock/42")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (str(again), again.name) == ("it is so", "stock:42")
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_errors_are_importable_and_in_the_tree(kind: type[errors.LockError]) -> None:
+    assert issubclass(kind, lockkit.LockError)
+    assert getattr(lockkit, kind.__name__) is kind
+    assert kind.__name__ in lockkit.__all__
+
+
+def test_errors_are_what_people_catch() -> None:
+    assert issubclass(lockkit.AcquireTimeout, TimeoutError)
+    assert issubclass(lockkit.ConfigurationError, ValueError)
+    assert issubclass(lockkit.DriverMissing, ImportError)
+    assert not issubclass(lockkit.LeaseLost, lockkit.BackendError)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in lockkit.__all__:
+        assert hasattr(lockkit, name)
+
+
+def test_a_token_is_shown_by_nothing() -> None:
+    locks = lockkit.connect("memory://")
+    with locks.lock("a").acquire() as lease:
+        request = Request("a", lease.token, 1.0, "owner")
+        shown = f"{lease!r}{locks!r}{locks.lock('a')!r}{request!r}{Grant(lease.token, 1, 1.0)!r}"
+        shown += repr(locks.inspect("a"))
+        assert lease.token not in shown
+        with pytest.raises(lockkit.LockHeld) as caught:
+            locks.lock("a", timeout=0).acquire()
+        assert lease.token not in repr(vars(caught.value)) + str(caught.value)
+
+
+def test_a_lock_is_entered_by_many_threads_at_once() -> None:
+    """It is a description: what is held is in the leases."""
+    lock = lockkit.connect("memory://").lock("a", timeout=10)
+    seen = []
+
+    def enter() -> None:
+        with lock as lease:
+            seen.append(lease.fencing_token)
+
+    threads = [threading.Thread(target=enter) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(seen)) == 8
+    assert seen == sorted(seen)
+
+
+def test_a_lock_may_be_used_again_after_an_error() -> None:
+    lock = lockkit.connect("memory://").lock("a", timeout=0)
+    with pytest.raises(KeyError), lock:
+        raise KeyError
+    with lock as lease:
+        lease.check()
+
+
+def test_a_mutex_is_not_entered_twice() -> None:
+    lock = lockkit.connect("memory://").lock("a", timeout=0)
+    with lock, pytest.raises(lockkit.LockHeld), lock:
+        pytest.fail("entered twice")
+    with lock as lease:
+        lease.check()
+
+
+def test_a_lease_that_nobody_references_warns_and_expires() -> None:
+    locks = lockkit.connect("memory://", ttl=0.2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        locks.lock("a").acquire()
+        gc.collect()
+    assert [w.category for w in caught] == [ResourceWarning]
+    assert "'a'" in str(caught[0].message)
+    assert locks.lock("a", timeout=10).acquire().release()
+
+
+def test_a_lease_may_be_released_by_another_thread() -> None:
+    locks = lockkit.connect("memory://")
+    lease = locks.lock("a").acquire()
+    thread = threading.Thread(target=lease.release)
+    thread.start()
+    thread.join()
+    assert lease.lost
+    assert locks.inspect("a") is None
+
+
+def test_a_retry_comes_after_the_usual_hold_time() -> None:
+    locks = lockkit.connect("memory://", ttl=3600.0)
+    locks.note_hold("a", 4.2)
+    with locks.lock("a").acquire(), pytest.raises(lockkit.LockHeld) as caught:
+        locks.lock("a", timeout=0).acquire()
+    assert caught.value.retry_after == 5
+    with locks.lock("b").acquire(), pytest.raises(lockkit.LockHeld) as caught:
+        locks.lock("b", timeout=0).acquire()
+    assert caught.value.retry_after == 1
+
+
+def test_hold_times_do_not_fill_the_memory() -> None:
+    locks = lockkit.connect("memory://")
+    for number in range(5000):
+        locks.note_hold(str(number), 1.0)
+    assert len(locks._held_for) <= 1024
+
+
+def test_the_memory_of_a_released_name_is_given_back() -> None:
+    locks = lockkit.connect("memory://")
+    for number in range(100):
+        locks.lock(f"a:{number}").acquire().release()
+    assert not locks.backend._states  # type: ignore[attr-defined]
+
+
+def test_clients_of_one_named_memory_share_it() -> None:
+    with lockkit.connect("memory://one").lock("a").acquire():
+        assert lockkit.connect("memory://one").lock("a").try_acquire() is None
+        assert _free(lockkit.connect("memory://two"))
+        assert _free(lockkit.connect("memory://"))
+        assert _free(lockkit.connect("memory://one", key_prefix="another"))
+
+
+def _free(locks: lockkit.LockClient) -> bool:
+    lease = locks.lock("a").try_acquire()
+    return lease is not None and lease.release()
+
+
+async def test_the_asyncio_client_shares_a_named_memory() -> None:
+    with lockkit.connect("memory://three").lock("a").acquire():
+        locks = aio.connect("memory://three")
+        assert await locks.lock("a").try_acquire() is None
+        await locks.close()
+
+
+@pytest.mark.parametrize("label", ["a\nb", "\x1b[31m", "x" * 1000, "\u202e"])
+def test_a_label_is_printable_and_short(label: str) -> None:
+    locks = lockkit.connect("memory://")
+    with locks.lock("a", label=label).acquire():
+        info = locks.inspect("a")
+        assert info is not None and info.owner is not None
+        assert info.owner.label.isprintable()
+        assert len(info.owner.label) <= 200

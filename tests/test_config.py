@@ -1,0 +1,216 @@
+"""Settings: what is accepted, and errors that name the key and the remedy."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockkit
+from lockkit.config import load_backend, read_settings, settings_from_url
+from lockkit.errors import ConfigurationError, UnknownBackend
+
+SECRET = "canary-5f3a"
+
+
+def read(mapping: Any, **environ: str) -> Any:
+    return read_settings(mapping, default_location="memory://", environ=environ)
+
+
+def test_nothing_configured_is_the_default_alias() -> None:
+    settings = read(None)
+    assert list(settings) == ["default"]
+    assert settings["default"].location == "memory://"
+    assert settings["default"].ttl == 30
+    assert settings["default"].acquire_timeout == 10
+    assert settings["default"].max_hold == 600
+    assert settings["default"].max_queue == 100
+
+
+def test_every_key() -> None:
+    alias = read(
+        {
+            "reports": {
+                "LOCATION": "redis://h/0",
+                "BACKEND": "some.Backend",
+                "KEY_PREFIX": "shop",
+                "TTL": 5,
+                "ACQUIRE_TIMEOUT": None,
+                "MAX_HOLD": None,
+                "MAX_QUEUE": None,
+                "OPTIONS": {"x": 1},
+            }
+        }
+    )["reports"]
+    assert (alias.alias, alias.location, alias.backend) == (
+        "reports",
+        "redis://h/0",
+        "some.Backend",
+    )
+    assert (alias.key_prefix, alias.ttl, alias.options) == ("shop", 5.0, {"x": 1})
+    assert (alias.acquire_timeout, alias.max_hold, alias.max_queue) == (None, None, None)
+
+
+def test_an_alias_may_be_a_bare_url() -> None:
+    assert read({"default": "redis://h/1"})["default"].location == "redis://h/1"
+
+
+def test_the_environment_relocates_the_default_alias_only() -> None:
+    mapping = {
+        "default": {"LOCATION": "redis://h/0", "TTL": 5, "OPTIONS": {"x": 1}},
+        "other": "redis://h/1",
+    }
+    settings = read(mapping, LOCKKIT_URL="memory://")
+    assert settings["default"].location == "memory://"
+    assert settings["default"].ttl == 5
+    assert settings["default"].options == {}
+    assert settings["other"].location == "redis://h/1"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        (["redis://h"], "must map aliases"),
+        ({"default": 5}, r"LOCKKIT\['default'\] must be a URL or a mapping, not int"),
+        ({"default": {"TLL": 5}}, "no key 'TLL': did you mean 'TTL'"),
+        ({"default": {"ttl": 5}}, "no key 'ttl'"),
+        ({"other": {}}, "needs a LOCATION"),
+        ({"default": {"LOCATION": 5}}, "needs a LOCATION"),
+        ({"": "memory://"}, "an alias"),
+        ({5: "memory://"}, "an alias"),
+    ],
+)
+def test_wrong_mappings(mapping: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read(mapping)
+
+
+NOT_A_NUMBER = float("nan")
+WRONG_VALUES: dict[str, list[object]] = {
+    "TTL": [0, -1, "30", None, True, NOT_A_NUMBER, float("inf"), 1e12],
+    "ACQUIRE_TIMEOUT": [-1, "10", True, NOT_A_NUMBER, float("inf")],
+    "MAX_HOLD": [-1, "600", NOT_A_NUMBER],
+    "MAX_QUEUE": [-1, 1.5, "100", True],
+    "KEY_PREFIX": ["a{b}", "é", "a\n", "x" * 65, 5, None],
+    "BACKEND": ["nodot", 5],
+    "OPTIONS": [[], "x", None],
+}
+WRONG = [(key, value) for key, values in WRONG_VALUES.items() for value in values]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_wrong_values_name_the_key_and_the_remedy(key: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=rf"LOCKKIT\['shop'\]\['{key}'\] is .*must be "):
+        read({"shop": {"LOCATION": "memory://", key: value}})
+    with pytest.raises(ConfigurationError, match="must be "):
+        lockkit.connect("memory://", **{key.lower(): value})
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_wrong_arguments_of_a_lock(key: str, value: object) -> None:
+    if key not in {"TTL", "ACQUIRE_TIMEOUT"} or value is None:
+        return
+    argument = {"TTL": "ttl", "ACQUIRE_TIMEOUT": "timeout"}[key]
+    with pytest.raises(ConfigurationError, match=f"{argument} is "):
+        lockkit.connect("memory://").lock("a", **{argument: value})  # type: ignore[arg-type]
+
+
+def test_an_unknown_option_of_connect() -> None:
+    with pytest.raises(ConfigurationError, match="no key 'tlt': did you mean 'ttl'"):
+        lockkit.connect("memory://", tlt=5)
+
+
+def test_an_unknown_option_of_a_backend() -> None:
+    with pytest.raises(ConfigurationError, match="no key 'size'"):
+        lockkit.connect("memory://", options={"size": 5})
+
+
+@pytest.mark.parametrize("url", ["redi://h", "nonsense://x"])
+def test_an_unknown_scheme(url: str) -> None:
+    with pytest.raises(UnknownBackend, match="no backend for the URL scheme"):
+        load_backend(settings_from_url(url))
+
+
+@pytest.mark.parametrize("url", ["rediss//h", "", "memory", f"redis:/user:{'x' * 9}@h"])
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a URL"):
+        lockkit.connect(url) if url else load_backend(settings_from_url(url))
+
+
+@pytest.mark.parametrize("url", ["redis://h:notaport/0", "redis://h/0?nosuchoption=1"])
+def test_what_redis_does_not_understand(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a Redis URL"):
+        lockkit.connect(url)
+
+
+def test_a_misspelt_scheme_is_corrected() -> None:
+    with pytest.raises(UnknownBackend, match="did you mean 'redis'"):
+        lockkit.connect("rediz://h")
+
+
+@pytest.mark.parametrize("path", ["no.such.Backend", "lockkit.config.Nothing", "lockkit.connect"])
+def test_an_unknown_backend(path: str) -> None:
+    with pytest.raises(UnknownBackend, match=path):
+        lockkit.connect("memory://", backend=path)
+
+
+def test_a_backend_by_its_path() -> None:
+    client = lockkit.connect("", backend="lockkit.backends.memory.MemoryBackend")
+    with client.lock("a").acquire() as lease:
+        lease.check()
+
+
+def test_the_environment_is_the_default_url(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCKKIT_URL", f"sqlite:///{tmp_path}/locks.sqlite3")
+    assert lockkit.connect().settings.location == f"sqlite:///{tmp_path}/locks.sqlite3"
+    assert lockkit.connect("memory://").settings.location == "memory://"
+
+
+def test_the_embedded_default_is_a_file_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    client = lockkit.connect()
+    with client.lock("a").acquire():
+        assert list(tmp_path.rglob("*.sqlite3"))
+    client.close()
+
+
+URLS = [
+    f"redis://:{SECRET}@127.0.0.1:1/0",
+    f"redis://user:{SECRET}@127.0.0.1:1/0",
+    f"redis://127.0.0.1:1/0?password={SECRET}",
+    f"redis://a@b:{SECRET}@127.0.0.1:1/0",
+    f"nosuch://user:{SECRET}@h",
+    f"redis:/user:{SECRET}@h",
+    f"redis://user:{SECRET}@h:notaport/0",
+    f"redis://user:{SECRET}@h/0?nosuchoption=1",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_password_is_shown_nowhere(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown = []
+    try:
+        client = lockkit.connect(url)
+        shown += [repr(client), repr(client.settings), str(client.settings), repr(client.backend)]
+        client.lock("a", timeout=0).acquire()
+    except lockkit.LockError as error:
+        while error is not None:
+            shown += [str(error), repr(error)]
+            error = error.__cause__  # type: ignore[assignment]
+    assert shown
+    assert SECRET not in "\n".join([*shown, caplog.text])
+
+
+@pytest.mark.parametrize("mapping", [URLS[0], {"default": [URLS[0]]}])
+def test_a_url_in_the_wrong_place_is_not_shown(mapping: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(mapping)
+    assert SECRET not in str(caught.value)

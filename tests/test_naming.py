@@ -1,0 +1,121 @@
+"""Names: the same data gives the same name, other data another."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lockkit
+from lockkit.errors import InvalidName
+from lockkit.naming import Template, check_name, json_value, typed_json
+
+
+@pytest.mark.parametrize(
+    ("template", "values", "expected"),
+    [
+        ("nightly-report", {}, "nightly-report"),
+        ("stock:{sku}", {"sku": "42"}, "stock:42"),
+        ("stock:{sku}", {"sku": 42}, "stock:42"),
+        ("stock:{sku}", {"sku": "A:1"}, "stock:A%3A1"),
+        ("stock:{sku}", {"sku": "100%"}, "stock:100%25"),
+        ("stock:{sku}", {"sku": "a\nb\x00"}, "stock:a%0Ab%00"),
+        ("stock:{sku}", {"sku": "\u202eé\u2028"}, "stock:%E2%80%AEé%E2%80%A8"),
+        ("{a}:{b}", {"a": "x:y", "b": "z"}, "x%3Ay:z"),
+        ("o:{id}", {"id": uuid.UUID(int=7)}, "o:00000000-0000-0000-0000-000000000007"),
+        ("a {b}*[]", {"b": "/../"}, "a /../*[]"),
+    ],
+)
+def test_templates(template: str, values: dict[str, object], expected: str) -> None:
+    assert lockkit.name(template, **values) == expected
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["", "{", "}", "a{b", "a}b", "{}", "{a b}", "{a.b}", "{user.pk}", "{0}", "{a!r}", "{a:>3}",
+     "{{a}}", "a\x00{b}", "\ud800", "{é}"],
+)  # fmt: skip
+def test_malformed_templates(template: str) -> None:
+    with pytest.raises(InvalidName):
+        lockkit.name(template, a="1", b="1")
+
+
+@pytest.mark.parametrize("value", [None, "", True, False, 1.0, b"x", [], {}, object(), "\ud800"])
+def test_values_that_make_no_name(value: object) -> None:
+    with pytest.raises(InvalidName):
+        lockkit.name("stock:{sku}", sku=value)
+
+
+def test_a_missing_value() -> None:
+    with pytest.raises(InvalidName, match=r"\{sku\} has no value"):
+        lockkit.name("stock:{sku}")
+
+
+@pytest.mark.parametrize("text", ["", "\0", "a\nb", "\x7f", "\x9f", "\u2029", "\ud800", "x" * 256,
+                                  "é" * 128, 5, None, b"a"])  # fmt: skip
+def test_what_is_no_name(text: object) -> None:
+    with pytest.raises(InvalidName) as caught:
+        check_name(text)
+    assert len(str(caught.value)) < 200
+    assert str(caught.value).isascii() or "…" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a", "x" * 255, "é" * 127, " a ", "{}*%", "e\u0301", "\u202e"])
+def test_a_name_is_taken_as_it_is(text: str) -> None:
+    assert check_name(text) == text
+
+
+@pytest.mark.parametrize(
+    ("template", "sources"),
+    [
+        ("{sku}", ["kwargs"]),
+        ("{kwargs.user}", ["kwargs"]),
+        ("{user.pk}:{json.a.b}", ["user", "json"]),
+        ("{form.x}{query.y}{header.X-Order-ID}", ["form", "query", "header"]),
+    ],
+)
+def test_fields_of_a_request(template: str, sources: list[str]) -> None:
+    assert [field.source for field in Template(template).fields] == sources
+
+
+@pytest.mark.parametrize("template", ["{cookie.x}", "{user.name}", "{form.a.b}", "{sku.x}"])
+def test_fields_that_no_request_has(template: str) -> None:
+    with pytest.raises(InvalidName):
+        Template(template)
+
+
+def test_json_has_only_what_it_has() -> None:
+    document = {"order": {"id": "A", "n": 1}, "list": [1]}
+    assert json_value(document, ("order", "id")) == "A"
+    assert json_value(document, ("order", "x")) is None
+    assert json_value(document, ("list", "0")) is None
+    assert json_value("text", ("order",)) is None
+
+
+@pytest.mark.parametrize("value", [1.0, True, [], {}])
+def test_json_of_another_type_is_refused(value: object) -> None:
+    [field] = Template("{json.id}").fields
+    with pytest.raises(InvalidName):
+        typed_json(field, value)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@given(texts, texts, texts, texts)
+def test_two_different_pairs_never_share_a_name(a: str, b: str, c: str, d: str) -> None:
+    first, second = (lockkit.name("{x}:{y}", x=x, y=y) for x, y in ((a, b), (c, d)))
+    assert (first == second) == ((a, b) == (c, d))
+
+
+@given(st.text(max_size=300))
+def test_whatever_is_a_name_fits_every_store(text: str) -> None:
+    try:
+        found = check_name(text)
+    except InvalidName:
+        return
+    assert found == text
+    assert 0 < len(text.encode()) <= 255
+    assert not any(c < " " or c == "\x7f" for c in text)
