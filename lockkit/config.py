@@ -85,8 +85,8 @@ def read_settings(
     if mapping is None:
         mapping = {}
     if not isinstance(mapping, Mapping):
-        kind = type(mapping).__name__  # a URL in the wrong place may hold a password
-        raise ConfigurationError(f"{source} must map aliases to settings; it is a {kind}")
+        # Not shown: a URL in the wrong place may hold a password.
+        raise ConfigurationError(f"{source} must map aliases to settings")
     aliases = {DEFAULT_ALIAS: default_location, **mapping}
     settings = {a: _read_alias(a, entry, source, default_location) for a, entry in aliases.items()}
     url = environ.get(URL_VARIABLE)
