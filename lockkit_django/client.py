@@ -6,7 +6,7 @@ somebody else can take it and read what was there before. Such an acquire raises
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asgiref.sync import sync_to_async
 
@@ -14,7 +14,11 @@ from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.client import Lease, Lock, LockClient
 from lockkit.errors import ConfigurationError
 from lockkit.types import UNSET, Unset
+from lockkit_django.settle import to_its_end, until_thread_is_idle
 from lockkit_django.transactions import refuse_open_transactions
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 __all__ = [
     "AsyncDjangoLock",
@@ -91,3 +95,15 @@ class AsyncDjangoLock(AsyncLock):
         """
         await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
         return await super().acquire(timeout)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is not None:  # a query that was cancelled goes on in its thread
+                await to_its_end(until_thread_is_idle())
+        finally:
+            await super().__aexit__(kind, error, traceback)

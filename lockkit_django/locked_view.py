@@ -26,6 +26,7 @@ from lockkit_django.facts import DjangoFacts, http_request, is_request
 from lockkit_django.handler import alocks, locks
 from lockkit_django.pending import has_lock, mark_locked, pending_order
 from lockkit_django.responses import drf_exception, refusal_response, rendered
+from lockkit_django.settle import to_its_end, until_thread_is_idle
 from lockkit_django.transactions import atomic_blocks, atomic_requests, request_blocks_suspended
 
 if TYPE_CHECKING:
@@ -143,9 +144,11 @@ class LockedView:
             with _lease_on(request, lease):
                 response = await _rendered_async(request, await _awaited(view(*args, **kwargs)))
                 _check(lease, undone=False)
-                return response
-        finally:
-            await give_back_async(lease)
+        except BaseException:
+            await to_its_end(_give_back_when_idle(lease))
+            raise
+        await give_back_async(lease)
+        return response
 
     async def _run_in_order(self, order: OpenOrder, view: Any, args: Any, kwargs: Any) -> Any:
         request, _ = _request_and_rest(args)
@@ -263,6 +266,14 @@ async def _user(request: Any) -> Any:
     """The user, without a query in the event loop."""
     auser = getattr(http_request(request), "auser", None)
     return None if auser is None else await auser()
+
+
+async def _give_back_when_idle(lease: AsyncLease) -> None:
+    """A view that was cancelled may have left a query behind, which goes on in its thread."""
+    try:
+        await until_thread_is_idle()
+    finally:
+        await give_back_async(lease)
 
 
 async def _awaited(value: Any) -> Any:

@@ -14,7 +14,7 @@ of its own begins under that lock, which is then released after COMMIT, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -27,6 +27,7 @@ from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions, options_of
 from lockkit_django.orders.views import MIDDLEWARE_MODE
 from lockkit_django.pending import has_lock
+from lockkit_django.settle import to_its_end
 
 __all__ = ["IdempotentOrderMiddleware"]
 
@@ -73,7 +74,7 @@ class IdempotentOrderMiddleware:
         finally:
             opened = open_order(request)
             if opened is not None:
-                await _to_its_end(_aleave(opened))
+                await to_its_end(_aleave(opened))
 
     def _process_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
@@ -128,20 +129,3 @@ async def _aleave(opened: OpenOrder) -> None:
                 await agive(lease)
             else:
                 await asyncio.to_thread(give, lease)
-
-
-async def _to_its_end(steps: Coroutine[Any, Any, None]) -> None:
-    """Await what must be done even if the client has gone, however often it is cancelled.
-
-    The thread that has the transaction lives no longer than the request: this may not outlive it.
-    """
-    task = asyncio.ensure_future(steps)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    task.result()
