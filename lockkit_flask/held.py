@@ -1,13 +1,13 @@
 """The leases of the requests that run: taken by views, given back when the request has ended.
 
-Flask tears down in this order: ``teardown_request``, then ``teardown_appcontext``, each in the
-reverse order of registration. Flask-SQLAlchemy ends its session in the second, and so may code of
-the user that commits late. So the leases are given back by the function that stands first in that
-list and therefore runs last: after COMMIT or ROLLBACK, whatever was registered when.
+Flask tears down in this order: ``teardown_request``, then ``teardown_appcontext``. Flask-SQLAlchemy
+ends its session in the second, and so may code of the user that commits late. So the leases are
+given back after both, whatever was registered when, and whether or not one of those raises.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import g, has_request_context, request
@@ -17,11 +17,13 @@ from lockkit.views import give_back
 from lockkit_flask import sessions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flask import Flask
 
     from lockkit.client import Lease
 
-__all__ = ["Held", "add", "check_all", "current_lease", "held_by", "install", "release"]
+__all__ = ["Held", "add", "after", "check_all", "current_lease", "held_by", "install", "release"]
 
 _KEY = "_lockkit_held"
 
@@ -40,8 +42,22 @@ class Held(NamedTuple):
 
 def install(app: Flask) -> None:
     """Have the leases of every request given back at its very end."""
-    app.teardown_appcontext_funcs.insert(0, _at_end_of_context)
-    app.teardown_request_funcs.setdefault(None, []).insert(0, _at_end_of_request)
+    after(app, "do_teardown_request", _at_end_of_request)
+    after(app, "do_teardown_appcontext", _at_end_of_context)
+
+
+def after(app: Flask, method: str, step: Callable[[], None]) -> None:
+    """Have a step follow a method of the app, whatever that raises: Flask itself stops there."""
+    original = getattr(app, method)
+
+    @functools.wraps(original)
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            step()
+
+    vars(app)[method] = followed
 
 
 def add(owner: object, lease: Lease, *, is_view: bool = True) -> None:
@@ -81,14 +97,14 @@ def current_lease() -> Lease | None:
     return mine[-1] if mine else None
 
 
-def _at_end_of_context(error: BaseException | None) -> None:  # noqa: ARG001
+def _at_end_of_context() -> None:
     """May run twice, and for contexts without a request: it gives back what there is."""
     held = _all()
     while held:
         release(held.pop().lease)
 
 
-def _at_end_of_request(error: BaseException | None) -> None:  # noqa: ARG001
+def _at_end_of_request() -> None:
     """An app context that was pushed around the request outlives it, as it does in many tests.
 
     Then the end of the request is the end of the lock, and of what was not committed under it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from flask import session
+from flask import current_app, request, session
 
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
 from lockkit_flask.conf import dotted
@@ -92,12 +92,18 @@ def _route(request: Request) -> str:
 
 
 def _session_key() -> str | None:
-    """Of a server-side session that is not new, else the ID of a guest."""
+    """Of a session that the server has kept from an earlier request, else the ID of a guest."""
     sid = getattr(session, "sid", None)
-    if sid and not session.new:
+    if sid and session and not session.new and _is_in_cookie(sid):
         return f"sid:{sid}"
     known = guest()
     return f"guest:{known}" if known else None
+
+
+def _is_in_cookie(sid: str) -> bool:
+    """Flask-Session draws another ID for each request without one, and calls no session new."""
+    cookie = request.cookies.get(current_app.config["SESSION_COOKIE_NAME"], "")
+    return cookie == sid or cookie.startswith(f"{sid}.")  # signed
 
 
 def _file(field: str, file: FileStorage) -> FileFacts:

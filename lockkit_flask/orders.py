@@ -72,13 +72,13 @@ class AppOrders:
     def install(self, app: Flask) -> None:
         """``dispatch_request`` is the one place after every hook before the view.
 
-        Of the functions to run at the end, the first of a list runs last.
+        Of the ``after_request`` functions, the first of the list runs last.
         """
         dispatch = app.dispatch_request
         vars(app)["dispatch_request"] = functools.partial(self._dispatch, dispatch)
         app.after_request_funcs.setdefault(None, []).insert(0, self._finish)
-        app.teardown_request_funcs.setdefault(None, []).insert(0, _abandon)
-        app.teardown_appcontext_funcs.insert(0, _abandon)
+        held.after(app, "do_teardown_request", _abandon)
+        held.after(app, "do_teardown_appcontext", _abandon)
 
     def create_table(self) -> None:
         """Create the table of the records, if it is not there."""
@@ -236,7 +236,7 @@ def _status(error: HTTPException) -> int:
     return error.response.status_code if error.response else error.code or 500
 
 
-def _abandon(error: BaseException | None) -> None:  # noqa: ARG001
+def _abandon() -> None:
     """What ``after_request`` did not get to see: an exception that nobody handled. Idempotent."""
     state = joined.of_request() if has_request_context() else joined.of_context()
     if state is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -61,13 +62,15 @@ class Records:
         return None if row is None else _record(dict(row))
 
     def insert(self, connection: sa.Connection, record: Record, *, replaces: bool) -> None:
-        """A new row. Raises IntegrityError when the key is there; ``replaces``: remove it first.
+        """A new row; it ``replaces`` an expired one. Raises IntegrityError when the key is there.
 
         It is the first statement of its transaction, and must be: SQLite's driver begins
         transactions at the first write only, and a SAVEPOINT before that would be one of its own.
         """
-        if replaces:
-            connection.execute(sa.delete(self.table).where(self.table.c.key == record.key))
+        if replaces:  # only the expired one: another request may have been quicker
+            expired = self.table.c.expires <= int(time.time() * MICROSECONDS)
+            mine = self.table.c.key == record.key
+            connection.execute(sa.delete(self.table).where(mine, expired))
         connection.execute(sa.insert(self.table).values(**_row(record)))
 
     def update(self, connection: sa.Connection, record: Record) -> None:
@@ -91,7 +94,7 @@ def _row(record: Record) -> dict[str, Any]:
     return {
         "key": record.key,
         "order_id": record.order_id,
-        "request": _printable(record.request),
+        "request": record.request[:255],
         "fingerprint": record.fingerprint,
         "created": int(record.created * MICROSECONDS),
         "expires": int(record.expires * MICROSECONDS),
@@ -113,8 +116,3 @@ def _record(row: dict[str, Any]) -> Record:
         return Record(**row, state=State(state), snapshot=snapshot)
     except ValueError:  # no state or headers of this release: the engine refuses to guess
         return Record(**row, state=f"unreadable {state}")
-
-
-def _printable(text: str) -> str:
-    """For people, and for databases that refuse NUL."""
-    return "".join(c if c.isprintable() else "?" for c in text[:255])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask, g, request
+from flask import Flask, Request, Response, g, request, session
+from flask.sessions import SessionInterface, SessionMixin
 from flask_project import Order, User, create_app, db
 
 import lockkit
@@ -170,6 +172,42 @@ def test_nobodys_order_is_refused_and_a_guests_is_not(shop: Flask) -> None:
     assert "Idempotent-Replayed" not in other.post("/one", headers=header).headers
 
 
+class KeptSession(dict[str, Any], SessionMixin):
+    sid = ""
+
+
+class KeptSessions(SessionInterface):
+    """On the server, as Flask-Session's: the client chooses the ID, and none is called new."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, Any]] = {}
+
+    def open_session(self, app: Flask, request: Request) -> KeptSession:
+        sid = request.cookies.get("session") or secrets.token_urlsafe(16)
+        session = KeptSession(self.kept.get(sid, {}))
+        session.sid = sid
+        return session
+
+    def save_session(self, app: Flask, session: Any, response: Response) -> None:
+        if session:
+            self.kept[session.sid] = dict(session)
+            response.set_cookie("session", session.sid)
+
+
+def test_a_session_owns_orders_when_the_server_has_kept_it(shop: Flask) -> None:
+    shop.session_interface = KeptSessions()
+    shop.add_url_rule("/basket", view_func=lambda: session.setdefault("basket", "b"))
+    headers = {"X-Order-ID": "A-1"}
+    client = shop.test_client()
+    assert client.post("/one", headers=headers).status_code == 400
+    client.set_cookie("session", "made-up-by-the-client")
+    assert client.post("/one", headers=headers).status_code == 400
+    client.get("/basket")
+    answers = [client.post("/one", headers=headers) for _ in range(2)]
+    assert ["Idempotent-Replayed" in answer.headers for answer in answers] == [False, True]
+    assert orders(shop, "one") == 1
+
+
 @pytest.mark.parametrize("order_id", ["", "a,b", '"a', "é", "a" * 256])
 def test_a_malformed_order_id_is_400(shop: Flask, order_id: str) -> None:
     assert post(shop, "/one", **{"X-Order-ID": order_id}).status_code == 400
@@ -326,6 +364,32 @@ def test_an_expired_record_is_replaced(shop: Flask) -> None:
         db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET expires = 1"))
         db.session.commit()
     assert "Idempotent-Replayed" not in post(shop, "/one").headers
+    assert (orders(shop, "one"), records(shop)) == (2, 1)
+
+
+def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
+    shop: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen the expired one; the lock was free again when the second asked for it."""
+    post(shop, "/one")
+    with shop.app_context():
+        db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET expires = 1"))
+        db.session.commit()
+    found = app_locks(shop).orders
+    assert found is not None
+    find, looked = found.records.find, []
+
+    def find_and_be_overtaken(key: str, *, fresh: bool) -> Any:
+        record = find(key, fresh=fresh)
+        looked.append(record)
+        if len(looked) == 1:
+            other = threading.Thread(target=post, args=(shop, "/one"))
+            other.start()
+            other.join()
+        return record
+
+    monkeypatch.setattr(found.records, "find", find_and_be_overtaken)
+    assert post(shop, "/one").headers["Idempotent-Replayed"] == "true"
     assert (orders(shop, "one"), records(shop)) == (2, 1)
 
 

@@ -70,6 +70,39 @@ def test_whenever_the_app_commits_the_lock_is_released_later(
     assert at_release == [1]
 
 
+def failing_once() -> Callable[[object], None]:
+    left = ["one"]
+
+    def fail(error: object) -> None:
+        if left:
+            raise ConnectionError(left.pop())
+
+    return fail
+
+
+@pytest.mark.parametrize("hook", ["teardown_request", "teardown_appcontext"])
+@pytest.mark.parametrize("orders", [None, {}], ids=["lock_view", "order"])
+def test_a_teardown_that_raises_leaves_no_lock_and_no_transaction(
+    make_shop: MakeApp, hook: str, orders: dict[str, Any] | None
+) -> None:
+    """Flask leaves out what should follow it; the watchdog would renew for MAX_HOLD."""
+    shop = make_shop(LOCKKIT_ORDERS=orders, PROPAGATE_EXCEPTIONS=True)
+    getattr(shop, hook)(failing_once())
+
+    def view() -> str:
+        db.session.add(Order(name="x"))
+        db.session.flush()
+        raise RuntimeError
+
+    shop.add_url_rule("/", view_func=lock_view("a")(view), methods=["POST"])
+    headers = {"X-User": "alice", "Idempotency-Key": "A-1"}
+    with pytest.raises((ConnectionError, RuntimeError)):
+        shop.test_client().post("/", headers=headers)
+    with shop.app_context():
+        assert not list(locks["default"].holders())
+        assert rows(shop) == 0
+
+
 @pytest.mark.parametrize("first", ["lockkit", "sqlalchemy"])
 def test_extensions_may_be_set_up_in_either_order(
     database: str, monkeypatch: pytest.MonkeyPatch, first: str
