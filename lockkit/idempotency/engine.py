@@ -173,7 +173,8 @@ class Orders:
         key = key_of(facts, facts.read_identity(), order_id)
         if key is None:
             return replies.nobody()
-        return Order(order_id, key, fingerprint_of(facts), f"{facts.method} {facts.path}")
+        request = _printable(f"{facts.method} {facts.path}")
+        return Order(order_id, key, fingerprint_of(facts), request)
 
     def _too_large(self, facts: RequestFacts) -> bool:
         return too_large(facts, self.settings.max_request)
@@ -225,6 +226,11 @@ class Orders:
     def _leave_seat(self) -> None:
         with self._mutex:
             self._waiting -= 1
+
+
+def _printable(text: str) -> str:
+    """For people, and for databases that refuse NUL."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:

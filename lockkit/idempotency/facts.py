@@ -102,7 +102,7 @@ class Order:
     order_id: str
     key: str
     fingerprint: str
-    request: str  #: method and path, for people
+    request: str  #: method and path, printable, for people
 
     @property
     def lock_name(self) -> str:

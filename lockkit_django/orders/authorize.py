@@ -59,9 +59,9 @@ def may_replay(
     """
     if settings.authorize_replay is not None:
         return bool(import_string(settings.authorize_replay)(request))
-    if checked or _is_drf(view):
+    if checked:
         return True
-    tests = list(_tests(request, view))
+    tests = [*_method_tests(request, view), *(() if _is_drf(view) else _tests(request, view))]
     if any(test is None for test in tests):
         return None
     return all(test() for test in tests if test is not None)
@@ -114,6 +114,15 @@ def _tests(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | Non
     cls = getattr(view, "view_class", None)
     if cls is not None and apps.is_installed("django.contrib.auth"):
         yield from _mixin_tests(request, view, cls)
+
+
+def _method_tests(request: HttpRequest, view: Any) -> Iterator[None]:
+    """None if the method of a class view has such a decorator: it is asked inside the view."""
+    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    name = (request.method or "").lower()
+    name = (getattr(view, "actions", None) or {}).get(name, name)
+    if hasattr(getattr(cls, name, None), "login_url"):
+        yield None
 
 
 def _decorator_tests(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | None]:

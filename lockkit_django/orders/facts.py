@@ -171,4 +171,5 @@ def _session(request: HttpRequest) -> str | None:
     session = getattr(request, "session", None)
     if session is None or in_signed_cookies(type(session)):
         return None
+    session.keys()  # loads it: only then is the key of an unknown one gone
     return session.session_key if not session.is_empty() else None

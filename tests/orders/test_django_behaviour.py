@@ -24,6 +24,10 @@ SETTINGS = {
     "PATHS": [r"^/orders/"],
     "WAIT": 0.2,
 }
+WITHOUT_USERS = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "lockkit_django.middleware.IdempotentOrderMiddleware",
+]
 REPLAYED = "Idempotent-Replayed"
 
 
@@ -371,7 +375,14 @@ def test_a_session_owns_the_orders_of_a_guest_and_nobody_owns_none() -> None:
     assert nobody.post("/orders/function", headers=headers).status_code == 400
     nobody.cookies["sessionid"] = "made-up-by-the-client"
     assert nobody.post("/orders/function", headers=headers).status_code == 400
+    with override_settings(MIDDLEWARE=WITHOUT_USERS):
+        assert nobody.post("/orders/function", headers=headers).status_code == 400
     assert rows("function") == 2
+
+
+def test_a_hostile_path_is_recorded_without_control_characters(alice: Client) -> None:
+    assert buy(alice, "named/a%00b%0Ac%1B%5B31m").status_code == 201
+    assert OrderRecord.objects.get().request == "POST /orders/named/a?b?c?[31m"
 
 
 def test_csrf_comes_first() -> None:
@@ -418,18 +429,19 @@ def test_a_form_is_no_order(alice: Client) -> None:
         assert (response.status_code, REPLAYED in response) == (200, False)
 
 
-def test_checks_that_cannot_be_made_from_outside_are_not_taken_as_passed() -> None:
+@pytest.mark.parametrize("kind", ["permitted-dispatch", "permitted-method", "api-permitted-method"])
+def test_checks_that_cannot_be_made_from_outside_are_not_taken_as_passed(kind: str) -> None:
     user = User.objects.create(username="carol")
     user.user_permissions.add(Permission.objects.get(codename="add_sale"))
     client = Client()
     client.force_login(user)
-    assert buy(client, "permitted-dispatch").status_code == 201
-    response = buy(client, "permitted-dispatch")
+    assert buy(client, kind).status_code == 201
+    response = buy(client, kind)
     assert (response.status_code, response.json()["code"]) == (409, "order-completed")
     with orders(AUTHORIZE_REPLAY="orders_django.hooks.yes"):
-        assert buy(client, "permitted-dispatch")[REPLAYED] == "true"
+        assert buy(client, kind)[REPLAYED] == "true"
     with orders(AUTHORIZE_REPLAY="orders_django.hooks.no"):
-        assert buy(client, "permitted-dispatch").status_code == 403
+        assert buy(client, kind).status_code == 403
 
 
 @pytest.mark.parametrize("kind", ["api", "api-mixed", "api-set", "api-set-mixed"])

@@ -250,6 +250,11 @@ def test_the_label_of_the_lock_is_short_and_ends_with_the_tag(orders: Orders) ->
     assert order.label.endswith(f"#{order.tag}")
 
 
+def test_people_are_shown_no_control_characters(orders: Orders) -> None:
+    order = order_of(orders, path="/a\x00b\nc\x1b[31m\u202e")
+    assert (order.request, order.label.isprintable()) == ("POST /a?b?c?[31m?", True)
+
+
 def test_headers_are_dumped_and_loaded_and_only_those_of_the_list() -> None:
     pairs = (("Content-Type", "text/plain"), ("ETag", '"ü"'))
     assert load_headers(dump_headers(pairs)) == pairs

@@ -39,6 +39,8 @@ KINDS = {
     "permitted-class": views.PermittedClass.as_view(),
     "permitted-dispatch": views.PermittedDispatch.as_view(),
     "permitted-dispatch-inside": views.PermittedDispatchInside.as_view(),
+    "permitted-method": views.PermittedMethod.as_view(),
+    "api-permitted-method": views.ApiPermittedMethod.as_view(),
     "api-session": views.ApiSession.as_view(),
     "api-locked": views.ApiLocked.as_view(),
     "api-locked-mixed": views.ApiLockedMixed.as_view(),
@@ -66,5 +68,6 @@ urlpatterns = [
     path("orders/inside-locked/<str:sku>", views.inside_locked),
     path("orders/wrong-way-round/<str:sku>", views.wrong_way_round),
     path("orders/locked/<str:sku>", views.locked),
+    path("orders/named/<str:name>", views.named),
     path("elsewhere", views.fields),
 ]

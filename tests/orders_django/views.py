@@ -95,6 +95,10 @@ def dies(request: HttpRequest) -> HttpResponse:
     return HttpResponse("impossible")
 
 
+def named(request: HttpRequest, name: str) -> HttpResponse:
+    return HttpResponse(f"sold {sell('named')}", status=201)
+
+
 class ClassView(View):
     def post(self, request: HttpRequest) -> HttpResponse:
         return HttpResponse(f"sold {sell('class')}", status=201)
@@ -328,6 +332,18 @@ class PermittedClass(PermissionRequiredMixin, View):
 class PermittedDispatch(View):
     def post(self, request: HttpRequest) -> HttpResponse:
         return HttpResponse(f"sold {sell('permitted-dispatch')}", status=201)
+
+
+class PermittedMethod(View):
+    @method_decorator(permission_required("shop.add_sale", raise_exception=True))
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(f"sold {sell('permitted-method')}", status=201)
+
+
+class ApiPermittedMethod(APIView):
+    @method_decorator(permission_required("shop.add_sale", raise_exception=True))
+    def post(self, request: Any) -> Response:
+        return Response({"sold": sell("api-permitted-method")}, status=201)
 
 
 @method_decorator(permission_required("shop.add_sale", raise_exception=True), name="dispatch")
