@@ -64,7 +64,10 @@ class AliasSettings(NamedTuple):
     def shown_location(self) -> str:
         """The location without user, password and query: fit for a log."""
         rest = self.location.partition("://")[2]
-        return f"{self.scheme}://{rest.rpartition('@')[2].partition('?')[0]}" if self.scheme else ""
+        where, _, query = rest.partition("?")
+        if "@" in query:  # an unescaped ? or @ of a password: where it ends cannot be said
+            where = "…"
+        return f"{self.scheme}://{where.rpartition('@')[2]}" if self.scheme else ""
 
 
 Settings = Mapping[str, AliasSettings]
@@ -161,6 +164,7 @@ def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
     return float(value)
 
 
+DOTTED = re.compile(r"\w+(\.\w+)*[.:]\w+")
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 PREFIX = re.compile(r"[ -z|~]{0,64}")
 LONGEST = 366 * 24 * 3600.0
@@ -221,9 +225,10 @@ def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
 
 
 def _dotted(key: str, value: object) -> str | None:
-    if value is None or (isinstance(value, str) and "." in value):
+    if value is None or (isinstance(value, str) and DOTTED.fullmatch(value)):
         return value
-    raise _wrong(key, value, "the dotted path of a Backend class")
+    remedy = "it must be the dotted path of a Backend class"  # a URL may hold a password
+    raise ConfigurationError(f"{key} is no dotted path; {remedy}")
 
 
 def _prefix(key: str, value: object) -> str:
@@ -234,7 +239,7 @@ def _prefix(key: str, value: object) -> str:
 
 def _options(key: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise _wrong(key, value, "a mapping")
+        raise ConfigurationError(f"{key} is a {type(value).__name__}; it must be a mapping")
     return dict(value)
 
 
