@@ -23,7 +23,7 @@ REMEMBERED_OWNERS = 256
 
 
 class _Process:
-    __slots__ = ("generation", "host", "instance", "owners", "pid", "space")
+    __slots__ = ("generation", "host", "instance", "owners", "pid", "registering", "space")
 
     def __init__(self) -> None:
         self.generation = 0
@@ -36,6 +36,7 @@ class _Process:
         self.space = _space()
         self.owners: dict[tuple[str, str], str] = {}
         self.instance = os.urandom(8).hex()
+        self.registering = threading.RLock()  # the parent's may be held by a thread that is gone
 
 
 def _space() -> str:
@@ -48,7 +49,8 @@ def _space() -> str:
 
 
 _process = _Process()
-_after_fork: list[weakref.WeakMethod[Callable[[], Any]]] = []
+_Method = weakref.WeakMethod[Callable[[], Any]]
+_after_fork: list[_Method] = []
 
 
 def generation() -> int:
@@ -102,8 +104,7 @@ def _printable(label: str) -> str:
 
 def after_fork(method: Callable[[], Any]) -> None:
     """Have a bound method called in every forked child, as long as its object lives."""
-    _after_fork[:] = [reference for reference in _after_fork if reference() is not None]
-    _after_fork.append(weakref.WeakMethod(method))
+    _register(_after_fork, method)
 
 
 def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None:
@@ -111,16 +112,22 @@ def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None
 
     A fork made in C, as uwsgi's, does not call them: the child must not rely on them.
     """
-    for registered, method in ((_before_fork, before), (_in_parent, in_parent)):
+    _register(_before_fork, before)
+    _register(_in_parent, in_parent)
+
+
+def _register(registered: list[_Method], method: Callable[[], Any]) -> None:
+    """Not while another thread does so: one of the two would be forgotten."""
+    with _process.registering:
         registered[:] = [reference for reference in registered if reference() is not None]
         registered.append(weakref.WeakMethod(method))
 
 
-_before_fork: list[weakref.WeakMethod[Callable[[], Any]]] = []
-_in_parent: list[weakref.WeakMethod[Callable[[], Any]]] = []
+_before_fork: list[_Method] = []
+_in_parent: list[_Method] = []
 
 
-def _call(registered: list[weakref.WeakMethod[Callable[[], Any]]]) -> None:
+def _call(registered: list[_Method]) -> None:
     for reference in list(registered):
         method = reference()
         if method is not None:
