@@ -84,7 +84,11 @@ class AsyncRedisBackend(AsyncBackend):
             return await self.acquire(request)
         else:
             mail.expect(request.token)
-            reply = await self._ask(request, Mode.ENQUEUE)
+            try:
+                reply = await self._ask(request, Mode.ENQUEUE)
+            except BaseException:
+                mail.forget(request.token)
+                raise
         if not isinstance(reply, Busy) or reply.full:
             mail.forget(request.token)
         return reply

@@ -87,19 +87,21 @@ class AsyncMailbox:
             await asyncio.wait([reader])
 
     async def _read(self, connection: Connection) -> None:
-        """The task: dispatches messages; when the connection breaks it makes another, once."""
+        """The task: dispatches messages; when the connection breaks it makes another, once.
+
+        Nobody else reopens meanwhile: a second reader would be one that nobody closes.
+        """
         current: Connection | None = connection
         try:
             while current is not None:
                 try:
-                    self._dispatch(
-                        await current.read_response(disable_decoding=True, timeout=None)
-                    )
+                    self._dispatch(await current.read_response(disable_decoding=True))
                 except (RedisError, OSError):
                     await current.disconnect(nowait=True)
                     current = await self._resubscribe()
         finally:
-            self.is_open = False
+            if self._reader is asyncio.current_task():
+                self.is_open = False
             if current is not None:
                 await current.disconnect(nowait=True)
 
@@ -114,14 +116,15 @@ class AsyncMailbox:
 
     async def _resubscribe(self) -> Connection | None:
         """Everybody asks the store once; or everybody hears that it is down."""
-        self.is_open = False
-        try:
-            connection = await self._subscribe()
-        except BackendError as error:
-            for slot in self._slots.values():
-                slot.error = error
-                slot.woken.set()
-            return None
+        async with self._opening:
+            self.is_open = False
+            try:
+                connection = await self._subscribe()
+            except BackendError as error:
+                for slot in self._slots.values():
+                    slot.error = error
+                    slot.woken.set()
+                return None
         for slot in self._slots.values():
             slot.woken.set()
         return connection
@@ -137,10 +140,12 @@ class AsyncMailbox:
         except NoPermissionError:
             await connection.disconnect(nowait=True)
             self.forbidden = True
+            self._epoch += 1  # who waits already must ask from now on
             return None
         except RedisError as error:
             await connection.disconnect(nowait=True)
             raise lost_on_the_way(error) from error
+        connection.socket_timeout = None  # silence is no fault here: nobody may be waiting
         self._epoch += 1
         self.is_open = True
         return connection

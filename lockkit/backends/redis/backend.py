@@ -95,7 +95,11 @@ class RedisBackend(Backend):
             return self.acquire(request)
         else:
             mail.expect(request.token)
-            reply = self._ask(request, Mode.ENQUEUE)
+            try:
+                reply = self._ask(request, Mode.ENQUEUE)
+            except BaseException:
+                mail.forget(request.token)
+                raise
         if not isinstance(reply, Busy) or reply.full:
             mail.forget(request.token)
         return reply

@@ -33,8 +33,11 @@ class Keys:
         return self._tag(bucket) + b"b"
 
     def channel(self, instance: str) -> bytes:
-        """Where the waiters of one process (or event loop) are told of their grants."""
-        return b"%b:wake:%b" % (self._prefix.encode(), instance.encode())
+        """Where the waiters of one process (or event loop) are told of their grants.
+
+        The scripts separate fields by spaces, which a prefix may have."""
+        prefix = self._prefix.replace(" ", "_").encode()
+        return b"%b:wake:%b" % (prefix, instance.encode())
 
     def _of_name(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:
         """bucket, queue, waiters, tombs: the KEYS of every script on a name."""

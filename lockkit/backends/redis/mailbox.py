@@ -174,6 +174,7 @@ class Mailbox:
         except NoPermissionError:
             connection.disconnect()
             self.forbidden = True
+            self._epoch += 1  # who waits already must ask from now on
             return
         except RedisError as error:
             connection.disconnect()

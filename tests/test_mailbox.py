@@ -1,0 +1,98 @@
+"""The subscription of a process or an event loop: one, for as long as somebody may wait."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import lockkit
+from lockkit import aio
+from lockkit.backends.redis.mailbox import Slot
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+
+def test_a_prefix_with_a_space_has_a_queue(redis_server: RedisServer) -> None:
+    client = lockkit.connect(redis_server.url, key_prefix="my shop")
+    lease = client.lock("stock:42").acquire()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.lock("stock:42").acquire)
+        while not ((info := client.inspect("stock:42")) and info.waiters):
+            assert not waiting.done()
+        lease.release()
+        assert waiting.result().release()
+    client.close()
+
+
+def test_requests_that_fail_leave_no_slot(redis_server: RedisServer) -> None:
+    """A process that goes on asking a store that is down must not grow."""
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        client = lockkit.connect(f"redis://127.0.0.1:{proxy.port}/0", key_prefix="slots")
+        with client.lock("stock:42"), pytest.raises(lockkit.AcquireTimeout):
+            client.lock("stock:42").acquire(timeout=0.01)  # has subscribed now
+    before = _slots()
+    for _ in range(5):
+        with pytest.raises(lockkit.BackendError):
+            client.lock("stock:43").acquire(timeout=1)
+    assert _slots() <= before
+    client.close()
+
+
+def _slots() -> int:
+    return sum(isinstance(thing, Slot) for thing in gc.get_objects())
+
+
+async def test_silence_does_not_end_a_subscription(redis_server: RedisServer) -> None:
+    """Nothing comes for longer than the socket's time-out: that is no fault, and no reconnect."""
+    async with asyncio.timeout(10):
+        client = aio.connect(
+            redis_server.url, key_prefix="silence", options={"socket_timeout": 0.1}
+        )
+        holder = await client.lock("stock:42", ttl=30).acquire()
+        waiting = asyncio.create_task(client.lock("stock:42", ttl=30).acquire())
+        await _in_queue(client)
+        before = _connections_made(redis_server)
+        await asyncio.sleep(0.35)
+        assert _connections_made(redis_server) - before <= 1  # our own question
+        await holder.release()
+        await (await waiting).release()
+        await client.close()
+
+
+async def test_who_comes_while_it_reconnects_makes_no_second_one(
+    redis_server: RedisServer,
+) -> None:
+    async with asyncio.timeout(10):
+        with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+            client = aio.connect(f"redis://127.0.0.1:{proxy.port}/0", key_prefix="second")
+            holder = await client.lock("stock:42", ttl=30).acquire()
+            waiting = [asyncio.create_task(client.lock("stock:42").acquire())]
+            await _in_queue(client)
+            proxy.latency = 0.02
+            with redis_server.client() as admin:
+                admin.execute_command("CLIENT KILL TYPE pubsub")
+            for _ in range(10):
+                waiting.append(asyncio.create_task(client.lock("stock:42").acquire()))
+                await asyncio.sleep(0.01)
+            proxy.latency = 0.0
+            await _in_queue(client, len(waiting))
+            with redis_server.client() as admin:
+                subscribed = admin.client_list(_type="pubsub")
+            assert len(subscribed) == 1
+            await holder.release()
+            for lease in asyncio.as_completed(waiting):
+                await (await lease).release()
+            await client.close()
+
+
+async def _in_queue(client: aio.AsyncLockClient, waiters: int = 1) -> None:
+    while (info := await client.inspect("stock:42")) is None or info.waiters < waiters:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+def _connections_made(server: RedisServer) -> int:
+    with server.client() as admin:
+        return int(admin.info("stats")["total_connections_received"])
