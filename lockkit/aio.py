@@ -219,7 +219,12 @@ class AsyncLease(BaseLease):
         """Set what is left to ``ttl`` seconds (default: the lock's). Raises LeaseLost."""
         self.check()
         seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
-        await self._client._run(flow.extend(self._hold, seconds))
+        hold, client = self._hold, self._client
+        hold.shorten(now(), seconds)
+        try:
+            await client._run(flow.extend(hold, seconds))
+        finally:
+            client._watchdog.watch(hold)  # it may be due sooner than before
 
     async def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before."""

@@ -39,7 +39,7 @@ class AsyncWatchdog:
         self._task = None
 
     def watch(self, hold: Hold) -> None:
-        if self._schedule.add(hold) or self._task is None:
+        if self._schedule.add(hold) or self._task is None or self._task.done():
             self._hurry()
 
     def unwatch(self, hold: Hold) -> None:
@@ -70,6 +70,8 @@ class AsyncWatchdog:
             await self._run(flow.renew(holds))
         for request in withdrawals:
             await self._run(self._withdraw(request))
+            if self._schedule.waits(request):
+                break  # the store is still down: renewals must not queue behind its time-outs
         moment = now()
         return max(self._schedule.sleep_until(moment) - moment, 0.0)
 

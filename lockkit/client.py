@@ -144,7 +144,11 @@ class Lock(BaseLock):
             error.name = self.name
             raise
         lease = Lease(client, granted)
-        client._watchdog.watch(lease._hold)
+        try:
+            client._watchdog.watch(lease._hold)
+        except BaseException:  # interrupted, or no thread can be started to renew it
+            lease.release()
+            raise
         return lease
 
     def try_acquire(self) -> Lease | None:
@@ -194,7 +198,12 @@ class Lease(BaseLease):
         """Set what is left to ``ttl`` seconds (default: the lock's). Raises LeaseLost."""
         self._check_alive()
         seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
-        self._client._run(flow.extend(self._hold, seconds))
+        hold, client = self._hold, self._client
+        hold.shorten(now(), seconds)
+        try:
+            client._run(flow.extend(hold, seconds))
+        finally:
+            client._watchdog.watch(hold)  # it may be due sooner than before
 
     def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before.

@@ -10,11 +10,11 @@ lets it pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
 
 from lockkit.errors import (
     AcquireTimeout,
     BackendError,
+    ConfigurationError,
     LeaseLost,
     LockHeld,
     OutcomeUnknown,
@@ -22,6 +22,18 @@ from lockkit.errors import (
     by,
 )
 from lockkit.hold import Hold
+from lockkit.steps import (
+    METHODS,
+    Abandon,
+    Attempt,
+    Extend,
+    Free,
+    Granted,
+    Reply,
+    Step,
+    Wait,
+    Withdraw,
+)
 from lockkit.types import (
     Busy,
     Gone,
@@ -35,8 +47,22 @@ from lockkit.types import (
     drift,
 )
 
-__all__ = ["Abandon", "Attempt", "Extend", "Free", "Granted", "Reply", "Step", "Wait", "Withdraw",
-           "acquire", "extend", "release", "renew"]
+__all__ = [
+    "METHODS",
+    "Abandon",
+    "Attempt",
+    "Extend",
+    "Free",
+    "Granted",
+    "Reply",
+    "Step",
+    "Wait",
+    "Withdraw",
+    "acquire",
+    "extend",
+    "release",
+    "renew",
+]
 
 RETRY_WITHIN = 0.5
 """Seconds: a request that failed faster than this broke off (the connection was stale, the server
@@ -44,73 +70,6 @@ restarted) and is tried once more at once; a slower one timed out, and the calle
 
 TAKEOVER_STEP = 0.002
 """Seconds between the polls of waiters that all expect the holder to expire at the same moment."""
-
-
-class Attempt(NamedTuple):
-    """Ask the store for the claim. Reply: Grant, Busy, Gone or a BackendError."""
-
-    request: Request
-
-
-class Wait(NamedTuple):
-    """Wait for a message, at most so many seconds. Reply: Grant, None or a BackendError."""
-
-    request: Request
-    seconds: float
-    busy: Busy
-
-
-class Withdraw(NamedTuple):
-    """Leave the queue or give the grant back. Reply: None or a BackendError."""
-
-    request: Request
-
-
-class Abandon(NamedTuple):
-    """Have the watchdog withdraw, later and until it succeeds. Reply: None."""
-
-    request: Request
-
-
-class Free(NamedTuple):
-    """Release. Reply: Release or a BackendError."""
-
-    request: Request
-
-
-class Extend(NamedTuple):
-    """Extend many. Reply: a Renewal each, or a BackendError."""
-
-    requests: Sequence[Request]
-
-
-Step = Attempt | Wait | Withdraw | Abandon | Free | Extend
-
-METHODS: dict[type[Step], str] = {
-    Attempt: "acquire",
-    Wait: "wait",
-    Withdraw: "withdraw",
-    Free: "release",
-    Extend: "extend",
-}
-"""The backend's method for a step; the fields of the step are its arguments."""
-
-
-class Reply(NamedTuple):
-    """What came of a step; the local clock before it was sent, and after."""
-
-    value: Any
-    sent: float
-    now: float
-
-
-class Granted(NamedTuple):
-    """The end of a successful acquire."""
-
-    request: Request
-    fence: int
-    deadline: float  #: of the local clock; past it the lease is lost
-    now: float
 
 
 def acquire(
@@ -125,7 +84,7 @@ def acquire(
         return (yield from attempt.run())
     except GeneratorExit:
         raise
-    except BackendError:
+    except (BackendError, ConfigurationError):
         if attempt.placed or attempt.request.unsure:
             yield Abandon(attempt.request)
         raise
@@ -162,11 +121,14 @@ class _Acquire:
                 self.placed = True
                 deadline = reply.sent + value.left - drift(value.left)
                 if deadline > reply.now:
-                    return Granted(self.request, value.fence, deadline, reply.now)
+                    whole = value.left >= self.request.ttl
+                    return Granted(self.request, value.fence, deadline, reply.now, whole)
                 self._give_up_in_time(reply.now, Busy())  # the reply took longer than the lease
                 reply = yield from self._attempt()
             elif isinstance(value, Gone):
                 self._give_up_in_time(reply.now, Busy())
+                if self.request.unsure:  # a copy of it may still be under way
+                    yield from _withdraw(self.request)
                 self._renew_token()
                 reply = yield from self._attempt()
             else:
@@ -243,9 +205,20 @@ class _Acquire:
 
 
 def _withdraw(request: Request) -> Generator[Step, Reply, None]:
-    reply = yield Withdraw(request)
+    reply = yield from _unless_interrupted(Withdraw(request))
     if isinstance(reply.value, BackendError):
         yield Abandon(request)
+
+
+def _unless_interrupted(step: Withdraw | Free) -> Generator[Step, Reply, Reply]:
+    """A step that gives something back. Interrupted in it, the watchdog does so."""
+    try:
+        return (yield step)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield Abandon(step.request)
+        raise
 
 
 def release(hold: Hold) -> Generator[Step, Reply, bool]:
@@ -254,10 +227,11 @@ def release(hold: Hold) -> Generator[Step, Reply, bool]:
     A release sent before the deadline whose reply was lost, and which now finds nothing, was
     applied the first time. What cannot be said to the store now the watchdog says later.
     """
-    first = reply = yield Free(hold.request)
-    in_time = reply.sent < hold.deadline
+    ours = not hold.dead
+    first = reply = yield from _unless_interrupted(Free(hold.request))
+    in_time = ours and reply.sent < hold.deadline
     if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
-        reply = yield Free(hold.request)
+        reply = yield from _unless_interrupted(Free(hold.request))
         if reply.value is Release.ABSENT and in_time:
             return True
     if isinstance(reply.value, BackendError):

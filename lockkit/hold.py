@@ -16,15 +16,19 @@ class Hold:
     """
 
     __slots__ = ("dead", "deadline", "due", "fence", "generation", "granted", "renew_until",
-                 "request")
+                 "request", "settled", "whole")
 
-    def __init__(self, request: Request, fence: int, deadline: float, now: float) -> None:
+    def __init__(
+        self, request: Request, fence: int, deadline: float, now: float, *, whole: bool = True
+    ) -> None:
         self.request = request
         self.fence = fence
         self.deadline = deadline
         self.granted = now
         self.renew_until = None if request.max_hold is None else now + request.max_hold
         self.due = now + (deadline - now) / 3
+        self.settled = now
+        self.whole = whole  #: else it was handed to a waiter, and for less than its ttl
         self.generation = process.generation()
         self.dead = False
 
@@ -40,16 +44,39 @@ class Hold:
         self.dead = True
 
     def renewed(self, sent: float, left: float, now: float) -> None:
-        """The store extended it. A reply that comes after the deadline comes too late."""
+        """The store extended it. A reply that comes after the deadline comes too late.
+
+        Of two extensions that were under way at the same time nobody knows which came last, so the
+        shorter one counts.
+        """
         if self.lost(now):
             return
-        self.deadline = sent + left - drift(left)
-        self.due = now + (self.deadline - now) / 3
+        deadline = sent + left - drift(left)
+        self.deadline = min(deadline, self.deadline) if sent < self.settled else deadline
+        self.settled = now
+        self.whole = True
+        self._plan(now)
+
+    def shorten(self, now: float, ttl: float) -> None:
+        """It is about to be set to ``ttl``, and may be from now on, whatever the reply."""
+        deadline = now + ttl - drift(ttl)
+        if deadline < self.deadline:
+            self.deadline = deadline
+            self.settled = now
+            self._plan(now)
 
     def renewal_failed(self, now: float) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
         self.due = now + max((self.deadline - now) / 8, 0.02)
 
     def renewable(self, now: float) -> bool:
-        """Whether the watchdog still has work with it: not lost, and within max_hold."""
-        return not self.lost(now) and (self.renew_until is None or now < self.renew_until)
+        """Whether the watchdog still has work with it: not lost, and within max_hold.
+
+        What was handed to a waiter is made whole in any case: until then it is no full lease.
+        """
+        if self.lost(now):
+            return False
+        return self.renew_until is None or now < self.renew_until or not self.whole
+
+    def _plan(self, now: float) -> None:
+        self.due = now + (self.deadline - now) / 3

@@ -134,7 +134,8 @@ class BaseLease:
     __slots__ = ("__weakref__", "_hold", "released")
 
     def __init__(self, granted: Granted) -> None:
-        self._hold = Hold(granted.request, granted.fence, granted.deadline, granted.now)
+        self._hold = Hold(granted.request, granted.fence, granted.deadline, granted.now,
+                          whole=granted.whole)
         self.released = False
 
     @property

@@ -18,7 +18,11 @@ BATCH_AHEAD = 0.1
 
 
 class Schedule:
-    """Holds to renew and requests to withdraw. Thread-safe."""
+    """Holds to renew and requests to withdraw. Thread-safe.
+
+    ``discard`` is on every release's way and takes no lock: so whoever goes through the holds goes
+    through a copy (``list`` of a dict is atomic).
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,6 +49,10 @@ class Schedule:
     def withdrawn(self, request: Request) -> None:
         self._withdrawals.pop(request.token, None)
 
+    def waits(self, request: Request) -> bool:
+        """Whether the request is still to be withdrawn."""
+        return request.token in self._withdrawals
+
     def clear(self) -> None:
         with self._lock:
             self._holds.clear()
@@ -58,7 +66,7 @@ class Schedule:
             due: list[Hold] = []
             for token, hold in list(self._holds.items()):
                 if not hold.renewable(now):
-                    del self._holds[token]
+                    self._holds.pop(token, None)  # it may have been released just now
                 elif hold.due <= now + (hold.deadline - now) * BATCH_AHEAD:
                     due.append(hold)
             for token, (_, until) in list(self._withdrawals.items()):
@@ -73,7 +81,7 @@ class Schedule:
         and gives back one lease after another would else wake the runner for each.
         """
         with self._lock:
-            wake_at = min((hold.due for hold in self._holds.values()), default=math.inf)
+            wake_at = min((hold.due for hold in list(self._holds.values())), default=math.inf)
             wake_at = min(wake_at, self._asked)
             if self._withdrawals:
                 wake_at = min(wake_at, now + RETRY)

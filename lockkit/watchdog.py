@@ -65,15 +65,22 @@ class Watchdog:
     def _hurry(self) -> None:
         with self._starting:
             if self._thread is None:
-                self._wake = threading.Event()
-                self._thread = threading.Thread(
-                    target=_work,
-                    args=(weakref.ref(self), self._wake),
-                    name="lockkit-watchdog",
-                    daemon=True,
-                )
-                self._thread.start()
+                self._start()
             self._wake.set()
+
+    def _start(self) -> None:
+        self._wake = threading.Event()
+        self._thread = threading.Thread(
+            target=_work,
+            args=(weakref.ref(self), self._wake),
+            name="lockkit-watchdog",
+            daemon=True,
+        )
+        try:
+            self._thread.start()
+        except BaseException:  # no more threads: the next lease tries again
+            self._thread = None
+            raise
 
     def __del__(self) -> None:
         self._wake.set()
@@ -85,6 +92,8 @@ class Watchdog:
             self._run(flow.renew(holds))
         for request in withdrawals:
             self._run(self._withdraw(request))
+            if self._schedule.waits(request):
+                break  # the store is still down: renewals must not queue behind its time-outs
         moment = now()
         return min(max(self._schedule.sleep_until(moment) - moment, 0.0), LONGEST_SLEEP)
 

@@ -27,6 +27,7 @@ PURE = VALUES | {
     "lockkit.hold",
     "lockkit.grant",
     "lockkit.flow",
+    "lockkit.steps",
     "lockkit.schedule",
     "lockkit.naming",
     "lockkit.process",
@@ -42,7 +43,7 @@ FOR_BACKENDS = VALUES | {
 }
 # grant and flow decide; others look at clocks, wait, and talk.
 EFFECTS = {"time", "threading", "asyncio", "socket", "random", "select", "os", "sqlite3"}
-WITHOUT_EFFECTS = ("types", "errors", "grant", "flow", "hold", "naming")
+WITHOUT_EFFECTS = ("types", "errors", "grant", "flow", "steps", "hold", "naming")
 
 MODULE_LINES = 300
 FUNCTION_LINES = 50

@@ -1,0 +1,183 @@
+"""What the watchdog must not miss, and what a holder must not believe."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import lockkit
+from lockkit import flow
+from lockkit.client import drive
+from lockkit.clock import now
+from lockkit.config import load_backend, settings_from_url
+from lockkit.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.hold import Hold
+from lockkit.schedule import Schedule
+from lockkit.types import Renewal, Request, drift
+from lockkit.watchdog import Watchdog
+
+TTL = 30.0
+START = 100.0
+
+
+def request(token: str = "a") -> Request:
+    return Request("stock:42", token, TTL, "owner")
+
+
+def hold(token: str = "a", kind: type[Hold] = Hold) -> Hold:
+    return kind(request(token), 1, START + TTL - drift(TTL), START)
+
+
+@pytest.fixture
+def client() -> Iterator[lockkit.LockClient]:
+    client = lockkit.connect("memory://", ttl=TTL)
+    yield client
+    client.close()
+
+
+class TestASchedule:
+    """Releases do not wait for the runner, so holds vanish while it goes through them."""
+
+    def test_a_lost_hold_is_released_while_it_is_being_forgotten(self) -> None:
+        schedule = Schedule()
+
+        class Vanishing(Hold):
+            def renewable(self, now: float) -> bool:
+                schedule.discard(self)
+                return False
+
+        schedule.add(hold("a", Vanishing))
+        assert schedule.take_due(START) == ([], [])
+
+    def test_a_hold_is_released_while_the_next_renewal_is_looked_for(self) -> None:
+        schedule = Schedule()
+
+        armed = False
+
+        class Releasing(Hold):
+            @property
+            def due(self) -> float:
+                if armed:
+                    schedule.discard(self)
+                return START + 1
+
+            @due.setter
+            def due(self, moment: float) -> None:
+                pass
+
+        for token in "abc":
+            schedule.add(hold(token, Releasing))
+        armed = True
+        assert schedule.sleep_until(START) == START + 1
+
+
+class TestTwoExtensionsAtOnce:
+    def test_the_shorter_counts_whichever_reply_comes_last(self) -> None:
+        """The store may have done the shorter one last, and then grants the name to another."""
+        for first, second in ((1.0, TTL), (TTL, 1.0)):
+            ours = hold()
+            ours.renewed(START + 0.1, first, START + 0.3)
+            ours.renewed(START + 0.2, second, START + 0.4)
+            assert ours.deadline <= START + 0.2 + 1.0
+
+    def test_one_after_the_other_the_later_counts(self) -> None:
+        ours = hold()
+        ours.renewed(START + 0.1, 1.0, START + 0.2)
+        ours.renewed(START + 0.3, TTL, START + 0.4)
+        assert ours.deadline == pytest.approx(START + 0.3 + TTL - drift(TTL))
+
+    def test_a_renewal_under_way_does_not_undo_a_shorter_extension(self) -> None:
+        ours = hold()
+        ours.shorten(START + 1, 2.0)
+        ours.renewed(START + 0.9, TTL, START + 1.1)
+        assert ours.deadline <= START + 3
+
+
+class TestAnExtensionToLess:
+    def test_counts_also_when_its_reply_is_lost(self, client: lockkit.LockClient) -> None:
+        """It may have been done: so the holder stops relying on it no later than the store."""
+        lease = client.lock("stock:42").acquire()
+        backend = client.backend
+        extend = backend.extend
+
+        def dropped(requests: Any) -> list[Renewal]:
+            extend(requests)
+            raise OutcomeUnknown("no reply")
+
+        backend.extend = dropped  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            lease.extend(2.0)
+        assert lease.remaining() <= 2.0
+        backend.extend = extend  # type: ignore[method-assign]
+        assert lease.release()
+
+    def test_is_renewed_in_time(self, client: lockkit.LockClient) -> None:
+        """The watchdog slept until a third of the old TTL."""
+        with client.lock("stock:42").acquire() as lease:
+            lease.extend(0.3)
+            until(lambda: lease.lost or lease.remaining() > 1)
+            lease.check()
+
+
+def test_a_lease_handed_to_a_waiter_lasts_its_ttl_whatever_max_hold_says() -> None:
+    """A handoff is short, so that a dead waiter blocks nobody; its receiver makes it whole."""
+    client = lockkit.connect("memory://", ttl=1.5, max_hold=0)
+    first = client.lock("stock:42").acquire()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.lock("stock:42").acquire)
+        until(lambda: bool((info := client.inspect("stock:42")) and info.waiters))
+        first.release()
+        second = waiting.result()
+    until(lambda: second.lost or second.remaining() > 1)
+    assert second.release()
+    client.close()
+
+
+def test_without_another_thread_there_is_no_lease_and_the_next_one_is_renewed(
+    client: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            client.lock("stock:42").acquire()
+    assert client.inspect("stock:42") is None
+    with client.lock("stock:42", ttl=0.3).acquire() as lease:
+        end = now() + 0.5
+        until(lambda: lease.lost or now() > end)
+        lease.check()
+
+
+def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
+    """Each withdrawal takes a time-out then; renewals must not come after all of them."""
+    backend = load_backend(settings_from_url("memory://"))
+    asked: list[str] = []
+
+    def withdraw(request: Request) -> None:
+        asked.append(request.token)
+        raise BackendUnavailable("it is down")
+
+    backend.withdraw = withdraw  # type: ignore[method-assign]
+
+    def run(steps: Generator[flow.Step, flow.Reply, None]) -> None:
+        drive(steps, backend, None)
+
+    watchdog = Watchdog(run)
+    for token in "abc":
+        watchdog._schedule.withdraw(request(token), now())
+    watchdog.work()
+    assert len(asked) == 1
+
+
+def until(condition: Any) -> None:
+    end = now() + 10
+    while not condition():
+        assert now() < end
+        time.sleep(0.005)
