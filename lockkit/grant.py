@@ -241,7 +241,9 @@ def _busy(state: State, token: str, now: int) -> Busy:
 
 
 def _bury(state: State, token: str, now: int, *, broken: bool = False) -> None:
+    """Who was broken stays so, also when it withdraws afterwards."""
     state.tombs = {t: v for t, v in state.tombs.items() if v[0] > now}
+    broken = broken or state.tombs.get(token, (0, False))[1]
     state.tombs[token] = (now + TOMB_SECONDS * SECOND, broken)
 
 

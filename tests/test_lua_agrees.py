@@ -1,0 +1,206 @@
+"""The Lua scripts and ``grant`` are one rule: the same histories, step by step, in both.
+
+The server's clock is real, so the model is given the moment at which the server answered. TTLs are
+either so long that it does not matter, or waited for. Fences and tickets are compared by their
+order; the dead in the queue are not compared, for the scripts forget them later than the model.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+from lockkit import grant
+from lockkit.backends.redis.backend import RedisBackend
+from lockkit.config import load_backend, settings_from_url
+from lockkit.grant import SECOND
+from lockkit.testing.servers import RedisServer
+from lockkit.types import Busy, Grant, LockState, Mode, Request, alive_for
+
+LONG = 600.0
+SHORT = 0.03
+TOKENS = [f"{number:032x}" for number in range(6)]
+HISTORIES = 20
+STEPS = 60
+EXPIRING_HISTORIES = 12
+EXPIRING_STEPS = 25
+
+
+class Pair:
+    """One name, in Redis and in the model."""
+
+    def __init__(self, backend: RedisBackend, admin: redis.Redis, name: str) -> None:
+        self.backend = backend
+        self.admin = admin
+        self.name = name
+        self.state = grant.State()
+        self.numbers: dict[int, int] = {}  # of the model, to those of Redis
+        self.trace: list[str] = []
+
+    def request(self, token: str, **changes: Any) -> Request:
+        return Request(self.name, token, LONG, "owner", max_hold=60.0)._replace(**changes)
+
+    def now(self) -> int:
+        seconds, micros = self.admin.time()
+        return int(seconds) * SECOND + int(micros)
+
+    def step(self, what: str, request: Request) -> None:
+        ours = getattr(self.backend, what)([request] if what == "extend" else request)
+        outcome = getattr(grant, what)(self.state, request, self.now())
+        self.trace.append(f"{what} {request.token[-1]} {request} {ours} {outcome.reply}")
+        theirs = [outcome.reply] if what == "extend" else outcome.reply
+        assert plain(ours) == plain(theirs), "\n".join(self.trace)
+        self.compare()
+
+    def break_(self, stale: bool) -> None:
+        holder = self.state.holders[0] if self.state.holders else None
+        fence = holder.fence if holder else 1
+        ours = self.backend.break_(self.name, self.numbers.get(fence, fence) + stale)
+        theirs = grant.break_(self.state, fence + stale, self.now()).reply
+        self.trace.append(f"break stale={stale} {ours} {theirs}")
+        assert ours == theirs, "\n".join(self.trace)
+        self.compare()
+
+    def compare(self) -> None:
+        """Who holds it, for how long, and who waits, in what order."""
+        moment = self.now()
+        info = next(iter(self.backend.holders(self.name)), None)
+        live = self.state.live(moment)
+        trace = "\n".join(self.trace)
+        held = info is not None and info.state is LockState.HELD
+        assert held == (live is not None), trace
+        if live is not None and info is not None:
+            assert info.left == pytest.approx((live.until - moment) / SECOND, abs=0.5), trace
+            assert info.ttl == live.ttl / SECOND, trace
+            assert self.same(live.fence, info.fence or 0), trace
+        assert self.redis_queue() == [w.token for w in self.state.queue], trace
+
+    def redis_queue(self) -> list[str]:
+        _, queue, _, _ = self.backend._protocol.keys.of_name(self.name)
+        found: Any = self.admin.zrange(queue, 0, -1)
+        return [token.decode() for token in found]
+
+    def same(self, model: int, ours: int) -> bool:
+        """Whether numbers correspond: one for one, and in the same order."""
+        known = self.numbers.setdefault(model, ours)
+        pairs = sorted(self.numbers.items())
+        return known == ours and all(a[1] < b[1] for a, b in pairwise(pairs))
+
+
+def plain(reply: Any) -> Any:
+    """A reply without what may differ."""
+    if isinstance(reply, list):
+        return [renewal.left for renewal in reply]
+    if isinstance(reply, Grant):
+        return "granted", reply.token, reply.left > SHORT
+    if isinstance(reply, Busy):
+        return "busy", reply.ticket > 0, reply.full, reply.holder
+    return reply
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest) -> RedisServer:
+    found: RedisServer = request.getfixturevalue(f"{request.param}_server")
+    return found
+
+
+@pytest.fixture
+def backend(server: RedisServer) -> Iterator[RedisBackend]:
+    """Its waiters have no channel, so nobody is skipped for not listening: as in the model."""
+    backend = load_backend(settings_from_url(server.url, key_prefix="agree"))
+    assert isinstance(backend, RedisBackend)
+    backend._mail.forbidden = True
+    yield backend
+    backend.close()
+
+
+def play(pair: Pair, chance: random.Random) -> None:
+    token = chance.choice(TOKENS)
+    unsure = chance.random() < 0.15
+    dice = chance.random()
+    if dice < 0.45:
+        mode = chance.choice(list(Mode))
+        limit = chance.choice([None, None, 0, 2])
+        pair.step("acquire", pair.request(token, mode=mode, max_queue=limit))
+    elif dice < 0.68:
+        pair.step("release", pair.request(holder(pair, token, chance), unsure=unsure))
+    elif dice < 0.82:
+        pair.step("withdraw", pair.request(token, unsure=unsure))
+    elif dice < 0.92:
+        ttl = chance.choice([LONG, LONG / 2])
+        pair.step("extend", pair.request(holder(pair, token, chance), ttl=ttl))
+    else:
+        pair.break_(stale=chance.random() < 0.3)
+
+
+def holder(pair: Pair, token: str, chance: random.Random) -> str:
+    """Most often the one who holds it: else little would happen."""
+    if pair.state.holders and chance.random() < 0.7:
+        return pair.state.holders[0].token
+    return token
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_expires(server: RedisServer, backend: RedisBackend, seed: int) -> None:
+    with server.client() as admin:
+        for number in range(HISTORIES):
+            chance = random.Random(f"{seed}:{number}")
+            pair = Pair(backend, admin, f"long:{seed}:{number}")
+            flushed(admin)
+            for _ in range(STEPS):
+                play(pair, chance)
+
+
+def test_holders_expire(server: RedisServer, backend: RedisBackend) -> None:
+    """Of a short TTL, waited for; the waiters live on."""
+    with server.client() as admin:
+        for number in range(EXPIRING_HISTORIES):
+            chance = random.Random(f"expiring:{number}")
+            pair = Pair(backend, admin, f"short:{number}")
+            flushed(admin)
+            for _ in range(EXPIRING_STEPS):
+                play(pair, chance)
+                if pair.state.holders and chance.random() < 0.3:
+                    expire(pair)
+
+
+def expire(pair: Pair) -> None:
+    """The holder extends to almost nothing, and is gone before anybody asks again."""
+    live = pair.state.live(pair.now())
+    if live is not None:
+        pair.step("extend", pair.request(live.token, ttl=SHORT))
+        time.sleep(SHORT + 0.002)
+        pair.compare()
+
+
+def test_dead_waiters_are_passed(server: RedisServer, backend: RedisBackend) -> None:
+    """The first in the queue have not been heard of for too long; the last one has."""
+    with server.client() as admin:
+        pair = Pair(backend, admin, "dead")
+        flushed(admin)
+        holder, dead, dying, alive, late = TOKENS[:5]
+        pair.step("acquire", pair.request(holder))
+        for token in (dead, dying):
+            pair.step("acquire", pair.request(token, mode=Mode.ENQUEUE, ttl=0.5))
+        pair.step("acquire", pair.request(alive, mode=Mode.ENQUEUE))
+        time.sleep(alive_for(0.5) + 0.01)
+        pair.step("acquire", pair.request(late, mode=Mode.TRY))
+        pair.step("release", pair.request(holder))
+        assert [h.token for h in pair.state.holders] == [alive]
+        for token in (dead, dying):
+            pair.step("acquire", pair.request(token, mode=Mode.POLL))
+        pair.step("release", pair.request(alive))
+        pair.step("acquire", pair.request(late))
+
+
+def flushed(admin: redis.Redis) -> None:
+    """No tombstone of another history: they are kept for a bucket, not for a name."""
+    admin.flushall()
+
+
