@@ -190,6 +190,7 @@ URLS = [
     f"redis:/user:{SECRET}@h",
     f"redis://user:{SECRET}@h:notaport/0",
     f"redis://user:{SECRET}@h/0?nosuchoption=1",
+    f"redis://127.0.0.1:1/0?password=p@{SECRET}",
 ]
 
 
@@ -209,7 +210,15 @@ def test_a_password_is_shown_nowhere(url: str, caplog: pytest.LogCaptureFixture)
     assert SECRET not in "\n".join([*shown, caplog.text])
 
 
-@pytest.mark.parametrize("mapping", [URLS[0], {"default": [URLS[0]]}])
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        URLS[0],
+        {"default": [URLS[0]]},
+        {"default": {"BACKEND": f"redis://:{SECRET}@some.host"}},
+        {"default": {"LOCATION": "redis://h", "OPTIONS": f"password={SECRET}"}},
+    ],
+)
 def test_a_url_in_the_wrong_place_is_not_shown(mapping: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read(mapping)

@@ -26,9 +26,9 @@ from lockkit.types import Busy, Grant, LockState, Mode, Request, alive_for
 LONG = 600.0
 SHORT = 0.03
 TOKENS = [f"{number:032x}" for number in range(6)]
-HISTORIES = 20
-STEPS = 60
-EXPIRING_HISTORIES = 12
+HISTORIES = 15
+STEPS = 40
+EXPIRING_HISTORIES = 6
 EXPIRING_STEPS = 25
 
 
