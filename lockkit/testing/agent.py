@@ -157,12 +157,15 @@ class Crew:
         self.store = store
         self._agents: list[Agent] = []
 
-    def take(self, number: int) -> list[Agent]:
-        """So many living agents."""
+    def take(self, number: int, api: Api) -> list[Agent]:
+        """So many living agents, connected through this API."""
         self._agents = [agent for agent in self._agents if agent.alive]
         while len(self._agents) < number:
             self._agents.append(Agent(self.store))
-        return self._agents[:number]
+        taken = self._agents[:number]
+        for order in [agent.send("connect", api=api) for agent in taken]:
+            order.result(ANSWER_SECONDS)
+        return taken
 
     def dismiss(self) -> None:
         for agent in self._agents:

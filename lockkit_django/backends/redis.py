@@ -27,13 +27,20 @@ class DjangoRedisBackend(RedisBackend):
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> DjangoRedisBackend:
-        reject_unknown_options(settings, ())
-        pool = _pool_of_cache(settings.location.partition("://")[2] or "default")
-        return cast(DjangoRedisBackend, cls.from_pool(pool, settings.key_prefix))
+        return cls._over_cache(settings, listens=True)
 
     @classmethod
     def async_from_settings(cls, settings: AliasSettings) -> AsyncBackend:
-        return OffloadedBackend(cls.from_settings(settings))
+        """Coroutines poll: offloaded steps do not wait, so nobody would read the messages, nor
+        notice the end of the subscription that makes the store take a waiter for alive."""
+        return OffloadedBackend(cls._over_cache(settings, listens=False))
+
+    @classmethod
+    def _over_cache(cls, settings: AliasSettings, *, listens: bool) -> DjangoRedisBackend:
+        reject_unknown_options(settings, ())
+        pool = _pool_of_cache(settings.location.partition("://")[2] or "default")
+        made = cls.from_pool(pool, settings.key_prefix, listens=listens)
+        return cast(DjangoRedisBackend, made)
 
 
 def _pool_of_cache(alias: str) -> redis.ConnectionPool:

@@ -13,7 +13,7 @@ Message = MutableMapping[str, Any]
 NAME = "uvicorn:stock"
 held: list[aio.AsyncLease] = []
 served: list[str] = []
-locks = aio.connect(os.environ.get("LOCK_APP_URL", "memory://"), ttl=0.5)
+locks = aio.connect(os.environ.get("LOCK_APP_URL", "memory://"), ttl=5)
 
 
 async def app(

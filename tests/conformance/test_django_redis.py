@@ -49,7 +49,6 @@ class CacheStore(RedisStore):
 class TestDjangoRedis(BackendConformance):
     schemes = ("django-redis",)
     provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
-    cycles = 10_000
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -30,7 +30,6 @@ class TestValkeyOverAUnixSocket(BackendConformance):
 
     schemes = ("unix",)
     provides = REDIS
-    cycles = 10_000
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -39,10 +38,11 @@ class TestValkeyOverAUnixSocket(BackendConformance):
             yield RedisStore(server, server.unix_url)
 
 
+# CPython loses an SSLSocket that is reset while it is being made, until it is collected.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 class TestRedisOverTLS(BackendConformance):
     schemes = ("rediss",)
     provides = REDIS
-    cycles = 10_000
 
     @pytest.fixture(scope="class")
     @classmethod

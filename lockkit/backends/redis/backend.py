@@ -56,8 +56,10 @@ class RedisBackend(Backend):
 
     capabilities = Capabilities(push=True)
 
-    def __init__(self, connections: Connections, prefix: str) -> None:
+    def __init__(self, connections: Connections, prefix: str, *, listens: bool = True) -> None:
+        """``listens=False``: its waiters poll, because nobody will call ``wait`` for them."""
         self._connections = connections
+        self._listens = listens
         self._protocol = Protocol(prefix)
         self._start()
         process.after_fork(self._start)
@@ -68,9 +70,11 @@ class RedisBackend(Backend):
         return cls(OwnConnections(pool), settings.key_prefix)
 
     @classmethod
-    def from_pool(cls, pool: redis.ConnectionPool, prefix: str) -> RedisBackend:
+    def from_pool(
+        cls, pool: redis.ConnectionPool, prefix: str, *, listens: bool = True
+    ) -> RedisBackend:
         """Over the pool of an existing client, whose limits and time-outs then apply."""
-        return cls(PooledConnections(pool), prefix)
+        return cls(PooledConnections(pool), prefix, listens=listens)
 
     @classmethod
     def async_from_settings(cls, settings: AliasSettings) -> AsyncBackend:
@@ -81,6 +85,7 @@ class RedisBackend(Backend):
     def _start(self) -> None:
         channel = self._protocol.keys.channel(process.instance_id())
         self._mail = Mailbox(self._connections, channel)
+        self._mail.forbidden = not self._listens
 
     def acquire(self, request: Request) -> Grant | Busy | Gone:
         mail = self._mail

@@ -21,6 +21,8 @@ from lockkit.types import LockState
 
 __all__ = [
     "INJECTIONS",
+    "PATIENT",
+    "ROOMY",
     "SLACK",
     "SOON",
     "TTL",
@@ -38,16 +40,22 @@ __all__ = [
 ]
 
 TTL = 0.5
-"""Seconds: short, so that expiry is soon; long enough that a busy machine renews in time."""
+"""Seconds: of leases that the test wants to expire."""
 
-SLACK = 0.4
+ROOMY = 5.0
+"""Seconds: of all others, because a busy machine may renew late."""
+
+PATIENT = 3.0
+"""Seconds: of waiters that should be missed soon after their death, and not before it."""
+
+SLACK = 1.0
 """Seconds by which something timely may be late on a busy machine."""
 
 SOON = 10.0
 """Seconds after which something that should happen is given up."""
 
-INJECTIONS = 10
-"""How often each fault happens."""
+INJECTIONS = 5
+"""How often each fault happens, through each of the two APIs."""
 
 T = TypeVar("T")
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -152,7 +160,7 @@ class Suite:
     @pytest.fixture(scope="class")
     @classmethod
     def crew(cls, store: Store) -> Iterator[Crew]:
-        options = {"ttl": TTL, "acquire_timeout": SOON, **store.options}
+        options = {"ttl": ROOMY, "acquire_timeout": SOON, **store.options}
         crew = Crew(
             Store(store.url, options=options, environment=store.environment, setup=store.setup)
         )
@@ -160,9 +168,9 @@ class Suite:
         crew.dismiss()
 
     @pytest.fixture
-    def agents(self, crew: Crew) -> Agents:
+    def agents(self, crew: Crew, api: Api) -> Agents:
         """So many other processes."""
-        return crew.take
+        return lambda number: crew.take(number, api)
 
     def test_it_provides_what_its_capabilities_claim(self, store: Store) -> None:
         backend = load_backend(settings_from_url(store.url, **store.options))
@@ -177,7 +185,7 @@ class Suite:
 def opened(
     stack: ExitStack, store: Store, api: Api, url: str | None, options: dict[str, Any]
 ) -> AnyClient:
-    defaults = {"ttl": TTL, "acquire_timeout": SOON, **store.options}
+    defaults = {"ttl": ROOMY, "acquire_timeout": SOON, **store.options}
     client = connect(api, url or store.url, **{**defaults, **options})
     stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
     return client

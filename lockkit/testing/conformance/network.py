@@ -15,6 +15,7 @@ from lockkit.errors import BackendError, BackendUnavailable, LeaseLost, OutcomeU
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     INJECTIONS,
+    PATIENT,
     SLACK,
     TTL,
     Connect,
@@ -28,6 +29,7 @@ from lockkit.testing.conformance.base import (
     waiters,
 )
 from lockkit.testing.store import Proxied, ServerStore
+from lockkit.types import alive_for
 
 __all__ = ["NetworkTests"]
 
@@ -91,6 +93,7 @@ class NetworkTests:
     ) -> None:
         """And what the store granted nevertheless is given back long before its TTL."""
         for _ in range(INJECTIONS):
+            far.lock("conformance:warm-up").acquire().release()
             proxied.proxy.drop_replies(2)
             with pytest.raises(OutcomeUnknown) as caught:
                 far.lock(name).acquire(timeout=0)
@@ -128,7 +131,7 @@ class NetworkTests:
     ) -> None:
         for number in range(INJECTIONS):
             lease = other.lock(name, ttl=30).acquire()
-            waiting = spawn(far.lock(name, ttl=TTL).acquire)
+            waiting = spawn(far.lock(name, ttl=PATIENT).acquire)
             queued(other, name, 1)
             if number % 2:  # before and after the grant
                 proxied.proxy.cut()
@@ -150,7 +153,7 @@ class NetworkTests:
     ) -> None:
         for number in range(INJECTIONS):
             lease = other.lock(name, ttl=30).acquire()
-            waiting = spawn(client.lock(name).acquire)
+            waiting = spawn(client.lock(name, ttl=PATIENT).acquire)
             queued(other, name, 1)
             if number % 2:
                 store.kill_subscriptions()
@@ -161,9 +164,25 @@ class NetworkTests:
                 assert lease.release()
                 store.kill_subscriptions()
             taken = waiting.result()
-            assert now() - released < TTL + SLACK
+            assert now() - released < alive_for(PATIENT) + SLACK
             assert taken.release()
             nothing_left(other, name)
+
+    @needs(Needs.PUSH)
+    def test_a_subscription_killed_while_nobody_waits_is_missed(
+        self,
+        client: AnyClient,
+        other: AnyClient,
+        store: ServerStore,
+        name: str,
+        spawn: Spawn,
+    ) -> None:
+        """By the next waiter at the latest; from then on the order is kept as before."""
+        for turn in range(INJECTIONS):
+            hand_over(client, other, f"{name}:{turn}", spawn, waiters=1)
+            store.kill_subscriptions()
+            hand_over(client, other, f"{name}:{turn}", spawn, waiters=1)
+            hand_over(client, other, f"{name}:{turn}", spawn, waiters=4)
 
     @needs(Needs.SCRIPTS)
     def test_forgotten_scripts_are_loaded_again(
@@ -191,7 +210,7 @@ class NetworkTests:
         name: str,
         spawn: Spawn,
     ) -> None:
-        with client.lock(name).acquire() as lease:
+        with client.lock(name, ttl=2 * TTL).acquire() as lease:
             waiting = spawn(other.lock(name).acquire)
             started = now()
             while now() - started < 2 * TTL:
@@ -206,7 +225,7 @@ class NetworkTests:
     ) -> None:
         """Whether the store keeps its leases over it or not: never two holders at once."""
         fence = 0
-        for _ in range(INJECTIONS // 3):
+        for _ in range(INJECTIONS // 2):
             lease = client.lock(name, ttl=2).acquire()
             assert lease.fencing_token > fence
             store.restart()
@@ -234,7 +253,7 @@ class NetworkTests:
         spawn: Spawn,
     ) -> None:
         """It gets the lock afterwards, or an error of the store: it never waits for ever."""
-        for _ in range(INJECTIONS // 3):
+        for _ in range(INJECTIONS // 2):
             lease = other.lock(name).acquire()
             waiting = spawn(_taken_or_told, client, name)
             eventually(partial(_waits, other, name, waiting))
@@ -248,12 +267,12 @@ class NetworkTests:
     def test_renewal_under_a_slow_network(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
-        slow = connect(proxied.url)
+        slow = connect(proxied.url, ttl=2 * TTL)
         slow.lock(name).acquire().release()
         proxied.proxy.latency = TTL / 20
         with slow.lock(name).acquire() as lease:
             started = now()
-            while now() - started < INJECTIONS * TTL / 3:  # about ten renewals
+            while now() - started < INJECTIONS * 2 * TTL / 3:  # so many renewals
                 assert other.lock(name).try_acquire() is None
                 lease.check()
                 time.sleep(TTL / 20)
@@ -275,7 +294,7 @@ class NetworkTests:
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
         """Silence: its holder knows no later than another can be granted the name."""
-        far = connect(proxied.url)
+        far = connect(proxied.url, ttl=TTL)
         names = [f"{name}:{number}" for number in range(INJECTIONS)]
         leases = [far.lock(each).acquire() for each in names]
         proxied.proxy.half_open()
@@ -287,6 +306,26 @@ class NetworkTests:
                     lease.check()
         proxied.proxy.half_open(False)
         assert not any(_released(lease) for lease in leases)
+
+
+def hand_over(
+    client: AnyClient, other: AnyClient, name: str, spawn: Spawn, *, waiters: int
+) -> None:
+    """So many of the client's waiters get the lock in the order in which they came."""
+    order: list[int] = []
+
+    def wait(number: int) -> None:
+        with client.lock(name).acquire():
+            order.append(number)
+
+    with other.lock(name, ttl=30).acquire():
+        waiting = []
+        for number in range(waiters):
+            waiting.append(spawn(wait, number))
+            queued(other, name, number + 1)
+    for future in waiting:
+        future.result()
+    assert order == list(range(waiters))
 
 
 def _waits(client: AnyClient, name: str, waiting: Future[Any]) -> bool:

@@ -148,7 +148,8 @@ class StepTests:
 
         The waiter joins the queue again, and finds the old message.
         """
-        holder, waiter, next_one = claim(name), claim(name, Mode.ENQUEUE), claim(name, Mode.ENQUEUE)
+        holder, waiter = claim(name), claim(name, Mode.ENQUEUE, ttl=TTL)
+        next_one = claim(name, Mode.ENQUEUE)
         granted(other.backend, holder)
         busy = client.backend.acquire(waiter)
         assert isinstance(busy, Busy)
@@ -171,7 +172,6 @@ class StepTests:
 def claim(name: str, mode: Mode = Mode.TRY, ttl: float = 30.0) -> Request:
     """A request as the flows make them."""
     owner = Owner("some-host", 1, "MainThread", "a test").encode()
-    ttl = TTL if mode is Mode.ENQUEUE else ttl
     return Request(name, secrets.token_hex(16), ttl, owner, mode)
 
 
