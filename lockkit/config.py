@@ -90,6 +90,12 @@ def read_settings(
     if not isinstance(mapping, Mapping):
         # Not shown: a URL in the wrong place may hold a password.
         raise ConfigurationError(f"{source} must map aliases to settings")
+    for key in mapping:
+        if key in KEYS:
+            raise ConfigurationError(
+                f"{source} maps aliases to settings: put {key!r} below one, as in "
+                f"{source} = {{'default': {{{key!r}: …}}}}"
+            )
     aliases = {DEFAULT_ALIAS: default_location, **mapping}
     settings = {a: _read_alias(a, entry, source, default_location) for a, entry in aliases.items()}
     url = environ.get(URL_VARIABLE)
@@ -139,7 +145,7 @@ def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationE
 
 
 def check_ttl(key: str, value: object) -> float:
-    return _seconds(key, value, "seconds greater than 0, such as 30", least=0.001)
+    return _seconds(key, value, "seconds, at least 0.01, such as 30", least=0.01)
 
 
 def check_timeout(key: str, value: object) -> float | None:

@@ -235,8 +235,9 @@ def test_requests_of_an_uncontended_and_of_a_contended_acquisition(
         lease.release()
         granted().release()
         if expected is not None:
-            # queueing and our release, and the release that handed over
-            assert between.requests - before == expected + 1
+            # queueing, the release that handed over, and its own release; one more if the
+            # machine is so busy that the waiter asks again, which it does every 1.5 s
+            assert between.requests - before in (expected + 1, expected + 2)
         elsewhere.close()
     client.close()
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask, Request, Response, g, request, session
 from flask.sessions import SessionInterface, SessionMixin
-from flask_project import Order, User, create_app, db
+from flask_project import Order, User, create_app, db, die
 
 import lockkit
 from lockkit_flask import LockKit, held, locks, remember_guest
@@ -443,13 +443,8 @@ def test_without_a_common_lock_the_unique_key_decides(
     assert orders(shops[0], "slow") == 1
 
 
-def _die(database: str) -> None:
-    shop = create_app(SQLALCHEMY_DATABASE_URI=database, **MEMORY)
-    post(shop, "/dies", **{"X-Die": "1"})
-
-
 def test_a_killed_worker_leaves_nothing_and_the_retry_runs(shop: Flask, database: str) -> None:
-    child = multiprocessing.get_context("spawn").Process(target=_die, args=[database])
+    child = multiprocessing.get_context("spawn").Process(target=die, args=[database])
     child.start()
     child.join()
     assert child.exitcode == -9

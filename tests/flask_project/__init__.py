@@ -223,3 +223,10 @@ VIEWS = (
     one, two, undone, nested, other_session, forgotten, late, refused, fails, returns_500, aborts,
     redirects, raises_own, streams, coroutine, slow, dies, locked, seen,
 )  # fmt: skip
+
+
+def die(database: str) -> None:
+    """Order in a process that is killed meanwhile; here, because a spawned one can import this."""
+    shop = create_app(SQLALCHEMY_DATABASE_URI=database, LOCKKIT_URL="memory://")
+    headers = {"X-Order-ID": "1", "X-User": "alice", "X-Die": "1"}
+    shop.test_client().post("/dies", headers=headers)

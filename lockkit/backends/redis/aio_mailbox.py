@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from lockkit.backends.redis.aio_link import Connection, Link, connect
 from lockkit.backends.redis.failures import lost_on_the_way
-from lockkit.backends.redis.protocol import pack
+from lockkit.backends.redis.protocol import pack, read_message
 from lockkit.errors import BackendError
 
 __all__ = ["AsyncMailbox"]
@@ -106,12 +106,10 @@ class AsyncMailbox:
                 await current.disconnect(nowait=True)
 
     def _dispatch(self, reply: Any) -> None:
-        if reply[0] != b"message":
-            return
-        token, ticket, fence = reply[2].decode().split(" ")
-        slot = self._slots.get(token)
-        if slot is not None:
-            slot.message = (int(ticket), int(fence))
+        message = read_message(reply)
+        slot = self._slots.get(message.token) if message else None
+        if message is not None and slot is not None:
+            slot.message = (message.ticket, message.fence)
             slot.woken.set()
 
     async def _resubscribe(self) -> Connection | None:

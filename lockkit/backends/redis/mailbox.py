@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from lockkit.backends.redis.connections import Connection, Connections, connect
 from lockkit.backends.redis.failures import lost_on_the_way
-from lockkit.backends.redis.protocol import pack
+from lockkit.backends.redis.protocol import pack, read_message
 from lockkit.clock import now
 from lockkit.errors import BackendError
 
@@ -131,13 +131,11 @@ class Mailbox:
                 raise
 
     def _dispatch(self, reply: Any, ours: Slot) -> None:
-        if reply[0] != b"message":
+        message = read_message(reply)
+        slot = self._slots.get(message.token) if message else None
+        if message is None or slot is None:
             return
-        token, ticket, fence = reply[2].decode().split(" ")
-        slot = self._slots.get(token)
-        if slot is None:
-            return
-        slot.message = (int(ticket), int(fence))
+        slot.message = (message.ticket, message.fence)
         if slot is not ours:  # the leader looks by itself
             slot.woken.set()
 

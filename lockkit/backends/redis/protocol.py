@@ -180,6 +180,25 @@ def read_acquire(request: Request, reply: bytes) -> Grant | Busy | Gone:
     return Gone()
 
 
+class Message(NamedTuple):
+    """A grant by message."""
+
+    token: str
+    ticket: int
+    fence: int
+
+
+def read_message(reply: Sequence[Any]) -> Message | None:
+    """What came over the subscription, if it is a grant: anybody with the right may publish."""
+    if reply[0] != b"message":
+        return None
+    try:
+        token, ticket, fence = reply[2].decode().split(" ")
+        return Message(token, int(ticket), int(fence))
+    except ValueError:
+        return None
+
+
 def read_release(reply: int) -> Release:
     return Release(reply)
 

@@ -40,7 +40,7 @@ if not ticket and mode == '1' then
   redis.call('ZADD', KEYS[2], ticket, token)
   redis.call('HSET', KEYS[1], 'f', ticket, field, 'M1' .. string.sub(record, 3))
 elseif ticket then
-  ahead = redis.call('ZRANK', KEYS[2], token)
+  ahead = redis.call('ZRANK', KEYS[2], token) or ahead -- advance may have left it out
 end
 if ticket then
   redis.call('HSET', KEYS[3], token, us(now + alive) .. ' ' .. channel .. ' ' .. ARGV[5])
