@@ -105,7 +105,7 @@ async def drive(
                     value = error
                 reply = flow.Reply(value, sent, now())
                 if _cancellations() > heard:
-                    raise asyncio.CancelledError
+                    raise asyncio.CancelledError  # noqa: TRY301  as if it had come in time
             except BaseException as interruption:  # noqa: BLE001  the flow raises it again
                 heard = _cancellations()
                 step = steps.throw(interruption)

@@ -90,7 +90,7 @@ async def _work(reference: weakref.ref[AsyncWatchdog], wake: asyncio.Event) -> N
         wake.clear()
         try:
             pause = await watchdog.work()
-        except Exception:  # a defect must not end renewal silently: say it, and go on
+        except Exception:  # noqa: BLE001  a defect must not end renewal: say it, go on
             log.exception("the lockkit watchdog failed; it goes on")
             pause = 1.0
         if math.isinf(pause):

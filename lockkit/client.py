@@ -244,5 +244,3 @@ class Lease(BaseLease):
             return
         if not kept and kind is None:
             raise LeaseLost(f"the lease on {self.name!r} was lost before its end", name=self.name)
-
-

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.errors import ConfigurationError, DriverMissing, UnknownBackend
+from lockkit.values import check_count, check_timeout, check_ttl, unknown_key, wrong
 
 if TYPE_CHECKING:
     from lockkit.backends.base import AsyncBackend, Backend
 
-__all__ = ["DEFAULT_ALIAS", "URL_VARIABLE", "AliasSettings", "Settings", "load_async_backend",
-           "load_backend", "read_settings"]
+__all__ = [
+    "DEFAULT_ALIAS",
+    "URL_VARIABLE",
+    "AliasSettings",
+    "Settings",
+    "load_async_backend",
+    "load_backend",
+    "read_settings",
+]
 
 DEFAULT_ALIAS = "default"
 URL_VARIABLE = "LOCKKIT_URL"
 """The environment variable that overrides the LOCATION of the default alias everywhere."""
 
 ENTRY_POINTS = "lockkit.backends"
-KEYS = ("LOCATION", "BACKEND", "KEY_PREFIX", "TTL", "ACQUIRE_TIMEOUT", "MAX_HOLD", "MAX_QUEUE",
-        "OPTIONS")
+KEYS = (
+    "LOCATION",
+    "BACKEND",
+    "KEY_PREFIX",
+    "TTL",
+    "ACQUIRE_TIMEOUT",
+    "MAX_HOLD",
+    "MAX_QUEUE",
+    "OPTIONS",
+)
 SCHEMES = {
     "memory": "lockkit.backends.memory:MemoryBackend",
     "sqlite": "lockkit.backends.sql:SQLiteBackend",
@@ -134,55 +149,14 @@ def load_async_backend(settings: AliasSettings) -> AsyncBackend:
     return _backend_class(settings).async_from_settings(settings)
 
 
-def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationError:
-    """An error for a misspelt key, with the likely right one."""
-    import difflib
-
-    known = sorted(known)
-    close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
-    return ConfigurationError(f"{where} has no key {key!r}: {hint}")
-
-
-def check_ttl(key: str, value: object) -> float:
-    return _seconds(key, value, "seconds, at least 0.01, such as 30", least=0.01)
-
-
-def check_timeout(key: str, value: object) -> float | None:
-    if value is None:
-        return None
-    return _seconds(key, value, "seconds, 0 (do not wait) or None (wait for ever)", least=0.0)
-
-
-def check_count(key: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _wrong(key, value, "a whole number, or None for no limit")
-    return value
-
-
-def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _wrong(key, value, remedy)
-    if not math.isfinite(value) or value < least or value > LONGEST:
-        raise _wrong(key, value, remedy)
-    return float(value)
-
-
 DOTTED = re.compile(r"\w+(\.\w+)*[.:]\w+")
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 PREFIX = re.compile(r"[ -z|~]{0,64}")
-LONGEST = 366 * 24 * 3600.0
-
-
-def _wrong(key: str, value: object, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
 
 
 def _read_alias(alias: object, entry: object, source: str, default_location: str) -> AliasSettings:
     if not isinstance(alias, str) or not alias:
-        raise _wrong(f"a key of {source}", alias, "an alias, such as 'default'")
+        raise wrong(f"a key of {source}", alias, "an alias, such as 'default'")
     where = f"{source}[{alias!r}]"
     entry = _mapping(where, entry)
     defaults = AliasSettings()
@@ -240,7 +214,7 @@ def _dotted(key: str, value: object) -> str | None:
 def _prefix(key: str, value: object) -> str:
     if isinstance(value, str) and PREFIX.fullmatch(value):
         return value
-    raise _wrong(key, value, "at most 64 printable ASCII characters without braces")
+    raise wrong(key, value, "at most 64 printable ASCII characters without braces")
 
 
 def _options(key: str, value: object) -> dict[str, Any]:

@@ -19,8 +19,17 @@ from typing import Generic, TypeVar
 
 from lockkit.types import Busy, Gone, Grant, Mode, Release, Renewal, Request, alive_for
 
-__all__ = ["Holder", "Outcome", "State", "Waiter", "acquire", "break_", "extend", "release",
-           "withdraw"]
+__all__ = [
+    "Holder",
+    "Outcome",
+    "State",
+    "Waiter",
+    "acquire",
+    "break_",
+    "extend",
+    "release",
+    "withdraw",
+]
 
 T = TypeVar("T")
 
@@ -200,23 +209,39 @@ def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
 
 
 def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
-    holder = Holder(waiter.token, waiter.owner, state.number(now), now, now, until, waiter.ttl,
-                    waiter.max_hold)
+    holder = Holder(
+        waiter.token, waiter.owner, state.number(now), now, now, until, waiter.ttl, waiter.max_hold
+    )
     state.holders[:] = [holder]
     return holder
 
 
 def _hold(state: State, request: Request, now: int) -> Holder:
     ttl = _us(request.ttl)
-    holder = Holder(request.token, request.owner, state.number(now), now, now, now + ttl, ttl,
-                    _max_hold(request))
+    holder = Holder(
+        request.token,
+        request.owner,
+        state.number(now),
+        now,
+        now,
+        now + ttl,
+        ttl,
+        _max_hold(request),
+    )
     state.holders[:] = [holder]
     return holder
 
 
 def _waiter(state: State, request: Request, now: int) -> Waiter:
-    return Waiter(request.token, request.owner, state.number(now), now,
-                  now + _us(alive_for(request.ttl)), _us(request.ttl), _max_hold(request))
+    return Waiter(
+        request.token,
+        request.owner,
+        state.number(now),
+        now,
+        now + _us(alive_for(request.ttl)),
+        _us(request.ttl),
+        _max_hold(request),
+    )
 
 
 def _refresh(waiter: Waiter, now: int) -> bool:

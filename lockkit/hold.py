@@ -15,8 +15,18 @@ class Hold:
     references any more can be noticed while its hold is being renewed.
     """
 
-    __slots__ = ("dead", "deadline", "due", "fence", "generation", "granted", "renew_until",
-                 "request", "settled", "whole")
+    __slots__ = (
+        "dead",
+        "deadline",
+        "due",
+        "fence",
+        "generation",
+        "granted",
+        "renew_until",
+        "request",
+        "settled",
+        "whole",
+    )
 
     def __init__(
         self, request: Request, fence: int, deadline: float, now: float, *, whole: bool = True

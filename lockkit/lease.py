@@ -13,6 +13,7 @@ from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.naming import check_name
 from lockkit.types import UNSET, Mode, Request, Unset
+from lockkit.values import check_timeout, check_ttl
 
 if TYPE_CHECKING:
     from lockkit.config import AliasSettings
@@ -92,13 +93,9 @@ class BaseClient:
         return check_name(name)
 
     def _ttl(self, ttl: object) -> float:
-        from lockkit.config import check_ttl
-
         return check_ttl("ttl", ttl)
 
     def _timeout(self, timeout: object) -> float | None:
-        from lockkit.config import check_timeout
-
         return check_timeout("timeout", timeout)
 
 
@@ -134,8 +131,9 @@ class BaseLease:
     __slots__ = ("__weakref__", "_hold", "released")
 
     def __init__(self, granted: Granted) -> None:
-        self._hold = Hold(granted.request, granted.fence, granted.deadline, granted.now,
-                          whole=granted.whole)
+        self._hold = Hold(
+            granted.request, granted.fence, granted.deadline, granted.now, whole=granted.whole
+        )
         self.released = False
 
     @property
@@ -174,8 +172,9 @@ class BaseLease:
         if not getattr(self, "released", True):
             self._hold.lose()  # the watchdog drops it, so it expires
             if self._hold.generation == process.generation():
-                warnings.warn(f"{self!r} was never released", ResourceWarning, source=self,
-                              stacklevel=2)
+                warnings.warn(
+                    f"{self!r} was never released", ResourceWarning, source=self, stacklevel=2
+                )
 
     @property
     def _foreign(self) -> bool:

@@ -15,8 +15,16 @@ from typing import Any
 
 from lockkit.types import Owner
 
-__all__ = ["after_fork", "around_fork", "generation", "host", "instance_id", "owner",
-           "owner_text", "space"]
+__all__ = [
+    "after_fork",
+    "around_fork",
+    "generation",
+    "host",
+    "instance_id",
+    "owner",
+    "owner_text",
+    "space",
+]
 
 
 REMEMBERED_OWNERS = 256

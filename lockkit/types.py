@@ -7,7 +7,7 @@ import of ``dataclasses``, which takes longer than all of lockkit.
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -128,7 +128,7 @@ class Release(IntEnum):
     BROKEN = 2  #: an operator released it before us
 
 
-class LockState(str, Enum):
+class LockState(StrEnum):
     """What ``locks`` shows in its STATE column."""
 
     HELD = "held"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from lockkit import process
-from lockkit.config import DEFAULT_ALIAS, check_count, check_timeout, check_ttl, unknown_key
+from lockkit.config import DEFAULT_ALIAS
 from lockkit.errors import (
     BackendError,
     ConfigurationError,
@@ -34,6 +34,7 @@ from lockkit.log import log
 from lockkit.naming import Template, check_name
 from lockkit.refusal import Refusal, prefers_html, refusal_of
 from lockkit.types import UNSET, Unset
+from lockkit.values import check_count, check_timeout, check_ttl, unknown_key
 
 if TYPE_CHECKING:
     from lockkit.aio import AsyncLease, AsyncLockClient

@@ -113,7 +113,7 @@ def _work(reference: weakref.ref[Watchdog], wake: threading.Event) -> None:
         wake.clear()
         try:
             pause = watchdog.work()
-        except Exception:  # a defect must not end renewal silently: say it, and go on
+        except Exception:  # noqa: BLE001  a defect must not end renewal: say it, go on
             log.exception("the lockkit watchdog failed; it goes on")
             pause = 1.0
         del watchdog

@@ -17,7 +17,8 @@ from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler
 
 from lockkit import process
-from lockkit.config import AliasSettings, load_async_backend, load_backend, unknown_key
+from lockkit.config import AliasSettings, load_async_backend, load_backend
+from lockkit.values import unknown_key
 from lockkit_django.client import AsyncDjangoLockClient, DjangoLockClient
 from lockkit_django.conf import lock_settings
 

@@ -13,8 +13,9 @@ from flask import Flask, current_app, request_started
 
 from lockkit.aio import AsyncLockClient
 from lockkit.client import LockClient
-from lockkit.config import AliasSettings, load_async_backend, load_backend, unknown_key
+from lockkit.config import AliasSettings, load_async_backend, load_backend
 from lockkit.errors import ConfigurationError
+from lockkit.values import unknown_key
 from lockkit_flask import held, sessions
 from lockkit_flask.conf import Config, default_location, read_config
 

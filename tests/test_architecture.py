@@ -22,7 +22,7 @@ FRAMEWORKS = DJANGO | FLASK
 DRIVERS = {"redis", "valkey", "psycopg", "sqlalchemy", "MySQLdb", "pymysql", "kazoo"}
 
 # What each part of the core may import of lockkit when it runs. Above it in the list: never.
-VALUES = {"lockkit.types", "lockkit.errors", "lockkit.clock"}
+VALUES = {"lockkit.types", "lockkit.errors", "lockkit.clock", "lockkit.values", "lockkit.log"}
 PURE = VALUES | {
     "lockkit.hold",
     "lockkit.grant",

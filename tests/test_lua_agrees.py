@@ -202,5 +202,3 @@ def test_dead_waiters_are_passed(server: RedisServer, backend: RedisBackend) -> 
 def flushed(admin: redis.Redis) -> None:
     """No tombstone of another history: they are kept for a bucket, not for a name."""
     admin.flushall()
-
-

@@ -247,8 +247,7 @@ def test_one_subscription_serves_all_waiters_of_a_process(redis_server: RedisSer
     client = connect(redis_server.url)
     lease = client.lock("stock:42").acquire()
     waiters = [
-        in_thread(lambda: client.lock("stock:42", timeout=20).acquire().release())
-        for _ in range(8)
+        in_thread(lambda: client.lock("stock:42", timeout=20).acquire().release()) for _ in range(8)
     ]
     waiting(client, "stock:42", 8)
     subscribers = redis_server.client().pubsub_channels("shop:wake:*")
@@ -299,7 +298,7 @@ def in_thread(work: Callable[[], T]) -> Callable[[], T]:
     def run() -> None:
         try:
             box.append(work())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             box.append(error)
         done.set()
 

@@ -143,7 +143,7 @@ class AsyncBackend(ABC):
 
 def reject_unknown_options(settings: AliasSettings, known: Sequence[str]) -> dict[str, Any]:
     """The options, or a ConfigurationError that names the first one this backend does not have."""
-    from lockkit.config import unknown_key
+    from lockkit.values import unknown_key
 
     for key in settings.options:
         if key not in known:

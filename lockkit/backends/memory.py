@@ -98,9 +98,7 @@ class MemoryBackend(Backend):
         with self._mutex:
             moment = _now()
             names = list(self._states) if name is None else [name]
-            infos = [
-                info_of(n, self._states[n], moment) for n in names if n in self._states
-            ]
+            infos = [info_of(n, self._states[n], moment) for n in names if n in self._states]
         return (info for info in infos if info is not None)
 
     def close(self) -> None:
@@ -123,9 +121,7 @@ class MemoryBackend(Backend):
         return outcome.reply
 
 
-_shared: weakref.WeakValueDictionary[tuple[str, str], MemoryBackend] = (
-    weakref.WeakValueDictionary()
-)
+_shared: weakref.WeakValueDictionary[tuple[str, str], MemoryBackend] = weakref.WeakValueDictionary()
 _sharing = threading.Lock()
 
 

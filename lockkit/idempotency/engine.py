@@ -26,6 +26,7 @@ from lockkit.idempotency.facts import (
 from lockkit.idempotency.orderid import IdSource, MalformedOrderIdError, find_order_id
 from lockkit.idempotency.record import Record, snapshot_of, storable
 from lockkit.idempotency.replies import Reject, Replay, judge
+from lockkit.log import log
 
 if TYPE_CHECKING:
     from lockkit.idempotency.settings import OrderSettings
@@ -134,15 +135,15 @@ class Orders:
             if known is not None:
                 return known
             return (yield from self._enter(order, replaces=found is not None))
-        except BackendError:
-            return replies.store_down()
+        except BackendError as failure:
+            return _store_down(failure)
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
         """After a duplicate key: somebody else was first, who held no lease or had lost it."""
         try:
             return (yield from self._look_again(decision))
-        except BackendError:
-            return replies.store_down()
+        except BackendError as failure:
+            return _store_down(failure)
 
     def running(self, order: Order) -> Record:
         """The record to insert before the view is called."""
@@ -237,3 +238,9 @@ def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:
     """Whether the one that is running has another payload: then waiting for it is pointless."""
     tag = _TAG.search(holder.label) if holder else None
     return tag is not None and tag[1] != order.tag
+
+
+def _store_down(failure: BackendError) -> Reject:
+    """Fail closed, and tell the operator why; the client hears only that."""
+    log.error("an order is refused, a store failed: %s", failure)
+    return replies.store_down()

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.config import DEFAULT_ALIAS, check_count, check_timeout, check_ttl, unknown_key
+from lockkit.config import DEFAULT_ALIAS
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency.orderid import IdSource
+from lockkit.values import check_count, check_timeout, check_ttl, unknown_key
 
 __all__ = ["SOURCE", "OrderSettings", "read_order_settings"]
 

@@ -26,9 +26,10 @@ from lockkit.backends.sql.dialect import Dialect, load_dialect
 from lockkit.backends.sql.postgresql import failure, no_connection
 from lockkit.backends.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.backends.sql.sqlite import busy_seconds
-from lockkit.config import AliasSettings, unknown_key
+from lockkit.config import AliasSettings
 from lockkit.errors import BackendUnavailable, ConfigurationError
 from lockkit.types import Capabilities
+from lockkit.values import unknown_key
 from lockkit_django.backends import teardown
 
 __all__ = ["DatabaseBackend"]

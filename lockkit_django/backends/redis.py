@@ -16,8 +16,9 @@ from django.core.cache import caches
 from lockkit.backends.base import AsyncBackend, reject_unknown_options
 from lockkit.backends.offload import OffloadedBackend
 from lockkit.backends.redis import RedisBackend
-from lockkit.config import AliasSettings, unknown_key
+from lockkit.config import AliasSettings
 from lockkit.errors import ConfigurationError, DriverMissing
+from lockkit.values import unknown_key
 
 __all__ = ["DjangoRedisBackend"]
 

@@ -16,9 +16,7 @@ from lockkit.errors import DriverMissing
 try:
     import redis as _driver  # noqa: F401  (only to say clearly that it is missing)
 except ImportError as error:
-    raise DriverMissing(
-        "the Redis backend needs redis-py: pip install 'lockkit[redis]'"
-    ) from error
+    raise DriverMissing("the Redis backend needs redis-py: pip install 'lockkit[redis]'") from error
 
 from lockkit.backends.redis.backend import RedisBackend
 

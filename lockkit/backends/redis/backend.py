@@ -49,6 +49,10 @@ from lockkit.types import (
 __all__ = ["RedisBackend"]
 
 PAGE = 250
+EVICTION = (
+    "the Redis server evicts keys when memory is full (maxmemory-policy {policy}): it would lose "
+    "locks. Set it to noeviction, or use another server."
+)
 
 
 class RedisBackend(Backend):
@@ -192,7 +196,4 @@ class RedisBackend(Backend):
         for line in bytes(reply).decode(errors="replace").splitlines():
             key, _, value = line.partition(":")
             if key == "maxmemory_policy" and value != "noeviction":
-                yield "eviction", (
-                    f"the Redis server evicts keys when memory is full (maxmemory-policy {value}): "
-                    "it would lose locks. Set it to noeviction, or use another server."
-                )
+                yield "eviction", EVICTION.format(policy=value)

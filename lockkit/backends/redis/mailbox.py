@@ -180,5 +180,3 @@ class Mailbox:
         self._connection = connection
         self._epoch += 1
         self.is_open = True
-
-

@@ -148,8 +148,11 @@ def _terms(
     us = _us(ttl)
     held = NONE if max_hold is None else _us(max_hold)
     queued = NONE if max_queue is None else b"%d" % max_queue
-    return (us, b"%b %b %b" % (us, held, owner.encode(errors="replace")),
-            b"%b %b %b" % (_us(alive_for(ttl)), queued, channel))
+    return (
+        us,
+        b"%b %b %b" % (us, held, owner.encode(errors="replace")),
+        b"%b %b %b" % (_us(alive_for(ttl)), queued, channel),
+    )
 
 
 def _us(seconds: float) -> bytes:
@@ -161,9 +164,7 @@ def _claim(request: Request) -> tuple[bytes, bytes]:
 
 
 def _evalsha(script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:
-    return Command(
-        pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *arguments), script
-    )
+    return Command(pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *arguments), script)
 
 
 def read_acquire(request: Request, reply: bytes) -> Grant | Busy | Gone:
@@ -203,8 +204,12 @@ def read_release(reply: int) -> Release:
     return Release(reply)
 
 
-def read_extend(requests: Sequence[Request], positions: Sequence[int],
-                replies: Sequence[int], into: list[Renewal]) -> None:
+def read_extend(
+    requests: Sequence[Request],
+    positions: Sequence[int],
+    replies: Sequence[int],
+    into: list[Renewal],
+) -> None:
     for position, extended in zip(positions, replies, strict=True):
         into[position] = Renewal(requests[position].ttl if extended else None)
 

@@ -13,9 +13,19 @@ __all__ = ["connection_pool"]
 P = TypeVar("P")
 
 SOCKET_TIMEOUT = 2.0
-OPTIONS = ("socket_timeout", "socket_connect_timeout", "username", "password", "db",
-           "client_name", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs",
-           "ssl_check_hostname")
+OPTIONS = (
+    "socket_timeout",
+    "socket_connect_timeout",
+    "username",
+    "password",
+    "db",
+    "client_name",
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+)
 
 
 def connection_pool(settings: AliasSettings, kind: type[P]) -> P:

@@ -18,7 +18,7 @@ from lockkit.backends.base import reject_unknown_options
 from lockkit.backends.sql.backend import BUSY_SECONDS, SQLBackend
 from lockkit.backends.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.backends.sql.dialect import Dialect, load_dialect
-from lockkit.config import AliasSettings, check_ttl, state_directory
+from lockkit.config import AliasSettings, state_directory
 from lockkit.errors import (
     BackendError,
     BackendUnavailable,
@@ -26,6 +26,7 @@ from lockkit.errors import (
     LayoutMismatch,
 )
 from lockkit.types import Capabilities
+from lockkit.values import check_ttl
 
 __all__ = ["CAPABILITIES", "SQLiteBackend", "SQLiteConnector", "busy_seconds"]
 

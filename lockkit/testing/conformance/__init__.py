@@ -30,6 +30,7 @@ from lockkit.testing.conformance.exclusion import ExclusionTests
 from lockkit.testing.conformance.leases import LeaseTests
 from lockkit.testing.conformance.names import NameTests
 from lockkit.testing.conformance.network import NetworkTests
+from lockkit.testing.conformance.outages import OutageTests
 from lockkit.testing.conformance.queueing import QueueTests
 from lockkit.testing.conformance.steps import StepTests
 
@@ -44,6 +45,7 @@ class BackendConformance(
     QueueTests,
     DeathTests,
     NetworkTests,
+    OutageTests,
     AsyncTests,
     Suite,
 ):

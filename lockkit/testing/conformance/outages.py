@@ -1,0 +1,154 @@
+"""A store that restarts, forgets its scripts, slows down or hangs."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+
+from lockkit.clock import now
+from lockkit.errors import LeaseLost
+from lockkit.testing.blocking import AnyClient
+from lockkit.testing.conformance.base import (
+    INJECTIONS,
+    TTL,
+    Connect,
+    Needs,
+    Spawn,
+    eventually,
+    held,
+    needs,
+    nothing_left,
+)
+from lockkit.testing.conformance.network import _released, _taken_or_told, _waits
+from lockkit.testing.store import Proxied, ServerStore
+
+__all__ = ["OutageTests"]
+
+
+class OutageTests:
+    """Only for stores with a server of their own."""
+
+    @needs(Needs.SCRIPTS)
+    def test_forgotten_scripts_are_loaded_again(
+        self, client: AnyClient, other: AnyClient, store: ServerStore, name: str
+    ) -> None:
+        for _ in range(INJECTIONS):
+            store.forget_scripts()
+            lease = client.lock(name).acquire()
+            store.forget_scripts()
+            assert other.lock(name).try_acquire() is None
+            store.forget_scripts()
+            lease.extend(5)
+            store.forget_scripts()
+            assert held(other, name)
+            store.forget_scripts()
+            assert lease.release()
+            nothing_left(other, name)
+
+    @needs(Needs.SCRIPTS)
+    def test_forgotten_scripts_do_not_stop_waiting_or_renewal(
+        self,
+        client: AnyClient,
+        other: AnyClient,
+        store: ServerStore,
+        name: str,
+        spawn: Spawn,
+    ) -> None:
+        with client.lock(name, ttl=2 * TTL).acquire() as lease:
+            waiting = spawn(other.lock(name).acquire)
+            started = now()
+            while now() - started < 2 * TTL:
+                store.forget_scripts()
+                time.sleep(TTL / 10)
+            lease.check()
+        assert waiting.result().release()
+
+    @needs(Needs.SERVER)
+    def test_clients_survive_a_restart_and_fences_keep_growing(
+        self, client: AnyClient, other: AnyClient, store: ServerStore, name: str
+    ) -> None:
+        """Whether the store keeps its leases over it or not: never two holders at once."""
+        fence = 0
+        for _ in range(INJECTIONS // 2):
+            lease = client.lock(name, ttl=2).acquire()
+            assert lease.fencing_token > fence
+            store.restart()
+            taken = other.lock(name).try_acquire()
+            if taken is None:  # kept
+                lease.extend(2)
+                fence = lease.fencing_token
+                assert lease.release()
+            else:  # forgotten: whoever held it hears of that at the next renewal
+                eventually(partial(getattr, lease, "lost"))
+                fence = taken.fencing_token
+                assert fence > lease.fencing_token
+                assert lease.release() is False
+                taken.check()
+                assert taken.release()
+            nothing_left(client, name)
+
+    @needs(Needs.SERVER)
+    def test_a_waiter_survives_a_restart_or_is_told(
+        self,
+        client: AnyClient,
+        other: AnyClient,
+        store: ServerStore,
+        name: str,
+        spawn: Spawn,
+    ) -> None:
+        """It gets the lock afterwards, or an error of the store: it never waits for ever."""
+        for _ in range(INJECTIONS // 2):
+            lease = other.lock(name).acquire()
+            waiting = spawn(_taken_or_told, client, name)
+            eventually(partial(_waits, other, name, waiting))
+            assert not waiting.done(), waiting.result()
+            store.restart()
+            lease.release()
+            waiting.result()
+            nothing_left(other, name)
+
+    @needs(Needs.SERVER)
+    def test_renewal_under_a_slow_network(
+        self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
+    ) -> None:
+        slow = connect(proxied.url, ttl=2 * TTL)
+        slow.lock(name).acquire().release()
+        proxied.proxy.latency = TTL / 20
+        with slow.lock(name).acquire() as lease:
+            started = now()
+            while now() - started < INJECTIONS * 2 * TTL / 3:  # so many renewals
+                assert other.lock(name).try_acquire() is None
+                lease.check()
+                time.sleep(TTL / 20)
+
+    @needs(Needs.SERVER)
+    def test_renewal_under_a_server_that_hangs_for_a_while(
+        self, client: AnyClient, store: ServerStore, name: str
+    ) -> None:
+        with client.lock(name, ttl=2 * TTL).acquire() as lease:
+            for _ in range(INJECTIONS):
+                store.server.pause()
+                time.sleep(TTL / 5)
+                store.server.resume()
+                client.inspect(name)
+            lease.check()
+
+    @needs(Needs.SERVER)
+    def test_a_lease_is_lost_at_its_deadline_also_when_nobody_can_say_so(
+        self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
+    ) -> None:
+        """Silence: its holder knows no later than another can be granted the name."""
+        far = connect(proxied.url, ttl=TTL)
+        names = [f"{name}:{number}" for number in range(INJECTIONS)]
+        leases = [far.lock(each).acquire() for each in names]
+        proxied.proxy.half_open()
+        for each, lease in zip(names, leases, strict=True):
+            with other.lock(each).acquire() as taken:
+                assert lease.lost
+                assert taken.fencing_token > lease.fencing_token
+                with pytest.raises(LeaseLost):
+                    lease.check()
+        proxied.proxy.half_open(False)
+        assert not any(_released(lease) for lease in leases)

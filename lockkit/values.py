@@ -1,0 +1,52 @@
+"""Checks of single settings, shared by everything that is configured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from lockkit.errors import ConfigurationError
+
+__all__ = ["check_count", "check_timeout", "check_ttl", "unknown_key", "wrong"]
+
+LONGEST = 366 * 24 * 3600.0
+
+
+def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationError:
+    """An error for a misspelt key, with the likely right one."""
+    import difflib
+
+    known = sorted(known)
+    close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    return ConfigurationError(f"{where} has no key {key!r}: {hint}")
+
+
+def check_ttl(key: str, value: object) -> float:
+    return _seconds(key, value, "seconds, at least 0.01, such as 30", least=0.01)
+
+
+def check_timeout(key: str, value: object) -> float | None:
+    if value is None:
+        return None
+    return _seconds(key, value, "seconds, 0 (do not wait) or None (wait for ever)", least=0.0)
+
+
+def check_count(key: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise wrong(key, value, "a whole number, or None for no limit")
+    return value
+
+
+def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong(key, value, remedy)
+    if not math.isfinite(value) or value < least or value > LONGEST:
+        raise wrong(key, value, remedy)
+    return float(value)
+
+
+def wrong(key: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
