@@ -61,7 +61,7 @@ servers:
 	@tools/servers redis openssl postgresql mariadb
 
 clean:
-	rm -rf .venv .venv-* build dist
+	rm -rf .venv .venv-* build dist example_project/*.sqlite3*
 
 # Always built: it takes seconds, and make does not see that a file was deleted.
 wheel: $(VENV)/.build

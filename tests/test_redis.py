@@ -242,6 +242,19 @@ def test_requests_of_an_uncontended_and_of_a_contended_acquisition(
     client.close()
 
 
+def test_a_listing_survives_that_its_connections_were_closed(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    client = connect(redis_server.url)
+    with client.lock("stock:42") as lease:
+        redis_server.client().client_kill_filter(_type="normal", skipme=True)
+        info = client.inspect("stock:42")
+        assert info is not None
+        assert info.fence == lease.fencing_token
+        redis_server.client().client_kill_filter(_type="normal", skipme=True)
+        assert [info.name for info in client.holders()] == ["stock:42"]
+    client.close()
+
+
 def test_one_subscription_serves_all_waiters_of_a_process(redis_server: RedisServer) -> None:
     redis_server.flush()
     client = connect(redis_server.url)

@@ -144,7 +144,8 @@ class AsyncRedisBackend(AsyncBackend):
         seen: set[bytes] = set()
         cursor = b"0"
         while True:
-            reply = await self._link.pipeline([self._protocol.page(bucket, cursor, PAGE)])
+            packed = [self._protocol.page(bucket, cursor, PAGE)]
+            reply = await self._link.look(lambda: self._link.pipeline(packed))  # noqa: B023
             cursor, names = read_page(reply[0])
             fresh = [name for name in names if name not in seen]
             seen.update(fresh)
@@ -156,7 +157,8 @@ class AsyncRedisBackend(AsyncBackend):
     async def _details(self, bucket: int, names: Sequence[bytes]) -> list[LockInfo]:
         if not names:
             return []
-        reply = await self._link.call(self._protocol.details(bucket, names))
+        command = self._protocol.details(bucket, names)
+        reply = await self._link.look(lambda: self._link.call(command))
         return list(read_details(names, reply))
 
     async def break_(self, name: str, fence: int) -> bool:

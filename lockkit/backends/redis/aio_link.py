@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis.asyncio
@@ -17,6 +17,7 @@ from redis.exceptions import (
 from lockkit.backends.redis.connections import Connection
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
 from lockkit.backends.redis.protocol import Command, pack
+from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connection", "Link", "connect"]
 
@@ -27,6 +28,13 @@ class Link:
     def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
         self._pool = pool
         self._idle: list[Connection] = []
+
+    async def look(self, request: Callable[[], Awaitable[Any]]) -> Any:
+        """A request that only reads: once more, if its connection was stale."""
+        try:
+            return await request()
+        except OutcomeUnknown:
+            return await request()
 
     async def call(self, command: Command) -> Any:
         """Run a script; load it first if the server does not have it."""

@@ -16,6 +16,7 @@ from lockkit.backends.redis.connections import (
     PooledConnections,
     call,
     exchange,
+    look,
     pipeline,
 )
 from lockkit.backends.redis.mailbox import Mailbox
@@ -168,7 +169,7 @@ class RedisBackend(Backend):
         cursor = b"0"
         while True:
             packed = self._protocol.page(bucket, cursor, PAGE)
-            cursor, names = read_page(exchange(self._connections, packed))
+            cursor, names = read_page(self._look(packed))
             fresh = [name for name in names if name not in seen]
             seen.update(fresh)
             if fresh:
@@ -177,8 +178,11 @@ class RedisBackend(Backend):
                 return
 
     def _details(self, bucket: int, names: Sequence[bytes]) -> Iterator[LockInfo]:
-        reply = call(self._connections, self._protocol.details(bucket, names))
-        return read_details(names, reply)
+        command = self._protocol.details(bucket, names)
+        return read_details(names, look(lambda: call(self._connections, command)))
+
+    def _look(self, packed: bytes) -> Any:
+        return look(lambda: exchange(self._connections, packed))
 
     def break_(self, name: str, fence: int) -> bool:
         return bool(call(self._connections, self._protocol.break_(name, fence)))
@@ -188,11 +192,11 @@ class RedisBackend(Backend):
         self._connections.close()
 
     def check(self) -> None:
-        exchange(self._connections, pack(b"PING"))
+        self._look(pack(b"PING"))
 
     def health(self) -> Iterator[tuple[str, str]]:
         """An evicting server loses locks under memory pressure."""
-        reply = exchange(self._connections, pack(b"INFO", b"memory"))
+        reply = self._look(pack(b"INFO", b"memory"))
         for line in bytes(reply).decode(errors="replace").splitlines():
             key, _, value = line.partition(":")
             if key == "maxmemory_policy" and value != "noeviction":

@@ -8,8 +8,8 @@ request is retried by the flow, with the same token, or not at all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import redis
 from redis.exceptions import (
@@ -23,9 +23,11 @@ from redis.exceptions import (
 from lockkit import process
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
 from lockkit.backends.redis.protocol import Command, pack
+from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connections", "OwnConnections", "PooledConnections"]
 
+T = TypeVar("T")
 Connection = Any  # redis-py's connections have no common, typed base
 
 
@@ -130,6 +132,14 @@ def call(connections: Connections, command: Command) -> Any:
         return exchange(connections, command.packed)
     except NoScriptError as error:
         raise from_reply(error) from error
+
+
+def look(request: Callable[[], T]) -> T:
+    """A request that only reads: once more, if its connection was stale."""
+    try:
+        return request()
+    except OutcomeUnknown:
+        return request()
 
 
 def exchange(connections: Connections, packed: bytes) -> Any:

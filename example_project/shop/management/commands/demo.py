@@ -28,7 +28,7 @@ What to look at next
   the shop with its page, on two machines  make serve
   the same with the locks in Redis         LOCKKIT_URL=redis://127.0.0.1:6379/0 make demo
   threads, and more orders      .venv/bin/python example_project/manage.py race --workers gthread
-  who holds what in the shop    .venv/bin/python example_project/manage.py locks
+  who holds what, while make serve runs    .venv/bin/python example_project/manage.py locks
 """
 
 
