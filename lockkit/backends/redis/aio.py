@@ -113,8 +113,7 @@ class AsyncRedisBackend(AsyncBackend):
         try:
             replies = await self._link.pipeline(packed)
         except NoScriptError:
-            await self._link.pipeline([self._protocol.load_extend()])
-            replies = await self._link.pipeline(packed)
+            replies = await self._link.load_and_run(self._protocol.extending, packed)
         for (_, positions), reply in zip(batches, replies, strict=True):
             read_extend(requests, positions, reply, renewals)
         return renewals

@@ -16,7 +16,7 @@ from redis.exceptions import (
 
 from lockkit.backends.redis.connections import Connection
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
-from lockkit.backends.redis.protocol import Command, pack
+from lockkit.backends.redis.protocol import Command, Script, pack
 from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connection", "Link", "connect"]
@@ -41,9 +41,12 @@ class Link:
         try:
             return (await self.pipeline([command.packed]))[0]
         except NoScriptError:
-            await self.pipeline([pack(b"SCRIPT", b"LOAD", command.script.source)])
+            return (await self.load_and_run(command.script, [command.packed]))[0]
+
+    async def load_and_run(self, script: Script, packed: Sequence[bytes]) -> list[Any]:
+        """At once, so that a server whose scripts are flushed again has no time for it."""
         try:
-            return (await self.pipeline([command.packed]))[0]
+            return (await self.pipeline([pack(b"SCRIPT", b"LOAD", script.source), *packed]))[1:]
         except NoScriptError as error:
             raise from_reply(error) from error
 

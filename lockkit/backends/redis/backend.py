@@ -16,6 +16,7 @@ from lockkit.backends.redis.connections import (
     PooledConnections,
     call,
     exchange,
+    load_and_run,
     look,
     pipeline,
 )
@@ -142,8 +143,7 @@ class RedisBackend(Backend):
         try:
             return pipeline(self._connections, packed)
         except redis.exceptions.NoScriptError:
-            exchange(self._connections, self._protocol.load_extend())
-            return pipeline(self._connections, packed)
+            return load_and_run(self._connections, self._protocol.extending, packed)
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         """The ``left`` of a grant by message is what the waiter's last sign of life leaves it."""

@@ -22,7 +22,7 @@ from redis.exceptions import (
 
 from lockkit import process
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
-from lockkit.backends.redis.protocol import Command, pack
+from lockkit.backends.redis.protocol import Command, Script, pack
 from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connections", "OwnConnections", "PooledConnections"]
@@ -127,9 +127,13 @@ def call(connections: Connections, command: Command) -> Any:
     try:
         return exchange(connections, command.packed)
     except NoScriptError:
-        exchange(connections, pack(b"SCRIPT", b"LOAD", command.script.source))
+        return load_and_run(connections, command.script, [command.packed])[0]
+
+
+def load_and_run(connections: Connections, script: Script, packed: Sequence[bytes]) -> list[Any]:
+    """At once, so that a server whose scripts are flushed again and again has no time for it."""
     try:
-        return exchange(connections, command.packed)
+        return pipeline(connections, [pack(b"SCRIPT", b"LOAD", script.source), *packed])[1:]
     except NoScriptError as error:
         raise from_reply(error) from error
 

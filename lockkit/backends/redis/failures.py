@@ -23,6 +23,7 @@ REFUSALS = {
     "CLUSTERDOWN": "the cluster is down",
     "MOVED": "this is a node of a Redis Cluster, which redis:// does not speak to",
     "ASK": "this is a node of a Redis Cluster, which redis:// does not speak to",
+    "NOSCRIPT": "the server forgets scripts as fast as they are loaded",
     "TRYAGAIN": "the cluster is moving slots",
 }
 
@@ -55,6 +56,7 @@ def _message(error: Exception) -> str:
         (driver.BusyLoadingError, "LOADING"),
         (driver.NoPermissionError, "NOPERM"),
         (driver.OutOfMemoryError, "OOM"),
+        (driver.NoScriptError, "NOSCRIPT"),
     ):
         if isinstance(error, kind) and not text.startswith(code):
             return f"{code} {text}"

@@ -28,7 +28,7 @@ from lockkit.types import (
     alive_for,
 )
 
-__all__ = ["Command", "Protocol"]
+__all__ = ["Command", "Protocol", "Script"]
 
 NO_CHANNEL = b"-"
 REMEMBERED_HEADS = 4096
@@ -106,8 +106,9 @@ class Protocol:
                 arguments += (request.name.encode(), request.token.encode(), _us(request.ttl))
             yield _evalsha(self._extend, [self.keys.bucket(bucket)], arguments), positions
 
-    def load_extend(self) -> bytes:
-        return pack(b"SCRIPT", b"LOAD", self._extend.source)
+    @property
+    def extending(self) -> Script:
+        return self._extend
 
     def bucket(self, name: str) -> int:
         return bucket_of(name)
