@@ -6,10 +6,12 @@
 # make matrix       the tests on Python 3.11 + Django 5.2, 3.12 and 3.13 + the newest Django
 # make constraints  move constraints.txt to the newest releases
 #
-# Variables: VENV, PYTHON (the interpreter of a new VENV), PYTEST_ARGS ("-k redis", "-n 2").
+# Variables: VENV, PYTHON (the interpreter of a new VENV), PYTEST_ARGS ("-k redis", "-n 0").
 
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Most tests wait for other processes. Each of these has servers of its own.
+PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadscope
 CONSTRAINTS ?= --constraint constraints.txt
 
 BIN := $(VENV)/bin
@@ -45,7 +47,7 @@ types: $(VENV)/.dev
 
 # Alone it tests the wheel that was installed last.
 tests: $(VENV)/.dev
-	$(ISOLATED) $(BIN)/pytest $(PYTEST_ARGS)
+	$(ISOLATED) $(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 bench: wheel $(VENV)/.dev
 	@tools/servers redis
