@@ -20,6 +20,7 @@ class Refusal:
     """The answer to a request that did not get to its view. Shows no name, owner or token."""
 
     status: int
+    code: str  #: for programs, and stable
     title: str
     detail: str
     retry_after: int | None = None  #: whole seconds
@@ -32,12 +33,13 @@ class Refusal:
         return headers
 
     def problem(self) -> dict[str, str | int]:
-        """The members of ``application/problem+json`` (RFC 9457)."""
+        """The members of ``application/problem+json`` (RFC 9457), the same as an order's."""
         return {
             "type": "about:blank",
             "title": self.title,
             "status": int(self.status),
             "detail": self.detail,
+            "code": self.code,
         }
 
 
@@ -49,32 +51,37 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
     """
     match error:
         case TooManyWaiters():
-            return _unavailable("Too many requests wait.", error.retry_after)
+            return _unavailable("lock-waiting-room-full", "Too many requests wait.", error.retry_after)
         case AcquireTimeout():
             return _busy(busy_status, error.retry_after)
         case BackendError():
-            return _unavailable("The lock store fails. Nothing was done.", STORE_RETRY_AFTER)
+            detail = "The lock store fails. Nothing was done."
+            return _unavailable("lock-store-unavailable", detail, STORE_RETRY_AFTER)
         case LeaseLost():
-            return _unavailable("It took too long. Nothing was done.", 1)
+            return _unavailable("lock-lease-lost", "It took too long. Nothing was done.", 1)
         case FieldError():
             return _wrong_request(error)
     return None
 
 
-def _unavailable(detail: str, retry_after: int) -> Refusal:
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Service Unavailable", detail, retry_after)
+def _unavailable(code: str, detail: str, retry_after: int) -> Refusal:
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    return Refusal(status, code, "Service Unavailable", detail, retry_after)
 
 
 def _busy(status: int, retry_after: int) -> Refusal:
     title = "Locked" if status == HTTPStatus.LOCKED else "Busy"
-    return Refusal(status, title, "Another request works on the same thing.", retry_after)
+    detail = "Another request works on the same thing."
+    return Refusal(status, "lock-busy", title, detail, retry_after)
 
 
 def _wrong_request(error: FieldError) -> Refusal:
     if isinstance(error, AnonymousUser):
-        return Refusal(HTTPStatus.FORBIDDEN, "Forbidden", "Authentication is needed.")
+        detail = "Authentication is needed."
+        return Refusal(HTTPStatus.FORBIDDEN, "lock-name-needs-user", "Forbidden", detail)
     text = str(error)
-    return Refusal(HTTPStatus.BAD_REQUEST, "Bad Request", f"{text[:1].upper()}{text[1:]}.")
+    detail = f"{text[:1].upper()}{text[1:]}."
+    return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found", "Bad Request", detail)
 
 
 def prefers_html(accept: str) -> bool:

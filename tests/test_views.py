@@ -142,6 +142,7 @@ def test_refusals(error: lockkit.LockError, status: int, retry_after: int | None
         None if retry_after is None else str(retry_after)
     )
     assert refusal.headers()["Cache-Control"] == "no-store"
+    assert set(refusal.problem()) == {"type", "title", "status", "detail", "code"}
     shown = f"{refusal.problem()} {refusal.headers()}"
     assert not any(secret in shown for secret in ("web-1", "4121", "/secret", "pw", "stock"))
 

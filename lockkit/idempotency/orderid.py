@@ -29,14 +29,17 @@ class MalformedOrderIdError(ValueError):
 
 
 class IdSource(NamedTuple):
-    """One link of the chain: ``header:Idempotency-Key``, ``json:order.id``, ``form:order_id``."""
+    """One link of the chain: ``header:Idempotency-Key``, ``json:order.id``, ``form:order_id``.
+
+    A dot may stand for the colon, as in the templates of names: ``json.order.id``.
+    """
 
     kind: str
     path: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: object, *, where: str) -> IdSource:
-        kind, separator, path = str(text).partition(":")
+        kind, separator, path = re.sub(r"^([a-z]+)\.", r"\1:", str(text)).partition(":")
         if kind not in KINDS or not separator or not _TOKEN.fullmatch(path):
             raise ConfigurationError(
                 f"{where} has {text!r}; it must be one of "

@@ -59,10 +59,15 @@ class Reject(NamedTuple):
         return tuple(pairs)
 
     def problem(self) -> bytes:
-        """The body: RFC 9457, and ``code``."""
-        return json.dumps(
-            {"title": self.title, "status": self.status, "detail": self.detail, "code": self.code}
-        ).encode()
+        """The body: RFC 9457, and ``code``; the same members as a busy lock's refusal."""
+        members = {
+            "type": "about:blank",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+        }
+        return json.dumps(members).encode()
 
 
 def judge(order: Order, record: Record | None, now: float) -> Replay | Reject | None:
