@@ -51,7 +51,8 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
     """
     match error:
         case TooManyWaiters():
-            return _unavailable("lock-waiting-room-full", "Too many requests wait.", error.retry_after)
+            detail = "Too many requests wait."
+            return _unavailable("lock-waiting-room-full", detail, error.retry_after)
         case AcquireTimeout():
             return _busy(busy_status, error.retry_after)
         case BackendError():
