@@ -1,0 +1,189 @@
+"""A holder that lost its lease without knowing it cannot write where a later one has written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+import lockkit
+from lockkit import fencing
+from lockkit.client import Lease, LockClient
+from lockkit.errors import ConfigurationError, LeaseLost
+
+TABLE = (
+    "CREATE TABLE stock (sku VARCHAR(9) PRIMARY KEY, count INT, fence BIGINT NOT NULL DEFAULT 0)"
+)
+ROWS = "INSERT INTO stock (sku, count) VALUES ('a', 10), ('b', 10)"
+DEDUCT = "UPDATE stock SET count = count - {p}, {{set}} WHERE sku = {p} AND {{unless_stale}}"
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Stock(Base):
+    __tablename__ = "stock"
+    sku: Mapped[str] = mapped_column(sa.String(9), primary_key=True)
+    count: Mapped[int]
+    fence: Mapped[int] = mapped_column(sa.BigInteger)
+
+
+@pytest.fixture
+def locks() -> Iterator[LockClient]:
+    client = lockkit.connect("memory://")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def stale(locks: LockClient) -> Iterator[Lease]:
+    """A lease that somebody else has now, and that has not heard of it."""
+    lease = locks.lock("stock", ttl=60).acquire()
+    assert locks.break_("stock", fence=lease.fencing_token)
+    yield lease
+    lease.release()
+
+
+@pytest.fixture
+def later(stale: Lease, locks: LockClient) -> Iterator[Lease]:
+    with locks.lock("stock", ttl=60).acquire() as lease:
+        assert lease.fencing_token > stale.fencing_token
+        assert not stale.lost
+        yield lease
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[tuple[Any, str]]:
+    """A connection of the DB-API with a table, and the driver's placeholder."""
+    if request.param == "sqlite":
+        opened, placeholder = sqlite3.connect(":memory:"), "?"
+    else:
+        opened, placeholder = psycopg.connect(request.getfixturevalue("postgres_url")), "%s"
+    with closing(opened) as connection:
+        cursor = connection.cursor()
+        cursor.execute(TABLE)
+        cursor.execute(ROWS)
+        connection.commit()
+        yield connection, placeholder
+
+
+def counts(connection: Any) -> dict[str, int]:
+    cursor = connection.cursor()
+    cursor.execute("SELECT sku, count FROM stock")
+    return dict(cursor.fetchall())
+
+
+class TestAnyDriver:
+    @pytest.fixture
+    def deduct(self, database: tuple[Any, str]) -> Callable[[Lease, str], None]:
+        connection, placeholder = database
+
+        def run(lease: Lease, sku: str) -> None:
+            statement = DEDUCT.format(p=placeholder)
+            fencing.execute(connection.cursor(), statement, (1, sku), lease=lease)
+
+        return run
+
+    def test_a_stale_holder_writes_where_nobody_has_written_yet(
+        self, database: tuple[Any, str], stale: Lease, later: Lease, deduct: Any
+    ) -> None:
+        deduct(stale, "a")
+        deduct(later, "a")
+        assert counts(database[0])["a"] == 8
+
+    def test_and_not_after_the_later_one(
+        self, database: tuple[Any, str], stale: Lease, later: Lease, deduct: Any
+    ) -> None:
+        deduct(later, "a")
+        deduct(later, "a")
+        with pytest.raises(LeaseLost, match="'stock' was refused"):
+            deduct(stale, "a")
+        assert counts(database[0])["a"] == 8
+
+    def test_a_row_that_is_not_there_is_refused_too(self, later: Lease, deduct: Any) -> None:
+        with pytest.raises(LeaseLost, match="nothing to write to"):
+            deduct(later, "c")
+
+    def test_a_delete_needs_no_set(
+        self, database: tuple[Any, str], stale: Lease, later: Lease, deduct: Any
+    ) -> None:
+        connection, _ = database
+        deduct(later, "a")
+        delete = "DELETE FROM stock WHERE {unless_stale}"
+        with pytest.raises(LeaseLost):
+            fencing.execute(connection.cursor(), delete, lease=stale, rows=2)
+        connection.rollback()
+        fencing.execute(connection.cursor(), delete, lease=later, rows=2)
+        assert counts(connection) == {}
+
+    def test_a_lost_lease_does_not_get_as_far_as_the_database(
+        self, database: tuple[Any, str], later: Lease, deduct: Any
+    ) -> None:
+        later.release()
+        with pytest.raises(LeaseLost):
+            deduct(later, "a")
+        assert counts(database[0])["a"] == 10
+
+    @pytest.mark.parametrize(
+        ("statement", "column"),
+        [
+            ("UPDATE stock SET count = 1 WHERE {unless_stale}", "fence"),
+            ("UPDATE stock SET {set}", "fence"),
+            ("DELETE FROM stock", "fence"),
+            ("UPDATE stock SET {set} WHERE {unless_stale}", "fence = 1; --"),
+            ("UPDATE stock SET {set} WHERE {unless_stale}", ""),
+        ],
+    )
+    def test_a_statement_that_fences_nothing_is_refused(
+        self, database: tuple[Any, str], later: Lease, statement: str, column: str
+    ) -> None:
+        with pytest.raises(ConfigurationError):
+            fencing.execute(database[0].cursor(), statement, lease=later, column=column)
+        assert counts(database[0]) == {"a": 10, "b": 10}
+
+
+class TestSQLAlchemy:
+    @pytest.fixture(params=["sqlite", "postgresql"])
+    def session(self, request: pytest.FixtureRequest) -> Iterator[Session]:
+        url = "sqlite://"
+        if request.param == "postgresql":
+            url = request.getfixturevalue("postgres_url").replace("://", "+psycopg://", 1)
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text(TABLE))
+            connection.execute(sa.text(ROWS))
+        with Session(engine) as session:
+            yield session
+        engine.dispose()
+
+    def test_a_stale_holder_is_refused(self, session: Session, stale: Lease, later: Lease) -> None:
+        deduct = sa.update(Stock).where(Stock.sku == "a").values(count=Stock.count - 1)
+        assert fencing.run(session, deduct, lease=stale, column=Stock.fence) == 1
+        assert fencing.run(session, deduct, lease=later, column=Stock.fence) == 1
+        with pytest.raises(LeaseLost):
+            fencing.run(session, deduct, lease=stale, column=Stock.fence)
+        assert session.scalar(sa.select(Stock.count).where(Stock.sku == "a")) == 8
+
+    def test_one_newer_row_among_others_is_noticed(
+        self, session: Session, stale: Lease, later: Lease
+    ) -> None:
+        one = sa.update(Stock).where(Stock.sku == "b").values(count=0)
+        fencing.run(session, one, lease=later, column=Stock.fence)
+        session.commit()
+        for everything in (sa.update(Stock).values(count=5), sa.delete(Stock)):
+            with pytest.raises(LeaseLost):
+                fencing.run(session, everything, lease=stale, column=Stock.fence)
+            session.rollback()
+        assert dict(session.execute(sa.select(Stock.sku, Stock.count)).all()) == {"a": 10, "b": 0}  # type: ignore[arg-type]
+
+    def test_a_row_that_is_not_there_is_no_loss(self, session: Session, later: Lease) -> None:
+        table = Stock.__table__
+        none = sa.update(table).where(table.c.sku == "c").values(count=0)
+        assert fencing.run(session.connection(), none, lease=later, column=table.c.fence) == 0
