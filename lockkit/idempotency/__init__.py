@@ -65,6 +65,7 @@ from lockkit.idempotency.facts import (
     RequestFacts,
     ResponseFacts,
 )
+from lockkit.idempotency.forms import FormIds
 from lockkit.idempotency.orderid import IdSource, MalformedOrderIdError, parse_order_id
 from lockkit.idempotency.record import Record, Snapshot, State, dump_headers, load_headers
 from lockkit.idempotency.replies import REPLAYED_HEADER, Reject, Replay
@@ -78,6 +79,7 @@ __all__ = [
     "Discard",
     "FileFacts",
     "Find",
+    "FormIds",
     "Give",
     "IdSource",
     "Identity",

@@ -23,6 +23,8 @@ __all__ = [
     "ResponseFacts",
     "fingerprint_of",
     "key_of",
+    "key_of_guest",
+    "sent_by",
     "too_large",
 ]
 
@@ -58,6 +60,7 @@ class Identity:
     authorization: str | None = field(default=None, repr=False)  #: the header; only hashed
     session: str | None = field(default=None, repr=False)  #: key of a session the server knows
     tenant: str = ""  #: added to any of them
+    guest: str | None = field(default=None, repr=False)  #: secret of a form's guest: see ``forms``
 
 
 def _nobody() -> Identity:
@@ -103,6 +106,12 @@ class Order:
     key: str
     fingerprint: str
     request: str  #: method and path, printable, for people
+    also: tuple[str, ...] = ()  #: other fingerprints of the same request: see ``forms``
+    stale: bool = False  #: its form is so old that its record may be gone
+
+    def same(self, fingerprint: str) -> bool:
+        """Whether a record with this fingerprint is of the same request."""
+        return fingerprint == self.fingerprint or fingerprint in self.also
 
     @property
     def lock_name(self) -> str:
@@ -111,7 +120,12 @@ class Order:
     @property
     def tag(self) -> str:
         """Tells two payloads of one order apart in the owner's label, and nothing to others."""
-        return hashlib.sha256(f"{self.key}{self.fingerprint}".encode()).hexdigest()[:12]
+        return _tag(self.key, self.fingerprint)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """Of all that counts as the same request."""
+        return frozenset(_tag(self.key, each) for each in (self.fingerprint, *self.also))
 
     @property
     def label(self) -> str:
@@ -131,9 +145,25 @@ def too_large(facts: RequestFacts, limit: int) -> bool:
 def key_of(facts: RequestFacts, identity: Identity, order_id: str) -> str | None:
     """SHA-256 of whose order it is, its route and its ID; None when it is nobody's."""
     owner = _owner(identity)
-    if owner is None:
-        return None
-    return _digest(["lockkit-order-1", identity.tenant, *owner, facts.route, order_id])
+    return None if owner is None else _key(facts, identity.tenant, owner, order_id)
+
+
+def key_of_guest(facts: RequestFacts, identity: Identity, order_id: str) -> str:
+    """The key when the order is of ``identity.guest``, whoever he is by now."""
+    return _key(facts, identity.tenant, ("guest", identity.guest or ""), order_id)
+
+
+def sent_by(user: str, fingerprint: str) -> str:
+    """The fingerprint of a request that is the same only if this user sends it."""
+    return f"{FINGERPRINT_VERSION}:{_digest(['sent-by', user, fingerprint])}"
+
+
+def _key(facts: RequestFacts, tenant: str, owner: tuple[str, str], order_id: str) -> str:
+    return _digest(["lockkit-order-1", tenant, *owner, facts.route, order_id])
+
+
+def _tag(key: str, fingerprint: str) -> str:
+    return hashlib.sha256(f"{key}{fingerprint}".encode()).hexdigest()[:12]
 
 
 def _owner(identity: Identity) -> tuple[str, str] | None:

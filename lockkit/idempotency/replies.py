@@ -19,6 +19,8 @@ __all__ = [
     "Replay",
     "crowded",
     "different",
+    "form_expired",
+    "form_of_another",
     "judge",
     "lease_lost",
     "malformed",
@@ -71,18 +73,18 @@ class Reject(NamedTuple):
 
 
 def judge(order: Order, record: Record | None, now: float) -> Replay | Reject | None:
-    """What a record says about a request with its key; None: there is none that counts.
+    """What a record says about a request with its key; None: it is the first.
 
     ``now``: seconds since the epoch. A record that this release cannot read is never overwritten
     or run over, even if it looks expired.
     """
     if record is None:
-        return None
+        return form_expired() if order.stale else None
     if record.version > VERSION or not record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"):
         return _unreadable()
     if record.expires <= now:
-        return None
-    if record.fingerprint != order.fingerprint:
+        return form_expired() if order.stale else None
+    if not order.same(record.fingerprint):
         return different()
     return _known(record)
 
@@ -135,6 +137,24 @@ def different() -> Reject:
         "order-id-reused",
         "Order ID used for another request",
         "This order ID came with another request before. Use a new one for a new order.",
+    )
+
+
+def form_of_another() -> Reject:
+    return Reject(
+        403,
+        "order-form-of-another",
+        "Form of somebody else",
+        "This form was made for another visitor, or before you logged out. Load the page again.",
+    )
+
+
+def form_expired() -> Reject:
+    return Reject(
+        409,
+        "order-form-expired",
+        "Form too old",
+        "This form is so old that it is not known whether it was sent before. Load the page again.",
     )
 
 
