@@ -90,7 +90,7 @@ class Agent:
     def call(self, order: str, **arguments: object) -> Any:
         return self.send(order, **arguments).result(ANSWER_SECONDS)
 
-    def acquire(self, handle: str, *, api: Api, name: str, timeout: float | None = 10.0) -> int:
+    def acquire(self, handle: str, *, api: Api, name: str, timeout: float | None = 20.0) -> int:
         """The fence."""
         reply = self.call("acquire", handle=handle, api=api, name=name, timeout=timeout)
         return int(reply["fence"])

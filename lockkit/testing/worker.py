@@ -84,11 +84,16 @@ class Worker:
             return self._clients[api]
 
     def do_acquire(
-        self, handle: str, api: Api, name: str, timeout: float | None = 10.0, ttl: float = 5.0
+        self, handle: str, api: Api, name: str, timeout: float | None = 20.0, ttl: float = 30.0
     ) -> dict[str, float]:
         lease = self.client(api).lock(name, ttl=ttl).acquire(timeout)
         self._leases[handle] = lease
         return {"fence": lease.fencing_token, "at": now(), "until": now() + lease.remaining()}
+
+    def do_visit(self, api: Api, name: str) -> dict[str, float]:
+        """Acquire and release at once: nobody else depends on an order to do so."""
+        with self.client(api).lock(name, ttl=30.0).acquire(30.0) as lease:
+            return {"fence": lease.fencing_token, "at": now()}
 
     def do_release(self, handle: str) -> bool:
         return self._leases.pop(handle).release()

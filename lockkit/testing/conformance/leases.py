@@ -16,6 +16,7 @@ from lockkit.testing.conformance.base import (
     TTL,
     Connect,
     Spawn,
+    at_least_once,
     eventually,
     held,
     nothing_left,
@@ -84,16 +85,14 @@ class LeaseTests:
     def test_it_is_renewed_while_it_is_held(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
-        lease = client.lock(name, ttl=TTL).acquire()
-        eventually(lambda: _age(other, name) > 3 * TTL)
-        lease.check()
-        assert lease.release()
+        at_least_once(lambda: _renewed(client, other, name))
 
     def test_max_hold_ends_renewal(self, connect: Connect, other: AnyClient, name: str) -> None:
-        hung = connect(max_hold=TTL, ttl=TTL).lock(name).acquire()
-        started = now()
+        client, before = connect(max_hold=TTL, ttl=TTL), now()
+        hung, started = client.lock(name).acquire(), now()
         taken = other.lock(name).acquire()
-        assert TTL * 0.9 < now() - started < 2 * TTL + SLACK
+        assert now() - before > TTL * 0.9
+        assert now() - started < 2 * TTL + SLACK
         assert hung.lost
         assert taken.fencing_token > hung.fencing_token
         assert hung.release() is False
@@ -150,13 +149,30 @@ class LeaseTests:
         nothing_left(client, name)
 
     def test_break_compares_the_fence(self, client: AnyClient, other: AnyClient, name: str) -> None:
-        lease = client.lock(name, ttl=TTL).acquire()
+        lease = client.lock(name).acquire()
         assert other.break_(name, fence=lease.fencing_token - 1) is False
-        lease.check()
+        lease.extend()
         assert other.break_(name, fence=lease.fencing_token) is True
         assert other.break_(name, fence=lease.fencing_token) is False
-        eventually(lambda: lease.lost)
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert lease.lost
         assert lease.release() is False
+
+    def test_a_renewal_tells_the_holder_that_it_was_broken(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        """Long before its deadline."""
+
+        def told() -> bool:
+            lease = client.lock(name, ttl=2 * TTL).acquire()
+            deadline = now() + lease.remaining()
+            assert other.break_(name, fence=lease.fencing_token)
+            eventually(lambda: lease.lost)
+            assert lease.release() is False
+            return now() < deadline
+
+        at_least_once(told)
 
     def test_break_grants_the_next_waiter(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
@@ -246,9 +262,7 @@ class LeaseTests:
     def test_a_closed_client_may_be_used_again(self, client: AnyClient, name: str) -> None:
         client.close()
         client.close()
-        with client.lock(name, ttl=TTL).acquire() as lease:
-            eventually(lambda: _age(client, name) > 2 * TTL)
-            lease.check()
+        at_least_once(lambda: _renewed(client, client, name))
         client.close()
         nothing_left(client, name)
 
@@ -258,8 +272,13 @@ def _fail(lost: bool) -> None:
     raise ZeroDivisionError
 
 
+def _renewed(client: AnyClient, other: AnyClient, name: str) -> bool:
+    """Whether a lease is still held long after its TTL."""
+    lease = client.lock(name, ttl=TTL).acquire()
+    eventually(lambda: lease.lost or _age(other, name) > 3 * TTL)
+    return lease.release()
+
+
 def _age(client: AnyClient, name: str) -> float:
     info = client.inspect(name)
-    assert info is not None
-    assert info.age is not None
-    return info.age
+    return 0.0 if info is None or info.age is None else info.age

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
+from lockkit import flow
 from lockkit.clock import now
 from lockkit.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from lockkit.testing.blocking import AnyClient
@@ -15,15 +14,16 @@ from lockkit.testing.conformance.base import (
     INJECTIONS,
     PATIENT,
     SLACK,
+    SOON,
     Connect,
     Needs,
     Spawn,
+    at_least_once,
     eventually,
     held,
     needs,
     nothing_left,
     queued,
-    waiters,
 )
 from lockkit.testing.store import Proxied, ServerStore
 from lockkit.types import alive_for
@@ -40,8 +40,11 @@ class NetworkTests:
             yield proxied
 
     @pytest.fixture
-    def far(self, connect: Connect, proxied: Proxied) -> AnyClient:
-        """Connected already, and without renewals that would take the fault upon themselves."""
+    def far(self, connect: Connect, proxied: Proxied, monkeypatch: pytest.MonkeyPatch) -> AnyClient:
+        """Connected already, and without renewals that would take the fault upon themselves.
+
+        What broke off is tried again also if the machine stalled meanwhile."""
+        monkeypatch.setattr(flow, "RETRY_WITHIN", SOON)
         client = connect(proxied.url, ttl=30.0)
         client.lock("conformance:warm-up").acquire().release()
         return client
@@ -54,7 +57,7 @@ class NetworkTests:
         for _ in range(INJECTIONS):
             fault = proxied.proxy.drop_replies()
             lease = far.lock(name).acquire(timeout=0)
-            assert fault.happened.wait(0)
+            assert fault.happened.wait(SOON)
             info = other.inspect(name)
             assert info is not None
             assert info.fence == lease.fencing_token
@@ -69,7 +72,7 @@ class NetworkTests:
             lease = far.lock(name).acquire()
             fault = proxied.proxy.drop_replies()
             assert lease.release() is True
-            assert fault.happened.wait(0)
+            assert fault.happened.wait(SOON)
             nothing_left(other, name)
 
     @needs(Needs.SERVER)
@@ -80,7 +83,7 @@ class NetworkTests:
             for number in range(INJECTIONS):
                 fault = proxied.proxy.drop_replies()
                 lease.extend(100 + number)
-                assert fault.happened.wait(0)
+                assert fault.happened.wait(SOON)
                 assert 95 + number < lease.remaining() <= 100 + number
         nothing_left(other, name)
 
@@ -110,7 +113,7 @@ class NetworkTests:
             started = now()
             with pytest.raises(BackendError):
                 far.lock(name + "x").acquire()
-            assert now() - started < 5
+            assert now() - started < SLACK
         with pytest.raises(BackendUnavailable) as caught:
             far.lock(name + "x").acquire(timeout=0)
         assert caught.value.name == name + "x"
@@ -136,7 +139,7 @@ class NetworkTests:
             else:
                 assert lease.release()
                 proxied.proxy.cut()
-            assert waiting.result().release()
+            waiting.result().release()  # False if the machine stalled: the grant was a short one
             nothing_left(other, name)
 
     @needs(Needs.PUSH)
@@ -162,7 +165,7 @@ class NetworkTests:
                 store.kill_subscriptions()
             taken = waiting.result()
             assert now() - released < alive_for(PATIENT) + SLACK
-            assert taken.release()
+            taken.release()
             nothing_left(other, name)
 
     @needs(Needs.PUSH)
@@ -186,36 +189,20 @@ def hand_over(
     client: AnyClient, other: AnyClient, name: str, spawn: Spawn, *, waiters: int
 ) -> None:
     """So many of the client's waiters get the lock in the order in which they came."""
-    order: list[int] = []
 
-    def wait(number: int) -> None:
+    def wait(number: int, order: list[int]) -> None:
         with client.lock(name).acquire():
             order.append(number)
 
-    with other.lock(name, ttl=30).acquire():
-        waiting = []
-        for number in range(waiters):
-            waiting.append(spawn(wait, number))
-            queued(other, name, number + 1)
-    for future in waiting:
-        future.result()
-    assert order == list(range(waiters))
+    def in_order() -> bool:
+        order: list[int] = []
+        with other.lock(name).acquire():
+            waiting = []
+            for number in range(waiters):
+                waiting.append(spawn(wait, number, order))
+                queued(other, name, number + 1)
+        for future in waiting:
+            future.result()
+        return order == list(range(waiters))
 
-
-def _waits(client: AnyClient, name: str, waiting: Future[Any]) -> bool:
-    return waiting.done() or waiters(client, name) == 1
-
-
-def _taken_or_told(client: AnyClient, name: str) -> BackendError | None:
-    try:
-        with client.lock(name).acquire():
-            return None
-    except BackendError as error:
-        return error
-
-
-def _released(lease: Any) -> bool:
-    try:
-        return bool(lease.release())
-    except BackendError:
-        return False
+    at_least_once(in_order)
