@@ -40,23 +40,18 @@ that database (mail, payments) happen at least once, and at most once at a time.
 from __future__ import annotations
 
 from lockkit.idempotency.drivers import (
+    AsyncClaimStore,
     AsyncRecordStore,
+    AsyncRecoverHook,
+    ClaimStore,
     RecordStore,
+    RecoverHook,
     adrive,
     agive,
     drive,
     give,
 )
-from lockkit.idempotency.engine import (
-    Acquire,
-    Decision,
-    Discard,
-    Find,
-    Give,
-    Keep,
-    Orders,
-    Proceed,
-)
+from lockkit.idempotency.engine import Orders
 from lockkit.idempotency.facts import (
     FileFacts,
     Identity,
@@ -67,18 +62,45 @@ from lockkit.idempotency.facts import (
 )
 from lockkit.idempotency.forms import FormIds
 from lockkit.idempotency.orderid import IdSource, MalformedOrderIdError, parse_order_id
-from lockkit.idempotency.record import Record, Snapshot, State, dump_headers, load_headers
-from lockkit.idempotency.replies import REPLAYED_HEADER, Reject, Replay
+from lockkit.idempotency.record import (
+    DuplicateKeyError,
+    Record,
+    Snapshot,
+    State,
+    dump_headers,
+    load_headers,
+)
+from lockkit.idempotency.replies import REPLAYED_HEADER, Reject, Replay, met_orphan
 from lockkit.idempotency.settings import OrderSettings, read_order_settings
+from lockkit.idempotency.steps import (
+    Acquire,
+    Claim,
+    Decision,
+    Discard,
+    Drop,
+    Find,
+    Finish,
+    Give,
+    Keep,
+    Proceed,
+    Recover,
+)
 
 __all__ = [
     "REPLAYED_HEADER",
     "Acquire",
+    "AsyncClaimStore",
     "AsyncRecordStore",
+    "AsyncRecoverHook",
+    "Claim",
+    "ClaimStore",
     "Decision",
     "Discard",
+    "Drop",
+    "DuplicateKeyError",
     "FileFacts",
     "Find",
+    "Finish",
     "FormIds",
     "Give",
     "IdSource",
@@ -92,6 +114,8 @@ __all__ = [
     "Proceed",
     "Record",
     "RecordStore",
+    "Recover",
+    "RecoverHook",
     "Reject",
     "Replay",
     "RequestFacts",
@@ -104,6 +128,7 @@ __all__ = [
     "dump_headers",
     "give",
     "load_headers",
+    "met_orphan",
     "parse_order_id",
     "read_order_settings",
 ]

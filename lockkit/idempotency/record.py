@@ -6,6 +6,7 @@ No pickle. A record of an unknown, newer version is never guessed at: see ``repl
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from lockkit.idempotency.facts import ResponseFacts
 
 __all__ = [
+    "UNLIMITED",
     "VERSION",
+    "DuplicateKeyError",
     "Record",
     "Snapshot",
     "State",
@@ -28,12 +31,17 @@ __all__ = [
 ]
 
 VERSION = 1
+UNLIMITED = sys.maxsize
 
 KEPT_HEADERS = ("Content-Type", "Content-Language", "Location", "ETag", "Link")
 """All others are made anew for each reply, or belong to one client alone (Set-Cookie)."""
 
 NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
 """Refusals that another try may overcome."""
+
+
+class DuplicateKeyError(Exception):
+    """Somebody else has written a record with this key."""
 
 
 class State(StrEnum):

@@ -13,6 +13,8 @@ from lockkit.idempotency.facts import FINGERPRINT_VERSION, Order
 from lockkit.idempotency.record import VERSION, Record, Snapshot, State
 
 __all__ = [
+    "COMPLETED",
+    "ORPHANED",
     "PROBLEM_TYPE",
     "REPLAYED_HEADER",
     "Reject",
@@ -23,10 +25,16 @@ __all__ = [
     "form_of_another",
     "judge",
     "lease_lost",
+    "left_running",
     "malformed",
+    "met_orphan",
     "missing",
     "nobody",
     "not_allowed",
+    "not_replayable",
+    "not_saved",
+    "orphaned",
+    "outcome_unknown",
     "running",
     "store_down",
     "too_big",
@@ -36,10 +44,15 @@ REPLAYED_HEADER = ("Idempotent-Replayed", "true")
 PROBLEM_TYPE = "application/problem+json"
 
 
+COMPLETED = "order-completed"
+ORPHANED = "order-orphaned"
+
+
 class Replay(NamedTuple):
     """Give the stored response again, with REPLAYED_HEADER."""
 
     snapshot: Snapshot
+    orphan: bool = False  #: an earlier try left nothing, and RECOVER knew how it ended
 
 
 class Reject(NamedTuple):
@@ -89,13 +102,28 @@ def judge(order: Order, record: Record | None, now: float) -> Replay | Reject | 
     return _known(record)
 
 
-def _known(record: Record) -> Replay | Reject:
+def left_running(record: Record | None, now: float) -> bool:
+    """Of a record that ``judge`` has no answer for: whether it says that the order runs.
+
+    With the lock in hand, it is an orphan: whoever wrote it is gone or has lost its lease.
+    """
+    return record is not None and record.state == State.RUNNING and record.expires > now
+
+
+def met_orphan(decision: object) -> bool:
+    """Whether a decision was made about an orphan, whatever the policy: for the signal."""
+    if isinstance(decision, Reject):
+        return decision.code == ORPHANED
+    return bool(getattr(decision, "orphan", False))
+
+
+def _known(record: Record) -> Replay | Reject | None:
     if record.state == State.DONE:
         return Replay(record.snapshot)
     if record.state == State.TOMBSTONE:
         return _not_replayable(record.snapshot.header("Location"))
     if record.state == State.RUNNING:
-        return _interrupted()
+        return None
     return _unreadable()
 
 
@@ -230,6 +258,16 @@ def not_allowed() -> Reject:
     )
 
 
+def orphaned() -> Reject:
+    return Reject(
+        409,
+        ORPHANED,
+        "Order was interrupted",
+        "This order was begun and its end is not known. It is not run again by itself; "
+        "the service's operators can tell.",
+    )
+
+
 def not_replayable(location: str | None = None) -> Reject:
     return _not_replayable(location)
 
@@ -237,19 +275,10 @@ def not_replayable(location: str | None = None) -> Reject:
 def _not_replayable(location: str | None) -> Reject:
     return Reject(
         409,
-        "order-completed",
+        COMPLETED,
         "Order completed, response not kept",
         "This order was processed before; its response cannot be repeated.",
         location=location,
-    )
-
-
-def _interrupted() -> Reject:
-    return Reject(
-        409,
-        "order-interrupted",
-        "Order was interrupted",
-        "This order was begun and its end is not known. It is not run again by itself.",
     )
 
 

@@ -16,6 +16,8 @@ __all__ = ["SOURCE", "OrderSettings", "read_order_settings"]
 
 SOURCE = "LOCKKIT_ORDERS"
 
+DATABASE, REDIS = "database", "redis"
+BLOCK, RETRY = "block", "retry"
 UNSAFE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -40,6 +42,18 @@ class OrderSettings:
     max_waiters: int = 16  #: duplicates that wait at one time, per process
     using: str | None = None  #: database of the records; None: as the routers say
     alias: str = DEFAULT_ALIAS  #: lock alias
+    store: str = DATABASE  #: "database": records commit with the order; "redis": beside the locks
+    orphans: str = BLOCK  #: "block": an operator decides about an orphan; "retry": it runs again
+    recover: str | None = None  #: dotted path of callable(request, order_id) -> response | None
+
+    @property
+    def claims(self) -> bool:
+        """Whether records are claims beside the lock, and not rows of the order's transaction."""
+        return self.store == REDIS
+
+    @property
+    def retries_orphans(self) -> bool:
+        return self.orphans == RETRY
 
     def covers(self, method: str, path: str) -> bool:
         """Whether a request is one that may be an order. ``path`` begins with a slash."""
@@ -60,6 +74,11 @@ def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
     values = {k.lower(): _CHECKS[k](f"{SOURCE}[{k!r}]", v) for k, v in mapping.items()}
     settings = OrderSettings(**values)
     _check_reach(settings)
+    if settings.claims and settings.using is not None:
+        raise ConfigurationError(
+            f"{SOURCE}['USING'] is for records in a database; with STORE 'redis' they are in the "
+            f"store of lock alias {settings.alias!r}. Remove one of the two"
+        )
     return settings
 
 
@@ -122,6 +141,15 @@ def _dotted(key: str, value: object) -> str | None:
     raise _wrong(key, value, "the dotted path of a callable, or None")
 
 
+def _one_of(*values: str) -> Callable[[str, object], str]:
+    def check(key: str, value: object) -> str:
+        if isinstance(value, str) and value in values:
+            return value
+        raise _wrong(key, value, " or ".join(map(repr, values)))
+
+    return check
+
+
 def _text(key: str, value: object) -> str:
     if isinstance(value, str) and value:
         return value
@@ -172,4 +200,7 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "MAX_WAITERS": _waiters,
     "USING": _text_or_none,
     "ALIAS": _text,
+    "STORE": _one_of(DATABASE, REDIS),
+    "ORPHANS": _one_of(BLOCK, RETRY),
+    "RECOVER": _dotted,
 }

@@ -157,7 +157,7 @@ def test_a_record_that_was_left_running_is_never_run_over(
     order = order_of(orders)
     answer = drive(orders.admit(order), Store({order.key: orders.running(order)}), locks)
     assert isinstance(answer, Reject)
-    assert (answer.status, answer.code) == (409, "order-interrupted")
+    assert (answer.status, answer.code) == (409, "order-orphaned")
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 409, 423, 425, 429, 500, 503, 199])

@@ -1,0 +1,259 @@
+"""The order of things: find, lock, find again, claim, and what becomes of a response.
+
+``admit``, ``reconsider`` and ``settle`` are generators, as in ``lockkit.flow``: they yield what to
+do next and ``drivers`` does it, so the blocking and the asyncio adapters cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
+from lockkit.idempotency import replies
+from lockkit.idempotency.record import (
+    UNLIMITED,
+    DuplicateKeyError,
+    Record,
+    State,
+    snapshot_of,
+    storable,
+)
+from lockkit.idempotency.replies import Reject, Replay, judge, left_running
+from lockkit.idempotency.seats import Seats
+from lockkit.idempotency.steps import (
+    Acquire,
+    Claim,
+    Decision,
+    Discard,
+    Drop,
+    Find,
+    Finish,
+    Flow,
+    Give,
+    Keep,
+    Proceed,
+    Recover,
+)
+from lockkit.log import log
+
+if TYPE_CHECKING:
+    from lockkit.idempotency.facts import Order, ResponseFacts
+    from lockkit.idempotency.settings import OrderSettings
+    from lockkit.types import Owner
+
+__all__ = ["Admission"]
+
+MOST_DUPLICATES = 3
+"""Times in a row that somebody may be first whose record is then gone."""
+
+_TAG = re.compile(r" #([0-9a-f]{12})$")
+
+
+class Admission:
+    """Whether the views of orders may run, and how orders end. Thread-safe."""
+
+    def __init__(self, settings: OrderSettings) -> None:
+        self.settings = settings
+        self._seats = Seats(settings.max_waiters)
+
+    def admit(self, order: Order) -> Flow[Decision]:
+        """Whether the view may run for this order, now. With STORE "redis" it is claimed then."""
+        try:
+            found = yield Find(order.key, fresh=False)
+            known = judge(order, found, time.time())
+            if known is not None:
+                return (yield from self._told(order, known))
+            return (yield from self._enter(order, found))
+        except BackendError as failure:
+            return _store_down(failure)
+
+    def reconsider(self, decision: Proceed) -> Flow[Decision]:
+        """After a duplicate key: somebody else was first, who held no lease or had lost it."""
+        try:
+            return (yield from self._look_again(decision.order, decision.lease))
+        except BackendError as failure:
+            return _store_down(failure)
+
+    def settle(
+        self, decision: Proceed, response: ResponseFacts | None, *, failed: bool = False
+    ) -> Flow[Reject | None]:
+        """STORE "redis", after the view: store its response. Reject: answer that instead.
+
+        ``response``: None when nobody saw how the view ended (it was cancelled). ``failed``: the
+        view raised, and the response was made of that. What is not known is not forgotten: an
+        unexpected exception, or no response, leaves an orphan. A view that answers with what is
+        not stored (409, 5xx) says by it that the order may be tried anew. The lease is still the
+        caller's to give.
+        """
+        if response is None or (failed and response.status >= HTTPStatus.INTERNAL_SERVER_ERROR):
+            return None
+        fence = decision.lease.fencing_token
+        ending = self.conclude(decision.order, response)
+        if isinstance(ending, Discard):
+            yield Drop(decision.order.key, fence)
+            return None
+        try:
+            finished = yield Finish(ending.record, fence)
+        except BackendError as failure:
+            log.error("the response of an order is not stored: %s", failure)
+            return replies.outcome_unknown()
+        return None if finished else replies.outcome_unknown()
+
+    def running(self, order: Order) -> Record:
+        """The record to insert before the view is called."""
+        now = time.time()
+        expires = now + self.settings.ttl
+        return Record(order.key, order.order_id, order.request, order.fingerprint, now, expires)
+
+    def conclude(self, order: Order, response: ResponseFacts) -> Keep | Discard:
+        """What becomes of the order, given the response of its view."""
+        return Keep(self._ended(order, response)) if storable(response.status) else Discard()
+
+    def _ended(self, order: Order, response: ResponseFacts) -> Record:
+        state, snapshot = snapshot_of(response, self.settings.max_response)
+        return replace(self.running(order), state=state, snapshot=snapshot)
+
+    def _enter(self, order: Order, found: Record | None) -> Flow[Decision]:
+        """Take the lock. Had nobody held it, the unique key decides without another look."""
+        try:
+            lease = yield Acquire(order, 0)
+        except LockHeld as held:
+            if _asks_for_something_else(order, held.holder):
+                return replies.different()
+            return (yield from self._wait(order))
+        if left_running(found, time.time()):
+            return (yield from self._look_again(order, lease))
+        return (yield from self._let_in(Proceed(order, lease, replaces=found is not None)))
+
+    def _wait(self, order: Order) -> Flow[Decision]:
+        seat = self._seats.take()
+        if seat is None:
+            return replies.crowded(1)
+        try:
+            lease = yield Acquire(order, self.settings.wait)
+        except TooManyWaiters as full:
+            return replies.crowded(full.retry_after)
+        except AcquireTimeout as late:
+            found = yield Find(order.key, fresh=True)
+            known = judge(order, found, time.time()) or replies.running(late.retry_after)
+            return (yield from self._told(order, known))
+        finally:
+            self._seats.leave(seat)
+        return (yield from self._look_again(order, lease))
+
+    def _look_again(self, order: Order, lease: Any) -> Flow[Decision]:
+        """Under the lock, where writes go. Gives the lock back unless the view may run."""
+        try:
+            answer = yield from self._decide(order, lease)
+        except BaseException:
+            yield Give(lease)
+            raise
+        if isinstance(answer, Proceed):
+            return (yield from self._let_in(answer))
+        yield Give(lease)
+        return answer
+
+    def _decide(self, order: Order, lease: Any) -> Flow[Decision]:
+        found = yield Find(order.key, fresh=True)
+        now = time.time()
+        known = judge(order, found, now)
+        if known is not None:
+            return (yield from self._told(order, known))
+        if left_running(found, now):
+            return (yield from self._orphan(order, lease))
+        return Proceed(order, lease, replaces=found is not None)
+
+    def _let_in(self, decision: Proceed) -> Flow[Decision]:
+        """With a store of claims: write that the order runs, or learn who was first.
+
+        Whoever is in doubt forgets its claim before the lease, and again after it, because a
+        claim that was delayed is refused only once the lease is given.
+        """
+        if not self.settings.claims:
+            return decision
+        order, lease = decision.order, decision.lease
+        try:
+            answer = yield from self._claim(decision)
+        except BaseException:
+            yield Drop(order.key, lease.fencing_token)
+            yield Give(lease)
+            yield Drop(order.key, lease.fencing_token)
+            raise
+        if not isinstance(answer, Proceed):
+            yield Give(lease)
+        return answer
+
+    def _claim(self, decision: Proceed) -> Flow[Decision]:
+        order, lease = decision.order, decision.lease
+        for _ in range(MOST_DUPLICATES):
+            try:
+                yield Claim(self.running(order), lease.fencing_token, replaces=decision.orphan)
+            except LeaseLost:
+                return replies.lease_lost()
+            except DuplicateKeyError:
+                answer = yield from self._decide(order, lease)
+                if not isinstance(answer, Proceed):
+                    return answer
+                decision = answer
+            else:
+                return decision
+        return replies.running(1)
+
+    def _told(self, order: Order, known: Replay | Reject) -> Flow[Replay | Reject]:
+        """A response that was not kept may be known to the application."""
+        if not isinstance(known, Reject) or known.code != replies.COMPLETED:
+            return known
+        response = yield from self._recovered(order)
+        return known if response is None else _replay_of(response)
+
+    def _orphan(self, order: Order, lease: Any) -> Flow[Decision]:
+        """An earlier try was begun, and holds no lease any more: its process died, or its view
+        failed in a way that says nothing. The application may know, else ORPHANS decides."""
+        response = yield from self._recovered(order)
+        if response is not None:
+            return (yield from self._keep_recovered(order, lease, response))
+        if self.settings.retries_orphans:
+            return Proceed(order, lease, replaces=True, orphan=True)
+        return replies.orphaned()
+
+    def _keep_recovered(
+        self, order: Order, lease: Any, response: ResponseFacts
+    ) -> Flow[Replay | Reject]:
+        if self.settings.claims:
+            try:
+                yield Claim(self._ended(order, response), lease.fencing_token, replaces=True)
+            except LeaseLost:
+                return replies.lease_lost()
+            except DuplicateKeyError:  # the earlier try was slow, not dead, and has ended now
+                found = yield Find(order.key, fresh=True)
+                return judge(order, found, time.time()) or replies.running(1)
+        return _replay_of(response, orphan=True)
+
+    def _recovered(self, order: Order) -> Flow[ResponseFacts | None]:
+        """What RECOVER says; a response that would not be stored says nothing."""
+        response: ResponseFacts | None = yield Recover(order)
+        return response if response is not None and storable(response.status) else None
+
+
+def _replay_of(response: ResponseFacts, *, orphan: bool = False) -> Replay | Reject:
+    """Any size: it need not be kept, since the application can make it again."""
+    state, snapshot = snapshot_of(response, UNLIMITED)
+    if state is State.DONE:
+        return Replay(snapshot, orphan=orphan)
+    return replies.not_replayable(snapshot.header("Location"))
+
+
+def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:
+    """Whether the one that is running has another payload: then waiting for it is pointless."""
+    tag = _TAG.search(holder.label) if holder else None
+    return tag is not None and tag[1] != order.tag
+
+
+def _store_down(failure: BackendError) -> Reject:
+    """Fail closed, and tell the operator why; the client hears only that."""
+    log.error("an order is refused, a store failed: %s", failure)
+    return replies.store_down()
