@@ -13,13 +13,14 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as ConnectionClosed
 
 from lockkit.backends.redis.connections import Connection
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
 from lockkit.backends.redis.protocol import Command, Script, pack
 from lockkit.errors import OutcomeUnknown
 
-__all__ = ["Connection", "Link", "connect"]
+__all__ = ["Connection", "Link", "connect", "send"]
 
 
 class Link:
@@ -57,7 +58,7 @@ class Link:
         try:
             if not connection.is_connected:
                 await connect(connection)
-            await connection.send_packed_command(packed, check_health=False)
+            await send(connection, packed)
             replies = [await _read(connection) for _ in packed]
         except BaseException as error:
             await self._discard(connection)
@@ -95,6 +96,15 @@ async def connect(connection: Connection) -> None:
     except (RedisError, OSError) as error:
         await connection.disconnect(nowait=True)
         raise not_connected(error) from error
+
+
+async def send(connection: Connection, packed: Sequence[bytes]) -> None:
+    """Raises RedisError."""
+    try:
+        await connection.send_packed_command(packed, check_health=False)
+    except AttributeError as error:
+        # A transport that the other side has closed fails so on CPython 3.12 and 3.13 (gh-136234).
+        raise ConnectionClosed("the connection is closed") from error
 
 
 async def _read(connection: Connection) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from lockkit.backends.redis.aio_link import Connection, Link, connect
+from lockkit.backends.redis.aio_link import Connection, Link, connect, send
 from lockkit.backends.redis.failures import lost_on_the_way
 from lockkit.backends.redis.protocol import pack, read_message
 from lockkit.errors import BackendError
@@ -131,9 +131,7 @@ class AsyncMailbox:
         connection = self._link.fresh()
         await connect(connection)
         try:
-            await connection.send_packed_command(
-                [pack(b"SUBSCRIBE", self.channel)], check_health=False
-            )
+            await send(connection, [pack(b"SUBSCRIBE", self.channel)])
             await connection.read_response(disable_decoding=True)
         except NoPermissionError:
             await connection.disconnect(nowait=True)
