@@ -7,12 +7,11 @@ never be taken on another value than the one the view acts on: what is given twi
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from lockkit.errors import InvalidName
-from lockkit.naming import Field, Template, json_value, typed_json
+from lockkit.naming import Field, Template, json_value, parse_json, typed_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,6 +128,7 @@ class _Reader:
 def _parse(field: Field, facts: Facts) -> object:
     """The body as JSON, whatever it says it is, unless it says that it is something else.
 
+    An object with a field given twice is refused, as a form is: see ``parse_json``.
     Only UTF-8: a parser that believed another charset would see another value than the lock.
     """
     media_type, _, parameters = facts.content_type().lower().partition(";")
@@ -137,9 +137,11 @@ def _parse(field: Field, facts: Facts) -> object:
     if _charset(parameters) not in JSON_CHARSETS:
         raise FieldError(f"{field} needs a JSON body in UTF-8")
     try:
-        return json.loads(facts.body().decode("utf-8-sig"))
+        return parse_json(facts.body().decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        raise FieldError(f"{field} needs a JSON body, and this is none") from None
+        raise FieldError(
+            f"{field} needs a JSON body without repeated fields, and this is none"
+        ) from None
 
 
 def _charset(parameters: str) -> str:

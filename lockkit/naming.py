@@ -6,6 +6,7 @@ cannot contain the separator ``:``, and the same data gives the same name in a v
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -156,6 +157,22 @@ def percent_encoded(text: str) -> str:
 
 def _escape(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode())
+
+
+def parse_json(text: str | bytes) -> object:
+    """A JSON document in which no object has a field twice.
+
+    Parsers differ in which one counts: the lock and the view could see different values. Raises
+    ValueError or RecursionError.
+    """
+    return json.loads(text, object_pairs_hook=_each_once)
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is given more than once")
+    return fields
 
 
 def json_value(document: object, path: tuple[str, ...]) -> object:

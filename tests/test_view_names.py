@@ -112,6 +112,8 @@ def test_a_field_that_is_there(template: str, request_: Request, expected: str) 
         ("{form.a}", Request(form={"a": ["1", "1"]}), "more than once"),
         ("{json.a}", Request(body=b"{"), "this is none"),
         ("{json.a}", Request(body=b""), "this is none"),
+        ("{json.a}", Request(body=b'{"a": "1", "a": "2"}'), "this is none"),
+        ("{json.a}", Request(body=b'{"a": "1", "b": {"c": 1, "c": 1}}'), "this is none"),
         ("{json.a}", Request(body=b"\xff\xfe{\x00"), "this is none"),
         ("{json.a}", Request(body=b"[" * 200_000), "this is none"),
         ("{json.a}", Request(body=b'{"a": ' + b"9" * 5000 + b"}"), "this is none"),

@@ -6,12 +6,11 @@ Header syntax follows draft-ietf-httpapi-idempotency-key-header-07: a structured
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.errors import ConfigurationError
-from lockkit.naming import json_value
+from lockkit.naming import json_value, parse_json
 
 if TYPE_CHECKING:
     from lockkit.idempotency.facts import RequestFacts
@@ -120,9 +119,9 @@ def _scalar(value: object) -> str | None:
 
 def _document(body: bytes) -> object:
     try:
-        return json.loads(body) if body else None
+        return parse_json(body) if body else None
     except (ValueError, RecursionError):
-        raise MalformedOrderIdError("the body is not valid JSON") from None
+        raise MalformedOrderIdError("the body is not valid JSON, or has a field twice") from None
 
 
 def _is_json(media_type: str) -> bool:

@@ -222,6 +222,7 @@ def test_the_order_id_may_be_in_the_url(alice: Client) -> None:
         '{"order_id": true}',
         '{"order_id": {}}',
         '{"order_id": ""}',
+        '{"order_id": "A", "order_id": "B"}',
     ],
 )
 def test_a_body_without_a_usable_order_id_is_refused(body: str, alice: Client) -> None:
