@@ -11,7 +11,7 @@ from lockkit.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["DjangoFacts", "http_request", "is_request"]
+__all__ = ["DjangoFacts", "http_request", "is_request", "of_async_class", "request_and_rest"]
 
 
 def is_request(value: object) -> bool:
@@ -25,6 +25,30 @@ def http_request(request: Any) -> HttpRequest:
     """Django's own request."""
     wrapped = getattr(request, "_request", None)
     return cast(HttpRequest, request if wrapped is None else wrapped)
+
+
+def request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A view's request and its positional arguments after it; before it, a method has its self.
+
+    Raises ConfigurationError.
+    """
+    for position, value in enumerate(args[:2]):
+        if is_request(value):
+            return value, args[position + 1 :]
+    raise ConfigurationError(
+        "lock_view and @idempotent decorate views: one was called without a request"
+    )
+
+
+def of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
+    """Whether it is a method of a class view whose handlers are coroutines.
+
+    Its ``dispatch`` is no coroutine function itself, but returns what the handler returns.
+    """
+    owner = getattr(getattr(view, "func", view), "__self__", None)  # method_decorator: a partial
+    if owner is None and args and not is_request(args[0]):
+        owner = args[0]
+    return bool(getattr(owner, "view_is_async", False))
 
 
 class DjangoFacts:

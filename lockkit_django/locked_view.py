@@ -22,12 +22,18 @@ from lockkit.lease import BaseLease
 from lockkit.log import log
 from lockkit.views import Guard, give_back, give_back_async, refusal_of, request_label
 from lockkit_django.conf import view_settings
-from lockkit_django.facts import DjangoFacts, http_request, is_request
+from lockkit_django.facts import DjangoFacts, http_request, of_async_class, request_and_rest
 from lockkit_django.handler import alocks, locks
 from lockkit_django.pending import has_lock, mark_locked, pending_order
 from lockkit_django.responses import drf_exception, refusal_response, rendered
 from lockkit_django.settle import to_its_end, until_thread_is_idle
-from lockkit_django.transactions import atomic_blocks, atomic_requests, request_blocks_suspended
+from lockkit_django.transactions import (
+    Exempt,
+    atomic_blocks,
+    atomic_requests,
+    refuse_atomic_requests,
+    request_blocks_suspended,
+)
 
 if TYPE_CHECKING:
     from lockkit.client import Lease
@@ -52,12 +58,12 @@ class LockedView:
         return cast(V, mark_locked(around(view)))
 
     def _around(self, view: Any) -> Any:
-        exempt = _Exempt(getattr(view, "_non_atomic_requests", ()))
+        exempt = Exempt(getattr(view, "_non_atomic_requests", ()))
 
         @functools.wraps(view)
         def locked(*args: Any, **kwargs: Any) -> Any:
-            if _of_async_class(view, args):
-                _refuse_atomic_requests(exempt)
+            if of_async_class(view, args):
+                refuse_atomic_requests(exempt)
                 return self._run_async(view, args, kwargs)
             return self._run(view, exempt, args, kwargs)
 
@@ -71,8 +77,8 @@ class LockedView:
 
         return locked
 
-    def _run(self, view: Any, exempt: _Exempt, args: Any, kwargs: Any) -> Any:
-        request, rest = _request_and_rest(args)
+    def _run(self, view: Any, exempt: Exempt, args: Any, kwargs: Any) -> Any:
+        request, rest = request_and_rest(args)
         try:
             name = self._guard.name_for(DjangoFacts(request, kwargs), request, *rest, **kwargs)
             client = locks[self._guard.alias]
@@ -94,9 +100,7 @@ class LockedView:
             finally:
                 give_back(lease)
 
-    def _work(
-        self, request: Any, lease: BaseLease, exempt: _Exempt, view: Callable[[], Any]
-    ) -> Any:
+    def _work(self, request: Any, lease: BaseLease, exempt: Exempt, view: Callable[[], Any]) -> Any:
         """The view in its transactions, if there are any to open; a lost lease rolls them back."""
         aliases = atomic_requests(exempt.by_user)
         try:
@@ -115,19 +119,19 @@ class LockedView:
         order: OpenOrder,
         request: Any,
         lease: BaseLease,
-        exempt: _Exempt,
+        exempt: Exempt,
         view: Callable[[], Any],
     ) -> Any:
         """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
         answer = order.gate.resume(order)
         if answer is not None:
             return answer
-        blocks = atomic_requests(exempt.by_user)
+        blocks = order.besides(atomic_requests(exempt.by_user))
         with _lease_on(request, lease), atomic_blocks(http_request(request), blocks, durable=False):
             return rendered(request, _no_coroutine(view()))
 
     async def _run_async(self, view: Any, args: Any, kwargs: Any) -> Any:
-        request, rest = _request_and_rest(args)
+        request, rest = request_and_rest(args)
         user = await _user(request) if self._guard.needs_user else None
         try:
             facts = DjangoFacts(request, kwargs, user)
@@ -151,7 +155,7 @@ class LockedView:
         return response
 
     async def _run_in_order(self, order: OpenOrder, view: Any, args: Any, kwargs: Any) -> Any:
-        request, _ = _request_and_rest(args)
+        request, _ = request_and_rest(args)
         answer = None if has_lock(view) else await order.gate.aresume(order)
         if answer is not None:
             return answer
@@ -187,28 +191,8 @@ class LockedView:
         return refusal_response(request, refusal)
 
 
-class _Exempt(set[Any]):
-    """Tells the handler that the view is in no database's ATOMIC_REQUESTS, because the lock opens
-    the transactions itself, and remembers which ones the user has exempted.
-    """
-
-    def __contains__(self, alias: object) -> bool:
-        return True
-
-    def by_user(self, alias: str) -> bool:
-        return set.__contains__(self, alias)
-
-
 class _LostBeforeCommit(LeaseLost):
     """Nothing was committed."""
-
-
-def _request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The request and the positional arguments after it; before it, a method has its self."""
-    for position, value in enumerate(args[:2]):
-        if is_request(value):
-            return value, args[position + 1 :]
-    raise ConfigurationError("lock_view decorates views: one was called without a request")
 
 
 def _label(request: Any) -> str:
@@ -235,17 +219,6 @@ def _lease_on(request: Any, lease: BaseLease) -> Iterator[None]:
         http.lease = before
 
 
-def _of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
-    """Whether it is a method of a class view whose handlers are coroutines.
-
-    Its ``dispatch`` is no coroutine function itself, but returns what the handler returns.
-    """
-    owner = getattr(getattr(view, "func", view), "__self__", None)  # method_decorator: a partial
-    if owner is None and args and not is_request(args[0]):
-        owner = args[0]
-    return bool(getattr(owner, "view_is_async", False))
-
-
 def _no_coroutine(response: Any) -> Any:
     """An async view that something hides would run after the release."""
     if inspect.iscoroutine(response):
@@ -254,12 +227,6 @@ def _no_coroutine(response: Any) -> Any:
             "lock_view is above a decorator that hides an async view: swap them"
         )
     return response
-
-
-def _refuse_atomic_requests(exempt: _Exempt) -> None:
-    """What Django itself says of an async view, where it can see that it is one."""
-    if atomic_requests(exempt.by_user):
-        raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
 
 async def _user(request: Any) -> Any:

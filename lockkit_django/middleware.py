@@ -79,7 +79,7 @@ class IdempotentOrderMiddleware:
     def _process_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
-        options = options_of(view)
+        options = options_of(view, request.method)
         if not _is_ours(request, options):
             return None
         return Gate(request, view, options, checked=False).enter(
@@ -89,17 +89,18 @@ class IdempotentOrderMiddleware:
     async def _aprocess_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
-        options = options_of(view)
+        options = options_of(view, request.method)
         if not _is_ours(request, options):
             return None
         return await Gate(request, view, options, checked=False).aenter(
             begin=not has_lock(view, request.method)
         )
 
-    def process_exception(self, request: HttpRequest, exception: Exception) -> None:
+    def process_exception(
+        self, request: HttpRequest, exception: Exception
+    ) -> HttpResponseBase | None:
         opened = open_order(request)
-        if opened is not None:
-            opened.fail()
+        return None if opened is None else opened.fail(exception)
 
 
 def _is_ours(request: HttpRequest, options: ViewOptions) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lockkit_django.handlers import handlers
+
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
@@ -37,11 +39,5 @@ def mark_locked(view: V) -> V:
 
 
 def has_lock(view: Any, method: str | None = None) -> bool:
-    """Whether a view, or of a class the function for this HTTP method, is so decorated."""
-    if getattr(view, HAS_LOCK, False):
-        return True
-    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
-    if cls is None or method is None:
-        return False
-    name = (getattr(view, "actions", None) or {}).get(method.lower(), method.lower())
-    return any(getattr(getattr(cls, n, None), HAS_LOCK, False) for n in (name, "dispatch"))
+    """Whether a view, or one of the functions for this HTTP method, is so decorated."""
+    return any(getattr(each, HAS_LOCK, False) for each in (view, *handlers(view, method)))

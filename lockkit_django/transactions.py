@@ -20,15 +20,30 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
 __all__ = [
+    "Exempt",
     "OpenTransaction",
     "atomic_blocks",
     "atomic_requests",
+    "refuse_atomic_requests",
     "refuse_open_transactions",
     "request_blocks_suspended",
 ]
 
 OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
+
+
+class Exempt(set[Any]):
+    """For ``_non_atomic_requests``: tells the handler that the view is in no database's
+    ATOMIC_REQUESTS, because its wrapper opens the transactions itself, under its lock. Remembers
+    which ones the user has exempted.
+    """
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+    def by_user(self, alias: str) -> bool:
+        return set.__contains__(self, alias)
 
 
 class OpenTransaction(ConfigurationError):
@@ -57,6 +72,12 @@ def atomic_requests(exempt: Callable[[str], bool]) -> list[str]:
     """The databases whose ATOMIC_REQUESTS applies to a view that is exempt for some."""
     settings = connections.settings.items()
     return [alias for alias, entry in settings if entry["ATOMIC_REQUESTS"] and not exempt(alias)]
+
+
+def refuse_atomic_requests(exempt: Exempt) -> None:
+    """What Django itself says of an async view, where it can see that it is one."""
+    if atomic_requests(exempt.by_user):
+        raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
 
 @contextmanager

@@ -24,12 +24,16 @@ from lockkit.idempotency import (
     replies,
 )
 from lockkit.idempotency.settings import SOURCE
+from lockkit_django.forms import form_ids
 from lockkit_django.handler import alocks, locks
 from lockkit_django.orders.authorize import RefusedError, identity_for, may_replay
+from lockkit_django.orders.endings import Ending, OrderStopped
 from lockkit_django.orders.facts import request_facts
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions
+from lockkit_django.orders.own import OwnTransaction
 from lockkit_django.orders.responses import refusal, replay
+from lockkit_django.orders.shared import SharedTransaction
 from lockkit_django.orders.store import AsyncOrderStore, DuplicateKeyError, OrderStore
 
 if TYPE_CHECKING:
@@ -50,7 +54,8 @@ View = Callable[..., Any]
 @lru_cache(maxsize=1)
 def order_rules() -> Orders:
     """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
-    return Orders(read_order_settings(getattr(django_settings, "LOCKKIT_ORDERS", None)))
+    rules = read_order_settings(getattr(django_settings, "LOCKKIT_ORDERS", None))
+    return Orders(rules, form_ids())
 
 
 def store_for(using: str | None) -> OrderStore:
@@ -97,6 +102,21 @@ class Gate:
     async def aresume(self, opened: OpenOrder) -> HttpResponseBase | None:
         return await self._alet_in(opened.admitted, begin=True)
 
+    def stopped(self, opened: OpenOrder, stop: OrderStopped) -> HttpResponseBase:
+        """The answer to a request whose view found in ``commit_in`` that it may not go on."""
+        if stop.reject is not None:
+            return refusal(stop.reject)
+        return self._second(
+            drive(self._orders.reconsider(opened.admitted), self._store, self._locks)
+        )
+
+    async def astopped(self, opened: OpenOrder, stop: OrderStopped) -> HttpResponseBase:
+        if stop.reject is not None:
+            return refusal(stop.reject)
+        store = AsyncOrderStore(self._store)
+        decision = await adrive(self._orders.reconsider(opened.admitted), store, self._alocks)
+        return await in_thread(self._second, decision)
+
     def _identify(self) -> Order | HttpResponseBase | None:
         identity = partial(
             identity_for, self._request, self._view, self._orders.settings, checked=self._checked
@@ -140,9 +160,19 @@ class Gate:
     def _attach(self, decision: Proceed) -> OpenOrder:
         opened = open_order(self._request)
         if opened is None:
-            opened = OpenOrder(self._request, self._orders, self._store, self)
+            opened = OpenOrder(self._request, self._orders, self, self._ending)
         opened.admit(decision)
         return opened
+
+    def _ending(self, opened: OpenOrder) -> Ending:
+        kind = SharedTransaction if self._options.atomic else OwnTransaction
+        return kind(opened, self._store)
+
+    def _second(self, decision: Decision) -> HttpResponseBase:
+        """The view has run once in this request, and does not run again."""
+        if isinstance(decision, Proceed):
+            return refusal(replies.running(1))
+        return self._answer(decision)
 
     def _answer(self, decision: Replay | Reject) -> HttpResponseBase:
         if isinstance(decision, Reject):

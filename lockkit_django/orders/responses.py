@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseBase
 
 from lockkit.idempotency import REPLAYED_HEADER, Reject, Snapshot
 
-__all__ = ["refusal", "replay"]
+__all__ = ["refusal", "replay", "same"]
 
 
 def refusal(reject: Reject) -> HttpResponse:
@@ -21,3 +21,11 @@ def replay(snapshot: Snapshot) -> HttpResponse:
     for name, value in (*snapshot.headers, REPLAYED_HEADER):
         response.headers[name] = value
     return response
+
+
+def same(one: HttpResponseBase, other: HttpResponseBase) -> bool:
+    """Whether a client would see the same status and body."""
+    if one is other:
+        return True
+    content = getattr(one, "content", None)
+    return one.status_code == other.status_code and content == getattr(other, "content", content)

@@ -1,0 +1,102 @@
+"""How an order begins and ends: where its record is, and what makes it final.
+
+One class for each place: the order's own transaction around the view (``shared``), a transaction
+that the view commits itself (``own``), and Redis, for effects outside a database (``claim``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, InterfaceError, OperationalError
+
+from lockkit.errors import ConfigurationError, LockError
+from lockkit.idempotency import Keep, replies
+from lockkit_django.orders.facts import asks_to_log_in, response_facts
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from django.db.transaction import Atomic
+    from django.http import HttpResponseBase
+
+    from lockkit.idempotency import Record, Reject
+    from lockkit_django.orders.opened import OpenOrder
+
+__all__ = ["CONNECTION_ERRORS", "FIRST_ERROR", "Ending", "OrderStopped", "is_conflict", "unsaved"]
+
+FIRST_ERROR = 400
+CONNECTION_ERRORS = (OperationalError, InterfaceError)
+CONFLICT_CLASS = "40"
+"""Of SQLSTATE: the database has rolled back, because of other transactions."""
+
+MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
+"""Record changed since the snapshot, lock wait timeout, deadlock."""
+
+
+class OrderStopped(LockError):
+    """This request cannot do its order: somebody else has, or its lease or a store is gone.
+
+    Nothing that it did in ``commit_in`` was saved, or that is not known. Not to be caught: the
+    answer is made of it. ``reject``: that answer; None: look who was first.
+    """
+
+    def __init__(self, reject: Reject | None) -> None:
+        super().__init__("the order is done elsewhere" if reject is None else reject.title)
+        self.reject = reject
+
+
+class Ending(ABC):
+    """Of one order. ``begun``: whether its record is there, or the view is to write it."""
+
+    database: str | None = None  #: whose transaction around the view is the order's, or the view's
+    begun = False
+
+    def __init__(self, opened: OpenOrder) -> None:
+        self.opened = opened
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Raises DuplicateKeyError or a BackendError; then nothing is open."""
+
+    @abstractmethod
+    def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+        """What to answer. ``failed``: the response was made of an exception of the view's."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """There is no response. After ``end``: nothing."""
+
+    def answer_to(self, error: Exception) -> HttpResponseBase | None:
+        """An exception of the view's that has a better answer than 500; None: it has not."""
+        return None
+
+    def commit_in(self, block: Atomic) -> AbstractContextManager[None]:
+        raise ConfigurationError("commit_in() is for views below @idempotent(atomic=False)")
+
+    def respond_with(self, response: Any) -> Any:
+        raise ConfigurationError("respond_with() is for views below @idempotent(atomic=False)")
+
+    def _verdict(self, response: HttpResponseBase) -> Record | None:
+        """The record that this response makes; None: it does not end the order."""
+        verdict = self.opened.orders.conclude(self.opened.order, response_facts(response))
+        if not isinstance(verdict, Keep) or asks_to_log_in(self.opened.request, response):
+            return None
+        return verdict.record
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the database rolled back because of others: a serialization failure, a deadlock."""
+    cause = error.__cause__
+    if not isinstance(error, DatabaseError) or cause is None:
+        return False
+    if str(getattr(cause, "sqlstate", None) or "").startswith(CONFLICT_CLASS):
+        return True
+    number = cause.args[0] if cause.args else None
+    return type(cause).__module__.startswith(("MySQLdb", "pymysql")) and number in MYSQL_CONFLICTS
+
+
+def unsaved(error: DatabaseError | InterfaceError) -> Reject:
+    """What to say when a COMMIT failed."""
+    return replies.not_saved() if is_conflict(error) else replies.outcome_unknown()

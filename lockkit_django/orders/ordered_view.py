@@ -1,0 +1,149 @@
+"""What ``@idempotent`` does to a view: its order is opened below the checks around it.
+
+Order: lock → BEGIN and record → view. COMMIT and release are the middleware's, after the response
+is rendered. The transactions of ATOMIC_REQUESTS are opened here, under the order's lock: the
+handler's own would be open before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest, HttpResponseBase
+
+from lockkit.errors import ConfigurationError
+from lockkit_django.facts import http_request, of_async_class, request_and_rest
+from lockkit_django.orders.endings import OrderStopped
+from lockkit_django.orders.gate import Gate, in_thread
+from lockkit_django.orders.opened import open_order
+from lockkit_django.orders.options import ViewOptions
+from lockkit_django.pending import has_lock
+from lockkit_django.transactions import (
+    Exempt,
+    atomic_blocks,
+    atomic_requests,
+    refuse_atomic_requests,
+    request_blocks_suspended,
+)
+
+__all__ = ["MIDDLEWARE_MODE", "SAFE_METHODS", "ordered"]
+
+MIDDLEWARE_MODE = "_lockkit_order_mode"
+"""Attribute of a request that came through the middleware: "sync" or "async"."""
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+
+View = Callable[..., Any]
+
+
+def ordered(view: View, options: ViewOptions, exempt: Exempt | None = None) -> View:
+    """The view as an order. ``exempt``: the databases without ATOMIC_REQUESTS, if known better."""
+    if iscoroutinefunction(view):
+        return _ordered_coroutine(view, options)
+    marks = Exempt(getattr(view, "_non_atomic_requests", ())) if exempt is None else exempt
+
+    @wraps(view)
+    def idempotent_view(*args: Any, **kwargs: Any) -> Any:
+        if of_async_class(view, args):
+            refuse_atomic_requests(marks)
+            return _arun(view, options, args, kwargs)
+        return _run(view, options, marks, args, kwargs)
+
+    idempotent_view._non_atomic_requests = marks  # type: ignore[attr-defined]
+    return idempotent_view
+
+
+def _ordered_coroutine(view: View, options: ViewOptions) -> View:
+    @wraps(view)
+    async def idempotent_view(*args: Any, **kwargs: Any) -> Any:
+        return await _arun(view, options, args, kwargs)
+
+    return idempotent_view
+
+
+def _run(view: View, options: ViewOptions, exempt: Exempt, args: Any, kwargs: Any) -> Any:
+    request, _ = request_and_rest(args)
+    http = http_request(request)
+    call = partial(view, *args, **kwargs)
+    if http.method in SAFE_METHODS:
+        return _called(http, view, exempt, call)
+    _mode(http)
+    with request_blocks_suspended(http):
+        gate = _gate(http, view, options)
+        answer = gate.enter(begin=not has_lock(view))
+        if answer is not None:
+            return answer
+        opened = open_order(http)
+        if opened is None:
+            return _called(http, view, exempt, call)
+        opened.front = request
+        try:
+            return _called(http, view, exempt, call)
+        except OrderStopped as stop:
+            return gate.stopped(opened, stop)
+
+
+def _called(http: HttpRequest, view: View, exempt: Exempt, call: Callable[[], Any]) -> Any:
+    """The view, in the transactions that the handler would have opened."""
+    if has_lock(view):
+        return call()  # it opens them under its own lock
+    aliases = atomic_requests(exempt.by_user)
+    opened = open_order(http)
+    blocks = aliases if opened is None else opened.besides(aliases)
+    with atomic_blocks(http, blocks, durable=False):
+        return call()
+
+
+async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any:
+    request, _ = request_and_rest(args)
+    http = http_request(request)
+    if http.method in SAFE_METHODS:
+        return await _awaited(view(*args, **kwargs))
+    gate = _gate(http, view, options)
+    answer = await _aenter(http, gate, begin=not has_lock(view))
+    if answer is not None:
+        return answer
+    opened = open_order(http)
+    if opened is None:
+        return await _awaited(view(*args, **kwargs))
+    opened.front = request
+    try:
+        return await _awaited(view(*args, **kwargs))
+    except OrderStopped as stop:
+        if opened.is_async:
+            return await gate.astopped(opened, stop)
+        return await in_thread(gate.stopped, opened, stop)
+
+
+async def _aenter(http: HttpRequest, gate: Gate, *, begin: bool) -> HttpResponseBase | None:
+    """Under WSGI the loop of an async view ends with it, and the order does not: use the thread."""
+    if _mode(http) == "async":
+        return await gate.aenter(begin=begin)
+    return await in_thread(partial(gate.enter, begin=begin))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if isinstance(value, Awaitable) else value
+
+
+def _gate(http: HttpRequest, view: View, options: ViewOptions) -> Gate:
+    if getattr(http, "lease", None) is not None:
+        raise ConfigurationError(
+            "an order inside lock_view would commit after that lock is released: "
+            "put @idempotent, or the method's @lock_view, the other way round"
+        )
+    if open_order(http) is not None:
+        raise ConfigurationError("an order is open already: use @idempotent once per request")
+    return Gate(http, view, options, checked=True)
+
+
+def _mode(http: HttpRequest) -> str:
+    mode = getattr(http, MIDDLEWARE_MODE, None)
+    if mode is None:
+        raise ConfigurationError(
+            "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
+        )
+    return str(mode)

@@ -1,0 +1,183 @@
+"""A transaction that the view commits itself: ``@idempotent(atomic=False)``, ``commit_in``.
+
+The record is inserted in that transaction as done without a response to repeat, which is what it
+is if the process dies after this COMMIT. ``respond_with`` puts the response into it before; else
+it follows when the view has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
+
+from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
+from lockkit.idempotency import State, replies
+from lockkit.log import log
+from lockkit_django.orders.endings import (
+    CONNECTION_ERRORS,
+    FIRST_ERROR,
+    Ending,
+    OrderStopped,
+    unsaved,
+)
+from lockkit_django.orders.responses import refusal, same
+from lockkit_django.orders.shared import (
+    conflict_answer,
+    is_broken,
+    is_rolled_back,
+    keep_refusal,
+)
+from lockkit_django.orders.store import DuplicateKeyError, OrderStore
+from lockkit_django.responses import rendered
+
+if TYPE_CHECKING:
+    from django.db.transaction import Atomic
+    from django.http import HttpResponseBase
+
+    from lockkit.idempotency import Record
+    from lockkit_django.orders.opened import OpenOrder
+
+__all__ = ["OwnTransaction"]
+
+OK_CLASS = 2
+
+
+class OwnTransaction(Ending):
+    """Nothing is open around the view; the record commits in the block that the view names."""
+
+    def __init__(self, opened: OpenOrder, store: OrderStore) -> None:
+        super().__init__(opened)
+        self._store = store
+        self._using = self.database = store.using
+        self._inside = self._committed = self._broken = self._stopped = False
+        self._response: HttpResponseBase | None = None
+        self._record: Record | None = None
+
+    def begin(self) -> None:
+        self.begun = True
+
+    @contextmanager
+    def commit_in(self, block: Atomic) -> Iterator[None]:
+        self._check(block)
+        stage = "begin"
+        try:
+            with block:
+                stage = "view"
+                self._enter()
+                yield
+                stage = "commit" if self._seal() else "undone"
+        except CONNECTION_ERRORS as error:
+            if stage == "view":
+                raise
+            raise self._stop(unsaved(error) if stage == "commit" else replies.store_down()) from (
+                error
+            )
+        except BaseException:
+            self._committed = stage == "commit"  # what a hook of on_commit raises
+            raise
+        finally:
+            self._inside = False
+        self._committed = stage == "commit"
+
+    def respond_with(self, response: Any) -> Any:
+        if not self._inside:
+            raise ConfigurationError("respond_with() is called inside commit_in()")
+        response = rendered(self.opened.front, response)
+        if callable(getattr(response, "render", None)):
+            response.render()
+        self._record = self._verdict(response)
+        if self._record is None:
+            raise ConfigurationError(
+                f"respond_with() stores what ends an order, and {response.status_code} does not: "
+                f"leave commit_in() by an exception"
+            )
+        self._response = response
+        return response
+
+    def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+        if self._stopped or not self.begun:
+            return response
+        if self._committed:
+            return self._answer(response)
+        record = self._verdict(response)
+        if record is not None and self._broken and response.status_code < FIRST_ERROR:
+            return refusal(replies.not_saved())
+        if record is not None:
+            self._keep(record)
+        return response
+
+    def abandon(self) -> None:
+        """The view's own block has been left."""
+
+    def answer_to(self, error: Exception) -> HttpResponseBase | None:
+        return None if self._committed else conflict_answer(error)
+
+    def _check(self, block: Atomic) -> None:
+        if not getattr(block, "durable", False):  # the stubs do not know it
+            raise ConfigurationError("commit_in() takes transaction.atomic(durable=True)")
+        using = block.using or DEFAULT_DB_ALIAS
+        if using != self._using:
+            raise ConfigurationError(
+                f"commit_in() was given a transaction of the database {using!r}, and the records "
+                f"of orders are in {self._using!r}: use atomic(using={self._using!r}, "
+                f"durable=True), or @idempotent(using={using!r})"
+            )
+        if self._committed or self._inside:
+            raise ConfigurationError("commit_in() is used once for an order: it has committed")
+
+    def _enter(self) -> None:
+        done = replace(self.opened.orders.running(self.opened.order), state=State.TOMBSTONE)
+        try:
+            self._store.start(done, replaces=self.opened.admitted.replaces)
+        except DuplicateKeyError:
+            raise self._stop(None) from None
+        except BackendUnavailable as error:
+            raise self._stop(replies.store_down()) from error
+        self._inside, self._broken = True, False
+        self._record = self._response = None
+
+    def _seal(self) -> bool:
+        """The last look before the COMMIT. Returns whether there will be one."""
+        if is_rolled_back(self._using):
+            self._broken = is_broken(self._using)
+            return False
+        try:
+            self.opened.check_leases()
+        except LeaseLost as error:
+            raise self._stop(replies.lease_lost()) from error
+        if self._record is not None:
+            self._store.finish(self._record)
+        return True
+
+    def _stop(self, reject: replies.Reject | None) -> OrderStopped:
+        self._stopped = True
+        return OrderStopped(reject)
+
+    def _answer(self, response: HttpResponseBase) -> HttpResponseBase:
+        """After the COMMIT: what is stored, or is to be stored, is the answer."""
+        if self._response is not None:
+            return response if same(response, self._response) else self._response
+        record = self._verdict(response)
+        if record is not None:
+            self._remember(record)
+        return response
+
+    def _remember(self, record: Record) -> None:
+        try:
+            self._store.finish(record)
+        except (DatabaseError, InterfaceError, RuntimeError) as error:
+            log.warning("the response of the order %r is not kept: %s", record.order_id, error)
+
+    def _keep(self, record: Record) -> None:
+        """The view has answered without ``commit_in``, or after it was rolled back."""
+        if record.snapshot.status // 100 == OK_CLASS:
+            log.warning(
+                "%r succeeded without commit_in(): if it saved anything, its order was not part "
+                "of that transaction",
+                record.request,
+            )
+        keep_refusal(self._store, record, replaces=self.opened.admitted.replaces)

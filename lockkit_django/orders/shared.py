@@ -1,0 +1,163 @@
+"""The order's own transaction around the view: its effects and its record commit together."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
+from lockkit.idempotency import replies
+from lockkit.log import log
+from lockkit_django.orders.endings import (
+    CONNECTION_ERRORS,
+    FIRST_ERROR,
+    Ending,
+    is_conflict,
+    unsaved,
+)
+from lockkit_django.orders.responses import refusal
+from lockkit_django.orders.store import DuplicateKeyError, OrderStore
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.http import HttpResponseBase
+
+    from lockkit.idempotency import Record
+    from lockkit_django.orders.opened import OpenOrder
+
+__all__ = [
+    "SharedTransaction",
+    "conflict_answer",
+    "is_broken",
+    "is_rolled_back",
+    "keep_refusal",
+]
+
+
+class SharedTransaction(Ending):
+    """BEGIN and the record before the view, COMMIT after its response is rendered."""
+
+    def __init__(self, opened: OpenOrder, store: OrderStore) -> None:
+        super().__init__(opened)
+        self._store = store
+        self._using = self.database = store.using
+        self._block: transaction.Atomic | None = None
+
+    def begin(self) -> None:
+        try:
+            self._enter_block()
+            running = self.opened.orders.running(self.opened.order)
+            self._store.start(running, replaces=self.opened.admitted.replaces)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+        if self._block is None:
+            return response
+        try:
+            return self._conclude(response, failed=failed)
+        except LeaseLost:
+            return refusal(replies.lease_lost())
+        finally:
+            self.abandon()  # nothing, if it is committed
+
+    def abandon(self) -> None:
+        if self._block is not None:
+            connections[self._using].needs_rollback = True
+            self._leave_block()
+
+    def answer_to(self, error: Exception) -> HttpResponseBase | None:
+        return conflict_answer(error)
+
+    def _conclude(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+        record = self._verdict(response)
+        if record is None:
+            return response
+        if not (failed or is_rolled_back(self._using)):
+            return self._commit(record, response)
+        broken = not failed and is_broken(self._using)
+        self.abandon()
+        if response.status_code >= FIRST_ERROR:
+            keep_refusal(self._store, record, replaces=self.opened.admitted.replaces)
+            return response
+        return refusal(replies.not_saved()) if broken else response
+
+    def _commit(self, record: Record, response: HttpResponseBase) -> HttpResponseBase:
+        self.opened.check_leases()
+        try:
+            self._store.finish(record)
+            self._leave_block()
+        except CONNECTION_ERRORS as error:
+            return refusal(unsaved(error))
+        return response
+
+    def _enter_block(self) -> None:
+        connection = connections[self._using]
+        block = transaction.Atomic(self._using, savepoint=True, durable=True)
+        try:
+            _refuse_manual_commits(connection)
+            block.__enter__()
+        except CONNECTION_ERRORS as error:
+            raise BackendUnavailable("the database of the order is not available") from error
+        self._block, self.begun = block, True
+        vars(connection)["rollback_exc"] = None  # of an earlier transaction
+
+    def _leave_block(self) -> None:
+        """COMMIT. Hooks of ``on_commit`` run in here; what they raise is raised."""
+        block, self._block = self._block, None
+        self.begun = False
+        if block is not None:
+            block.__exit__(None, None, None)
+
+
+def conflict_answer(error: Exception) -> HttpResponseBase | None:
+    """Repeating it is the remedy for a transaction that others have made impossible."""
+    if not is_conflict(error):
+        return None
+    log.warning("an order was rolled back because of another transaction: %s", error)
+    return refusal(replies.not_saved())
+
+
+def keep_refusal(store: OrderStore, record: Record, *, replaces: bool) -> None:
+    """The record of an order that changed nothing, in a transaction of its own.
+
+    Failing is allowed: the next try is then refused anew.
+    """
+    with (
+        suppress(DatabaseError, InterfaceError, BackendUnavailable, DuplicateKeyError),
+        transaction.atomic(using=store.using, durable=True),
+    ):
+        store.start(record, replaces=replaces)
+
+
+def is_rolled_back(using: str) -> bool:
+    """Whether the open transaction cannot commit any more."""
+    connection = connections[using]
+    return connection.needs_rollback or connection.closed_in_transaction
+
+
+def is_broken(using: str) -> bool:
+    """Whether the view says that all is well, and the database says that nothing is saved.
+
+    A view that asks for the rollback itself, with ``set_rollback``, knows what it answers.
+    """
+    connection = connections[using]
+    return connection.closed_in_transaction or _error_of(connection) is not None
+
+
+def _error_of(connection: BaseDatabaseWrapper) -> Exception | None:
+    """The database error that has doomed the transaction, if one has."""
+    error: Exception | None = vars(connection).get("rollback_exc")
+    return error
+
+
+def _refuse_manual_commits(connection: BaseDatabaseWrapper) -> None:
+    """With autocommit off the end of Django's outermost block is no COMMIT."""
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        raise ConfigurationError(
+            f"orders need a database that commits: the alias {connection.alias!r} has AUTOCOMMIT "
+            f"False, or set_autocommit(False) was called"
+        )
