@@ -220,9 +220,8 @@ class AsyncLease(BaseLease):
         self.check()
         seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
         hold, client = self._hold, self._client
-        hold.shorten(now(), seconds)
         try:
-            await client._run(flow.extend(hold, seconds))
+            await client._run(flow.extend(hold, seconds, now()))
         finally:
             client._watchdog.watch(hold)  # it may be due sooner than before
 

@@ -67,7 +67,7 @@ class AsyncWatchdog:
         """One pass; returns the seconds until the next."""
         holds, withdrawals = self._schedule.take_due(now())
         if holds:
-            await self._run(flow.renew(holds))
+            await self._run(flow.renew(holds, now()))
         for request in withdrawals:
             await self._run(self._withdraw(request))
             if self._schedule.waits(request):

@@ -199,9 +199,8 @@ class Lease(BaseLease):
         self._check_alive()
         seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
         hold, client = self._hold, self._client
-        hold.shorten(now(), seconds)
         try:
-            client._run(flow.extend(hold, seconds))
+            client._run(flow.extend(hold, seconds, now()))
         finally:
             client._watchdog.watch(hold)  # it may be due sooner than before
 

@@ -240,32 +240,33 @@ def release(hold: Hold) -> Generator[Step, Reply, bool]:
     return bool(reply.value is Release.RELEASED and in_time)
 
 
-def extend(hold: Hold, ttl: float) -> Generator[Step, Reply, None]:
+def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
     """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
-    requests = (hold.request._replace(ttl=ttl),)
+    requests = (hold.ask(ttl, now),)
     first = reply = yield Extend(requests)
     if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
         reply = yield Extend(requests)
     if isinstance(reply.value, BackendError):
         raise first.value
-    _apply(hold, reply.value[0], reply)
+    _apply(hold, requests[0], reply.value[0], reply)
     if hold.lost(reply.now):
         raise LeaseLost(f"the lease on {hold.request.name!r} is lost", name=hold.request.name)
 
 
-def renew(holds: Sequence[Hold]) -> Generator[Step, Reply, None]:
+def renew(holds: Sequence[Hold], now: float) -> Generator[Step, Reply, None]:
     """One pass of the watchdog. An error is not a loss: it is tried again until the deadline."""
-    reply = yield Extend(tuple(hold.request for hold in holds))
+    requests = tuple(hold.ask(hold.request.ttl, now) for hold in holds)
+    reply = yield Extend(requests)
     if isinstance(reply.value, BackendError):
         for hold in holds:
             hold.renewal_failed(reply.now)
         return
-    for hold, renewal in zip(holds, reply.value, strict=True):
-        _apply(hold, renewal, reply)
+    for hold, request, renewal in zip(holds, requests, reply.value, strict=True):
+        _apply(hold, request, renewal, reply)
 
 
-def _apply(hold: Hold, renewal: Renewal, reply: Reply) -> None:
+def _apply(hold: Hold, request: Request, renewal: Renewal, reply: Reply) -> None:
     if renewal.left is None:
         hold.lose()
     else:
-        hold.renewed(reply.sent, renewal.left, reply.now)
+        hold.renewed(request.number, reply.sent, renewal.left, reply.now)

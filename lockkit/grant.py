@@ -53,6 +53,7 @@ class Holder:
     until: int
     ttl: int
     max_hold: int | None
+    extended: int = 0  #: the number of the extension that was done last
 
 
 @dataclass(slots=True)
@@ -170,10 +171,17 @@ def withdraw(state: State, request: Request, now: int) -> Outcome[None]:
 
 
 def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
-    """Set what is left to the request's ttl. What has expired stays lost, also when still free."""
+    """Set what is left to the request's ttl. What has expired stays lost, also when still free.
+
+    One that was held up on its way while a later one was done changes nothing: its holder relies
+    on the later one. It is told what is left.
+    """
     mine = _holding(state, request.token)
     if mine is None or mine.until <= now:
         return Outcome(Renewal(None))
+    if request.number < mine.extended:
+        return Outcome(Renewal((mine.until - now) / SECOND))
+    mine.extended = request.number
     mine.renewed = now
     mine.until = now + _us(request.ttl)
     return Outcome(Renewal(request.ttl), True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from lockkit import process
 from lockkit.types import Request, drift
 
 __all__ = ["Hold"]
+
+_numbers = count(1)
+"""Of extensions, in the order in which they were asked for; drawing one is atomic."""
 
 
 class Hold:
@@ -13,18 +18,22 @@ class Hold:
 
     The watchdog keeps the hold and the user keeps the lease, so that a lease which nobody
     references any more can be noticed while its hold is being renewed.
+
+    Several extensions can be under way at once, and one of them can be held up in the network: the
+    store does none after a later one. So what the latest reply says holds, unless an extension
+    that was asked for after it is done: it counts as done from the moment it is asked for.
     """
 
     __slots__ = (
+        "_asked",
+        "_settled",
         "dead",
-        "deadline",
         "due",
         "fence",
         "generation",
         "granted",
         "renew_until",
         "request",
-        "settled",
         "whole",
     )
 
@@ -33,14 +42,23 @@ class Hold:
     ) -> None:
         self.request = request
         self.fence = fence
-        self.deadline = deadline
+        self._settled = (0, deadline)
+        self._asked: dict[int, float] = {}  #: number: the deadline if it is done at once
         self.granted = now
         self.renew_until = None if request.max_hold is None else now + request.max_hold
         self.due = now + (deadline - now) / 3
-        self.settled = now
         self.whole = whole  #: else it was handed to a waiter, and for less than its ttl
         self.generation = process.generation()
         self.dead = False
+
+    @property
+    def deadline(self) -> float:
+        """Until when the claim can be relied on, whichever of the open extensions are done."""
+        number, deadline = self._settled
+        for asked, bound in tuple(self._asked.items()):  # another thread may ask just now
+            if asked > number and bound < deadline:
+                deadline = bound
+        return deadline
 
     def lost(self, now: float) -> bool:
         """Whether the claim can no longer be relied on. Once true, it stays true."""
@@ -53,27 +71,29 @@ class Hold:
     def lose(self) -> None:
         self.dead = True
 
-    def renewed(self, sent: float, left: float, now: float) -> None:
-        """The store extended it. A reply that comes after the deadline comes too late.
+    def ask(self, ttl: float, now: float) -> Request:
+        """The request that sets what is left to ``ttl``. ``now``: it is not sent before."""
+        number, before = next(_numbers), self.deadline
+        self._asked[number] = now + ttl - drift(ttl)
+        if self.deadline < before:
+            self._plan(now)
+        return self.request._replace(ttl=ttl, number=number)
 
-        Of two extensions that were under way at the same time nobody knows which came last, so the
-        shorter one counts.
+    def renewed(self, number: int, sent: float, left: float, now: float) -> None:
+        """The store answered to this extension. After the deadline its reply comes too late.
+
+        What was asked for before it does not count any more. It itself is not forgotten: a thread
+        with an earlier reply may be about to write ``_settled`` as well.
         """
         if self.lost(now):
             return
-        deadline = sent + left - drift(left)
-        self.deadline = min(deadline, self.deadline) if sent < self.settled else deadline
-        self.settled = now
+        if number > self._settled[0]:
+            self._settled = (number, sent + left - drift(left))
+            for asked in tuple(self._asked):
+                if asked < number:
+                    self._asked.pop(asked, None)
         self.whole = True
         self._plan(now)
-
-    def shorten(self, now: float, ttl: float) -> None:
-        """It is about to be set to ``ttl``, and may be from now on, whatever the reply."""
-        deadline = now + ttl - drift(ttl)
-        if deadline < self.deadline:
-            self.deadline = deadline
-            self.settled = now
-            self._plan(now)
 
     def renewal_failed(self, now: float) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""

@@ -14,6 +14,8 @@ __all__ = [
     "UNSET",
     "Busy",
     "Capabilities",
+    "Claimed",
+    "Entry",
     "Gone",
     "Grant",
     "LockInfo",
@@ -83,6 +85,7 @@ class Request(NamedTuple):
     max_queue: int | None = None  #: refuse to join a queue of this length
     max_hold: float | None = None  #: seconds the holder means to renew it at most
     unsure: bool = False  #: an earlier request with this token got no reply
+    number: int = 0  #: of an extension: once a later one is done, it is not done any more
 
     def __repr__(self) -> str:
         return f"Request(name={self.name!r}, mode={self.mode.name}, ttl={self.ttl:g})"
@@ -134,6 +137,24 @@ class LockState(StrEnum):
     HELD = "held"
     ABANDONED = "abandoned"  #: the lease expired and nobody released or took it
     QUEUED = "queued"  #: nobody holds it, somebody is in the queue
+    ORPHAN = "orphan"  #: an order was begun, nobody holds its lock, and its end is not known
+
+
+class Claimed(IntEnum):
+    """The answer to a claim."""
+
+    NOT_HELD = -1  #: the lease is not held any more; nothing was written
+    TAKEN = 0  #: there is another record; nothing was written
+    WRITTEN = 1
+
+
+class Entry(NamedTuple):
+    """A record beside a lock: opaque bytes, and the lease they were written under."""
+
+    payload: bytes
+    fence: int
+    running: bool  #: claimed, and neither finished nor dropped
+    left: float  #: seconds until it expires
 
 
 class LockInfo(NamedTuple):

@@ -89,7 +89,7 @@ class Watchdog:
         """One pass; returns the seconds until the next."""
         holds, withdrawals = self._schedule.take_due(now())
         if holds:
-            self._run(flow.renew(holds))
+            self._run(flow.renew(holds, now()))
         for request in withdrawals:
             self._run(self._withdraw(request))
             if self._schedule.waits(request):

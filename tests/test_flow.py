@@ -249,35 +249,42 @@ class TestRelease:
 class TestExtend:
     def test_moves_the_deadline_from_when_it_was_sent(self) -> None:
         held = hold()
-        play = Play(flow.extend(held, 30.0))
-        assert play.step == Extend((held.request._replace(ttl=30.0),))
+        play = Play(flow.extend(held, 30.0, 100.0))
+        assert isinstance(play.step, Extend)
+        (request,) = play.step.requests
+        assert request._replace(number=0) == held.request._replace(ttl=30.0)
         play.reply([Renewal(30.0)], seconds=1.0)
         assert held.deadline == pytest.approx(100.0 + 30.0 - drift(30.0))
 
     def test_of_what_is_gone(self) -> None:
         held = hold()
         with pytest.raises(LeaseLost):
-            Play(flow.extend(held, 30.0)).reply([Renewal(None)])
+            Play(flow.extend(held, 30.0, 100.0)).reply([Renewal(None)])
         assert held.lost(100.0)
 
     def test_a_reply_that_comes_after_the_deadline_comes_too_late(self) -> None:
         held = hold()
         with pytest.raises(LeaseLost):
-            Play(flow.extend(held, 30.0)).reply([Renewal(30.0)], seconds=9.5)
+            Play(flow.extend(held, 30.0, 100.0)).reply([Renewal(30.0)], seconds=9.5)
         assert held.lost(100.0), "lost is final"
 
     def test_a_failure_is_unknown_and_not_lost(self) -> None:
         held = hold()
         with pytest.raises(BackendUnavailable):
-            Play(flow.extend(held, 30.0)).reply(BackendUnavailable())
+            Play(flow.extend(held, 30.0, 100.0)).reply(BackendUnavailable())
         assert not held.lost(101.0)
         assert held.lost(109.0)
+
+    def test_a_repeated_request_is_the_same_extension(self) -> None:
+        play = Play(flow.extend(hold(), 30.0, 100.0))
+        first = play.step
+        assert play.reply(OutcomeUnknown()) == first
 
 
 class TestRenew:
     def test_each_gets_its_own_answer(self) -> None:
         holds = [hold(), hold()]
-        Play(flow.renew(holds)).reply([Renewal(TTL), Renewal(None)])
+        Play(flow.renew(holds, 100.0)).reply([Renewal(TTL), Renewal(None)])
         assert [held.lost(101.0) for held in holds] == [False, True]
 
     def test_a_failure_is_tried_again_ever_sooner_until_the_deadline(self) -> None:

@@ -50,13 +50,14 @@ class Pair:
         seconds, micros = self.admin.time()
         return int(seconds) * SECOND + int(micros)
 
-    def step(self, what: str, request: Request) -> None:
+    def step(self, what: str, request: Request, *, compare: bool = True) -> None:
         ours = getattr(self.backend, what)([request] if what == "extend" else request)
         outcome = getattr(grant, what)(self.state, request, self.now())
         self.trace.append(f"{what} {request.token[-1]} {request} {ours} {outcome.reply}")
         theirs = [outcome.reply] if what == "extend" else outcome.reply
         assert plain(ours) == plain(theirs), "\n".join(self.trace)
-        self.compare()
+        if compare:  # else it will have expired in one of the two before we look at both
+            self.compare()
 
     def break_(self, stale: bool) -> None:
         holder = self.state.holders[0] if self.state.holders else None
@@ -76,7 +77,7 @@ class Pair:
         held = info is not None and info.state is LockState.HELD
         assert held == (live is not None), trace
         if live is not None and info is not None:
-            assert info.left == pytest.approx((live.until - moment) / SECOND, abs=0.5), trace
+            assert info.left == pytest.approx((live.until - moment) / SECOND, abs=5), trace
             assert info.ttl == live.ttl / SECOND, trace
             assert self.same(live.fence, info.fence or 0), trace
         assert self.redis_queue() == [w.token for w in self.state.queue], trace
@@ -96,7 +97,7 @@ class Pair:
 def plain(reply: Any) -> Any:
     """A reply without what may differ."""
     if isinstance(reply, list):
-        return [renewal.left for renewal in reply]
+        return [renewal.left and round(renewal.left, -1) for renewal in reply]
     if isinstance(reply, Grant):
         return "granted", reply.token, reply.left > SHORT
     if isinstance(reply, Busy):
@@ -133,8 +134,8 @@ def play(pair: Pair, chance: random.Random) -> None:
     elif dice < 0.82:
         pair.step("withdraw", pair.request(token, unsure=unsure))
     elif dice < 0.92:
-        ttl = chance.choice([LONG, LONG / 2])
-        pair.step("extend", pair.request(holder(pair, token, chance), ttl=ttl))
+        terms = {"ttl": chance.choice([LONG, LONG / 2]), "number": chance.randrange(20)}
+        pair.step("extend", pair.request(holder(pair, token, chance), **terms))
     else:
         pair.break_(stale=chance.random() < 0.3)
 
@@ -174,8 +175,10 @@ def expire(pair: Pair) -> None:
     """The holder extends to almost nothing, and is gone before anybody asks again."""
     live = pair.state.live(pair.now())
     if live is not None:
-        pair.step("extend", pair.request(live.token, ttl=SHORT))
-        time.sleep(SHORT + 0.002)
+        pair.step("extend", pair.request(live.token, ttl=SHORT, number=99), compare=False)
+        expired = pair.now() + SHORT * SECOND
+        while pair.now() <= expired:
+            time.sleep(SHORT / 10)
         pair.compare()
 
 
@@ -189,7 +192,10 @@ def test_dead_waiters_are_passed(server: RedisServer, backend: RedisBackend) -> 
         for token in (dead, dying):
             pair.step("acquire", pair.request(token, mode=Mode.ENQUEUE, ttl=0.5))
         pair.step("acquire", pair.request(alive, mode=Mode.ENQUEUE))
-        time.sleep(alive_for(0.5) + 0.01)
+        over = pair.now() + alive_for(0.5) * SECOND
+        while pair.now() <= over:
+            time.sleep(0.05)
+        pair.step("acquire", pair.request(alive, mode=Mode.POLL))
         pair.step("acquire", pair.request(late, mode=Mode.TRY))
         pair.step("release", pair.request(holder))
         assert [h.token for h in pair.state.holders] == [alive]

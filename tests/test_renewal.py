@@ -18,6 +18,8 @@ from lockkit.config import load_backend, settings_from_url
 from lockkit.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.hold import Hold
 from lockkit.schedule import Schedule
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
 from lockkit.types import Renewal, Request, drift
 from lockkit.watchdog import Watchdog
 
@@ -77,25 +79,66 @@ class TestASchedule:
 
 
 class TestTwoExtensionsAtOnce:
-    def test_the_shorter_counts_whichever_reply_comes_last(self) -> None:
-        """The store may have done the shorter one last, and then grants the name to another."""
-        for first, second in ((1.0, TTL), (TTL, 1.0)):
-            ours = hold()
-            ours.renewed(START + 0.1, first, START + 0.3)
-            ours.renewed(START + 0.2, second, START + 0.4)
-            assert ours.deadline <= START + 0.2 + 1.0
+    """The store does them in the order in which they were asked for, or leaves the earlier out."""
 
-    def test_one_after_the_other_the_later_counts(self) -> None:
+    @pytest.mark.parametrize("first_reply_first", [True, False])
+    @pytest.mark.parametrize(("first", "second"), [(1.0, TTL), (TTL, 1.0)])
+    def test_the_later_counts_whichever_reply_comes_first(
+        self, first: float, second: float, first_reply_first: bool
+    ) -> None:
         ours = hold()
-        ours.renewed(START + 0.1, 1.0, START + 0.2)
-        ours.renewed(START + 0.3, TTL, START + 0.4)
-        assert ours.deadline == pytest.approx(START + 0.3 + TTL - drift(TTL))
+        replies = [(ours.ask(ttl, START + 0.1).number, ttl) for ttl in (first, second)]
+        for number, left in replies if first_reply_first else reversed(replies):
+            ours.renewed(number, START + 0.2, left, START + 0.4)
+        assert ours.deadline == pytest.approx(START + 0.2 + second - drift(second))
+
+    def test_one_without_a_reply_counts_as_done_until_a_later_one_is(self) -> None:
+        ours = hold()
+        lost = ours.ask(2.0, START + 1)
+        assert lost.ttl == 2.0
+        assert ours.deadline == pytest.approx(START + 3 - drift(2.0))
+        ours.renewed(ours.ask(TTL, START + 2).number, START + 2, TTL, START + 2.1)
+        assert ours.deadline == pytest.approx(START + 2 + TTL - drift(TTL))
 
     def test_a_renewal_under_way_does_not_undo_a_shorter_extension(self) -> None:
         ours = hold()
-        ours.shorten(START + 1, 2.0)
-        ours.renewed(START + 0.9, TTL, START + 1.1)
+        renewal = ours.ask(TTL, START + 0.9)
+        ours.ask(2.0, START + 1)
+        ours.renewed(renewal.number, START + 0.9, TTL, START + 1.1)
         assert ours.deadline <= START + 3
+
+    def test_what_was_asked_for_long_ago_is_forgotten(self) -> None:
+        ours = hold()
+        for second in range(1000):
+            moment = START + second
+            ours.renewed(ours.ask(TTL, moment).number, moment, TTL, moment)
+        assert len(ours._asked) <= 1
+
+    def test_a_delayed_one_does_not_cut_short_what_a_later_one_has_given(
+        self, redis_server: RedisServer
+    ) -> None:
+        """Its sender had no reply and extended again; then the first request arrives."""
+        redis_server.flush()
+        with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+            url = f"redis://127.0.0.1:{proxy.port}/0"
+            client = lockkit.connect(url, ttl=TTL, options={"socket_timeout": 0.5})
+            lease = client.lock("stock:42").acquire()
+            client._watchdog.unwatch(lease._hold)  # who is late to renew: the fault is for extend()
+            fault = proxy.delay_requests(matching=b"EVALSHA")
+            with pytest.raises(OutcomeUnknown):
+                lease.extend(2.0)
+            client._watchdog.unwatch(lease._hold)
+            patient = lockkit.connect(redis_server.url).backend
+            later = lease._hold.ask(60.0, now())
+            assert patient.extend([later]) == [Renewal(60.0)]
+            fault.release()
+            assert fault.happened.wait(20)
+            (info,) = patient.holders("stock:42")
+            assert info.left is not None
+            assert info.left > 30
+            lease.release()
+            client.close()
+            patient.close()
 
 
 class TestAnExtensionToLess:

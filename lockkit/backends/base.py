@@ -10,11 +10,13 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.types import (
     Busy,
     Capabilities,
+    Claimed,
+    Entry,
     Gone,
     Grant,
     LockInfo,
@@ -26,7 +28,7 @@ from lockkit.types import (
 if TYPE_CHECKING:
     from lockkit.config import AliasSettings
 
-__all__ = ["AsyncBackend", "Backend"]
+__all__ = ["AsyncBackend", "AsyncRecords", "Backend", "Records"]
 
 POLL_LEAST = 0.0005
 POLL_STEP = 0.005
@@ -69,7 +71,10 @@ class Backend(ABC):
 
     @abstractmethod
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        """Set what is left of each to its ttl, in one or few round trips."""
+        """Set what is left of each to its ttl, in one or few round trips.
+
+        Not after one of the same claim with a greater number: of such a one say what is left.
+        """
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         """Wait for a grant by message, at most so long; None: ask again. Default: sleep.
@@ -100,6 +105,10 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close what is open. Idempotent; the backend may be used again and then reconnects."""
+
+    def records(self) -> Records | None:
+        """Records beside the locks, if this store can keep any; no I/O."""
+        return None
 
     def check(self) -> None:
         """One cheap request; raises BackendError when the store is down."""
@@ -139,6 +148,51 @@ class AsyncBackend(ABC):
 
     @abstractmethod
     async def close(self) -> None: ...
+
+    def records(self) -> AsyncRecords | None:
+        return None
+
+
+class Records(Protocol):
+    """Records beside locks, each under the name of its lock, and for ``ttl`` seconds.
+
+    ``fence`` is the fencing token of the lock's lease. Every step but ``read`` and ``orphans`` is
+    atomic with what it asks of the lock, and repeating it after a lost reply does no harm.
+    Errors as of ``Backend``.
+    """
+
+    def read(self, name: str) -> Entry | None: ...
+
+    def claim(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
+    ) -> Claimed:
+        """Write, while the lease is held. ``replaces``: over one left running by an older one."""
+
+    def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
+        """Write the end over the record with this fence, if it is still there."""
+
+    def drop(self, name: str, fence: int) -> bool:
+        """Forget the running record with this fence."""
+
+    def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
+        """An operator's end for the orphan with this fence; no payload: forget it."""
+
+    def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
+        """What is running while nobody holds its lock; all of them, or the one of this name."""
+
+
+class AsyncRecords(Protocol):
+    """The twin of Records, of which only requests have need: operators are synchronous."""
+
+    async def read(self, name: str) -> Entry | None: ...
+
+    async def claim(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
+    ) -> Claimed: ...
+
+    async def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool: ...
+
+    async def drop(self, name: str, fence: int) -> bool: ...
 
 
 def reject_unknown_options(settings: AliasSettings, known: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 __all__ = ["BUCKETS", "VERSION", "Keys", "bucket_of"]
 
-VERSION = b"1"
+VERSION = b"2"
 BUCKETS = 64
 
 
@@ -31,6 +31,15 @@ class Keys:
 
     def bucket(self, bucket: int) -> bytes:
         return self._tag(bucket) + b"b"
+
+    def record(self, name: str) -> tuple[bytes, bytes, bytes]:
+        """bucket, record, running: the KEYS of every script on the record of an order."""
+        tag = self._tag(bucket_of(name))
+        return tag + b"b", tag + b"o:" + name.encode(), tag + b"r"
+
+    def running(self, bucket: int) -> bytes:
+        """The names of one bucket whose records are running."""
+        return self._tag(bucket) + b"r"
 
     def channel(self, instance: str) -> bytes:
         """Where the waiters of one process (or event loop) are told of their grants.

@@ -28,7 +28,7 @@ from lockkit.types import (
     alive_for,
 )
 
-__all__ = ["Command", "Protocol", "Script"]
+__all__ = ["Command", "Protocol", "Script", "evalsha", "pack", "script_of"]
 
 NO_CHANNEL = b"-"
 REMEMBERED_HEADS = 4096
@@ -50,7 +50,7 @@ class Command(NamedTuple):
     script: Script
 
 
-def _script(*names: str) -> Script:
+def script_of(*names: str) -> Script:
     """Joined fragments: what most calls need comes first, and ends the script if it is enough."""
     folder = files("lockkit.backends.redis") / "lua"
     source = b"".join((folder / f"{name}.lua").read_bytes() for name in names)
@@ -67,12 +67,12 @@ class Protocol:
 
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
-        self._acquire = _script("clock", "acquire_free", "queue", "acquire")
-        self._release = _script("claim", "release_free", "clock", "queue", "release")
-        self._withdraw = _script("claim", "clock", "queue", "withdraw")
-        self._break = _script("claim", "clock", "queue", "break")
-        self._extend = _script("clock", "extend")
-        self._list = _script("clock", "list")
+        self._acquire = script_of("clock", "acquire_free", "queue", "acquire")
+        self._release = script_of("claim", "release_free", "clock", "queue", "release")
+        self._withdraw = script_of("claim", "clock", "queue", "withdraw")
+        self._break = script_of("claim", "clock", "queue", "break")
+        self._extend = script_of("clock", "extend")
+        self._list = script_of("clock", "list")
         self._terms = lru_cache(maxsize=256)(_terms)
         self._heads: dict[tuple[bytes, str], bytes] = {}
 
@@ -103,8 +103,13 @@ class Protocol:
             arguments: list[bytes] = []
             for position in positions:
                 request = requests[position]
-                arguments += (request.name.encode(), request.token.encode(), _us(request.ttl))
-            yield _evalsha(self._extend, [self.keys.bucket(bucket)], arguments), positions
+                arguments += (
+                    request.name.encode(),
+                    request.token.encode(),
+                    _us(request.ttl),
+                    b"%d" % request.number,
+                )
+            yield evalsha(self._extend, [self.keys.bucket(bucket)], arguments), positions
 
     @property
     def extending(self) -> Script:
@@ -121,7 +126,7 @@ class Protocol:
         keys = [self.keys.bucket(bucket)]
         for name in names:
             keys += self.keys.of_name(name.decode())[1:3]
-        return _evalsha(self._list, keys, names)
+        return evalsha(self._list, keys, names)
 
     def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
         """EVALSHA of a script on one name. What is the same for each name is packed once."""
@@ -164,7 +169,7 @@ def _claim(request: Request) -> tuple[bytes, bytes]:
     return request.token.encode(), b"1" if request.unsure else b"0"
 
 
-def _evalsha(script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:
+def evalsha(script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:
     return Command(pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *arguments), script)
 
 
@@ -211,8 +216,9 @@ def read_extend(
     replies: Sequence[int],
     into: list[Renewal],
 ) -> None:
-    for position, extended in zip(positions, replies, strict=True):
-        into[position] = Renewal(requests[position].ttl if extended else None)
+    for position, reply in zip(positions, replies, strict=True):
+        left = requests[position].ttl if reply > 0 else -reply / SECOND
+        into[position] = Renewal(left or None)
 
 
 def read_page(reply: Sequence[Any]) -> tuple[bytes, list[bytes]]:
@@ -232,7 +238,7 @@ def read_details(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockI
 def _info(name: str, record: bytes, waiters: int, alive: int, now: int) -> LockInfo:
     """A record as the list script shows it: kind, queued, then 16 digits each, then the rest."""
     until, fence, granted, renewed = (int(record[2 + 16 * i : 18 + 16 * i]) for i in range(4))
-    ttl, max_hold, owner = record[66:].split(b" ", 2)
+    ttl, max_hold, owner = record[82:].split(b" ", 2)
     return LockInfo(
         name=name,
         state=LockState.HELD if until > now else LockState.ABANDONED,

@@ -39,7 +39,17 @@ def encode(state: State) -> str:
     document: dict[str, object] = {"v": LAYOUT}
     if state.holders:
         document["holders"] = [
-            (h.token, h.owner, h.fence, h.granted, h.renewed, h.until, h.ttl, h.max_hold)
+            (
+                h.token,
+                h.owner,
+                h.fence,
+                h.granted,
+                h.renewed,
+                h.until,
+                h.ttl,
+                h.max_hold,
+                h.extended,
+            )
             for h in state.holders
         ]
     if state.queue:

@@ -138,6 +138,26 @@ class StepTests:
         for request in requests[::2]:
             assert client.backend.release(request) is Release.RELEASED
 
+    def test_an_extend_that_comes_after_a_later_one_changes_nothing(
+        self, client: AnyClient, name: str
+    ) -> None:
+        """It was held up in the network; the later one is what its holder relies on."""
+        request = claim(name)
+        granted(client.backend, request)
+        for number, ttl, left in (
+            (2, 60.0, 60.0),
+            (1, 2.0, 60.0),
+            (2, 50.0, 50.0),
+            (3, 40.0, 40.0),
+        ):
+            extension = request._replace(ttl=ttl, number=number)
+            (renewal,) = client.backend.extend([extension])
+            info = client.inspect(name)
+            assert info is not None
+            assert info.left is not None and left - 5 < info.left <= left
+            assert renewal.left is not None and left - 5 < renewal.left <= left
+        assert client.backend.release(request) is Release.RELEASED
+
     def test_no_extends_are_no_work(self, client: AnyClient) -> None:
         assert client.backend.extend([]) == []
 

@@ -19,7 +19,7 @@ if left <= 0 then
   end
   left = tonumber(string.sub(record, 35, 50)) - now
 end
-local holder = string.match(string.sub(record, 99), '^%S+ %S+ (.*)$')
+local holder = string.match(string.sub(record, 115), '^%S+ %S+ (.*)$')
 local ahead = redis.call('ZCARD', KEYS[2])
 local alive, max_queue, channel = string.match(ARGV[6], '^(%d+) (%S+) (%S+)$')
 if not ticket and mode == '1' then

@@ -2,7 +2,7 @@
 -- ARGV: =name token mode(0 try, 1 enqueue, 2 poll) ttl 'ttl max_hold owner'
 -- 'alive max_queue channel'. Replies: G fence [left] | B ticket ahead left owner | F ahead left
 -- owner (the queue is full) | - (the token is gone)
-local VERSION = '1'
+local VERSION = '2'
 local field, token, mode, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local bucket = redis.call('HMGET', KEYS[1], 'v', 'f', 'z', field)
 if bucket[1] ~= VERSION then
@@ -17,7 +17,7 @@ if not record and mode ~= '2' then
   local stamp, last = us(now), tonumber(counter) or 0
   local fence = last < now and stamp or us(last + 1)
   redis.call('HSET', KEYS[1], 'f', fence, field,
-    'M0' .. token .. us(now + ttl) .. fence .. stamp .. stamp .. ARGV[5])
+    'M0' .. token .. us(now + ttl) .. fence .. stamp .. stamp .. us(0) .. ARGV[5])
   if now % 64 == 0 then -- forget some of what was abandoned long ago
     local sample = redis.call('HRANDFIELD', KEYS[1], 8, 'WITHVALUES')
     for i = 1, #sample, 2 do

@@ -2,8 +2,9 @@
 --
 -- KEYS, all in the slot of the name's bucket:
 --   1 bucket  hash: v layout version, f fence counter, z when the last tombstone expires, and for
---             each name held a field '=name': kind queued token until fence granted renewed,
---             of fixed widths (1 1 32 16 16 16 16), then 'ttl max_hold owner'
+--             each name held a field '=name': kind queued token until fence granted renewed
+--             extended (the number of the last extension), of fixed widths (1 1 32 16 16 16 16 16),
+--             then 'ttl max_hold owner'
 --   2 queue   zset: token -> ticket
 --   3 waiters hash: token -> 'alive channel ttl max_hold owner'
 --   4 tombs   zset: token (or b:token, if broken by an operator) -> until
@@ -21,7 +22,7 @@ end
 local function install(field, token, until_, rest, queued)
   local fence, stamp = number(), us(now)
   redis.call('HSET', KEYS[1], 'f', fence, field,
-    'M' .. queued .. token .. us(until_) .. fence .. stamp .. stamp .. rest)
+    'M' .. queued .. token .. us(until_) .. fence .. stamp .. stamp .. us(0) .. rest)
   return fence
 end
 

@@ -1,0 +1,30 @@
+-- Prepended to the scripts on the record of an order, which is kept beside the order's lock.
+-- KEYS, all in the slot of the name's bucket: 1 bucket (see queue.lua), 2 record, 3 running.
+-- record   string: state (R running, D done) and fence, of fixed widths (1 16), then what it says
+-- running  zset: name -> when its record expires, of the records that are running
+-- ARGV: =name fence …
+local VERSION = '1'
+local bucket = redis.call('HMGET', KEYS[1], 'v', ARGV[1])
+if bucket[1] and bucket[1] ~= VERSION then return redis.error_reply('LAYOUT ' .. bucket[1]) end
+local lock, name, fence = bucket[2], string.sub(ARGV[1], 2), ARGV[2]
+local head = redis.call('GETRANGE', KEYS[2], 0, 16)
+local is_mine = string.sub(head, 2) == fence
+
+-- The fence of whoever holds the order's lock now.
+local holder = lock and tonumber(string.sub(lock, 35, 50)) > now and string.sub(lock, 51, 66)
+
+local function write(state, says, ttl)
+  redis.call('SET', KEYS[2], state .. fence .. says, 'PX', ttl)
+  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
+  if state == 'D' then
+    redis.call('ZREM', KEYS[3], name)
+    return
+  end
+  redis.call('ZADD', KEYS[3], us(now + ttl * 1000), name)
+  if redis.call('PTTL', KEYS[3]) < tonumber(ttl) then redis.call('PEXPIRE', KEYS[3], ttl) end
+end
+
+local function forget()
+  redis.call('DEL', KEYS[2])
+  redis.call('ZREM', KEYS[3], name)
+end
