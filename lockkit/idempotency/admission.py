@@ -250,7 +250,7 @@ def _replay_of(response: ResponseFacts, *, orphan: bool = False) -> Replay | Rej
 def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:
     """Whether the one that is running has another payload: then waiting for it is pointless."""
     tag = _TAG.search(holder.label) if holder else None
-    return tag is not None and tag[1] != order.tag
+    return tag is not None and tag[1] not in order.tags
 
 
 def _store_down(failure: BackendError) -> Reject:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lockkit.idempotency import replies
 from lockkit.idempotency.admission import Admission
 from lockkit.idempotency.facts import Order, RequestFacts, fingerprint_of, key_of, too_large
+from lockkit.idempotency.forms import FormIds, form_order
 from lockkit.idempotency.orderid import IdSource, MalformedOrderIdError, find_order_id
 from lockkit.idempotency.replies import Reject
+
+if TYPE_CHECKING:
+    from lockkit.idempotency.settings import OrderSettings
 
 __all__ = ["Orders"]
 
 
 class Orders(Admission):
-    """The rules for one application; thread-safe, and shared by all its requests."""
+    """The rules for one application; thread-safe, and shared by all its requests.
+
+    ``forms``: reads the order IDs of signed forms; without it they are like any other ID.
+    """
+
+    def __init__(self, settings: OrderSettings, forms: FormIds | None = None) -> None:
+        super().__init__(settings)
+        self._forms = forms
 
     def identify(
         self,
@@ -29,15 +42,13 @@ class Orders(Admission):
         chain = sources or self.settings.order_id
         try:
             order_id = self._order_id(facts, chain)
+            if isinstance(order_id, str):
+                return self._order(facts, order_id)
         except MalformedOrderIdError as error:
             return replies.malformed(str(error))
-        if isinstance(order_id, Reject):
-            return order_id
-        if order_id is None:
-            if self.settings.required if required is None else required:
-                return replies.missing(" or ".join(map(str, chain)))
-            return None
-        return self._order(facts, order_id)
+        if order_id is None and (self.settings.required if required is None else required):
+            return replies.missing(" or ".join(map(str, chain)))
+        return order_id
 
     def _order_id(self, facts: RequestFacts, chain: tuple[IdSource, ...]) -> str | Reject | None:
         """A body is read only if its size is allowed, and only if no earlier source has an ID."""
@@ -52,10 +63,13 @@ class Orders(Admission):
     def _order(self, facts: RequestFacts, order_id: str) -> Order | Reject:
         if self._too_large(facts):
             return replies.too_big(self.settings.max_request)
+        request = _printable(f"{facts.method} {facts.path}")
+        form = None if self._forms is None else self._forms.read(order_id)
+        if form is not None:
+            return form_order(form, facts, request, self.settings.ttl)
         key = key_of(facts, facts.read_identity(), order_id)
         if key is None:
             return replies.nobody()
-        request = _printable(f"{facts.method} {facts.path}")
         return Order(order_id, key, fingerprint_of(facts), request)
 
     def _too_large(self, facts: RequestFacts) -> bool:
