@@ -1,0 +1,71 @@
+"""Order IDs for plain HTML forms: ``{% order_id %}``, its twin for Jinja, and the guest's secret.
+
+The secret lives in the session, which is made for it. Django's ``login`` keeps what is in a guest's
+session and ``logout`` ends it, and with it the claim to his forms. ``lockkit.idempotency.forms``
+says why that is enough.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.utils.safestring import SafeString, mark_safe
+
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency.forms import FormIds, hidden_field, new_secret
+from lockkit_django.facts import http_request
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+__all__ = ["form_ids", "guest_of", "new_order_id", "order_id_field"]
+
+SESSION_KEY = "_lockkit_guest"
+DO_NOT_CACHE = "_cache_update_cache"
+"""What Django's cache middleware looks at before it stores the page of a request."""
+
+
+def order_id_field(request: HttpRequest) -> SafeString:
+    """The hidden field ``order_id`` with a new order ID, for a form that is shown to this visitor.
+
+    A guest gets a session. The page is not stored by Django's own cache; other caches must be kept
+    from it. Raises ConfigurationError for a guest without SessionMiddleware.
+    """
+    return mark_safe(hidden_field(new_order_id(request)))  # noqa: S308  escaped there
+
+
+def new_order_id(request: HttpRequest) -> str:
+    """The value alone: for ``Idempotency-Key`` or a field that is written in another way."""
+    request = http_request(request)
+    setattr(request, DO_NOT_CACHE, False)
+    user = getattr(request, "user", None)
+    known = user is not None and user.is_authenticated
+    return form_ids().issue(None if known else _secret(request))
+
+
+def guest_of(request: HttpRequest) -> str | None:
+    """The secret in the session of this request, if a form was shown to it as a guest."""
+    session = getattr(request, "session", None)
+    found = None if session is None else session.get(SESSION_KEY)
+    return found if isinstance(found, str) else None
+
+
+@lru_cache(maxsize=1)
+def form_ids() -> FormIds:
+    return FormIds(lambda: [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS])
+
+
+def _secret(request: HttpRequest) -> str:
+    secret = guest_of(request)
+    if secret is not None:
+        return secret
+    session = getattr(request, "session", None)
+    if session is None:
+        raise ConfigurationError(
+            "a form for a visitor who is not logged in needs "
+            "'django.contrib.sessions.middleware.SessionMiddleware' in MIDDLEWARE"
+        )
+    secret = session[SESSION_KEY] = new_secret()
+    return secret

@@ -1,0 +1,39 @@
+"""The twin of ``{% order_id %}`` for Django's Jinja2 backend: ``{{ order_id_field() }}``.
+
+Settings: ``"OPTIONS": {"extensions": ["lockkit_django.jinja2.OrderForms"]}`` of that backend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jinja2 import pass_context
+from jinja2.ext import Extension
+
+from lockkit.errors import ConfigurationError
+from lockkit_django.forms import order_id_field
+
+if TYPE_CHECKING:
+    from django.utils.safestring import SafeString
+    from jinja2 import Environment
+    from jinja2.runtime import Context
+
+__all__ = ["OrderForms"]
+
+
+class OrderForms(Extension):
+    """Adds ``order_id_field`` to the templates. Import macros that call it ``with context``."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        environment.globals["order_id_field"] = _order_id_field
+
+
+@pass_context
+def _order_id_field(context: Context) -> SafeString:
+    request = context.get("request")
+    if request is None:
+        raise ConfigurationError(
+            "order_id_field() needs the request: render(request, …), or import … with context"
+        )
+    return order_id_field(request)

@@ -1,0 +1,27 @@
+"""``{% load lockkit %}`` … ``<form method="post">{% csrf_token %}{% order_id %}``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django import template
+
+from lockkit.errors import ConfigurationError
+from lockkit_django.forms import order_id_field
+
+if TYPE_CHECKING:
+    from django.template.context import Context
+    from django.utils.safestring import SafeString
+
+register = template.Library()
+
+
+@register.simple_tag(takes_context=True)
+def order_id(context: Context) -> SafeString:
+    """The hidden field of ``lockkit_django.forms.order_id_field``: another ID each time."""
+    request = getattr(context, "request", None) or context.get("request")
+    if request is None:
+        raise ConfigurationError(
+            "{% order_id %} needs the request: render(request, …), or pass it in the context"
+        )
+    return order_id_field(request)
