@@ -19,6 +19,7 @@ from django.utils.module_loading import import_string
 
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+from lockkit_django.forms import guest_of
 
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
@@ -81,6 +82,7 @@ def identity_of(request: HttpRequest, rules: OrderSettings) -> Identity:
         authorization=request.headers.get("Authorization"),
         session=_session(request),
         tenant=_hook(rules.tenant, request) or "",
+        guest=guest_of(request),
     )
 
 
