@@ -11,35 +11,41 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponseBase
 
-from lockkit.errors import BackendError
+from lockkit.errors import BackendError, ConfigurationError
 from lockkit.idempotency import (
+    DuplicateKeyError,
     Order,
     Orders,
     Proceed,
     Reject,
     Replay,
+    ResponseFacts,
     adrive,
     drive,
     read_order_settings,
     replies,
 )
+from lockkit.idempotency.redis_records import AsyncRedisRecords, RedisRecords
 from lockkit.idempotency.settings import SOURCE
 from lockkit_django.forms import form_ids
 from lockkit_django.handler import alocks, locks
 from lockkit_django.orders.authorize import RefusedError, identity_for, may_replay
+from lockkit_django.orders.claim import Claimed
 from lockkit_django.orders.endings import Ending, OrderStopped
 from lockkit_django.orders.facts import request_facts
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions
 from lockkit_django.orders.own import OwnTransaction
+from lockkit_django.orders.recovery import recovered
 from lockkit_django.orders.responses import refusal, replay
 from lockkit_django.orders.shared import SharedTransaction
-from lockkit_django.orders.store import AsyncOrderStore, DuplicateKeyError, OrderStore
+from lockkit_django.orders.store import AsyncOrderStore, OrderStore
+from lockkit_django.signals import tell
 
 if TYPE_CHECKING:
-    from lockkit.aio import AsyncLockClient
     from lockkit.client import LockClient
     from lockkit.idempotency import Decision
+    from lockkit.idempotency.steps import Flow
 
 __all__ = ["Gate", "in_thread", "order_rules", "store_for"]
 
@@ -76,46 +82,44 @@ class Gate:
         self._options = options
         self._checked = checked
         self._orders = order_rules()
-        self._store = store_for(options.using)
+        self._rows = store_for(options.using)
+        if self._claims and options.using is not None:
+            raise ConfigurationError("using= is for records in a database: STORE is 'redis'")
 
     def enter(self, *, begin: bool = True) -> HttpResponseBase | None:
         """None: call the view; if it is an order, it is open now. ``begin=False``: BEGIN later."""
         order = self._identify()
         if not isinstance(order, Order):
             return order
-        decision = drive(self._orders.admit(order), self._store, self._locks)
-        return self._let_in(decision, begin=begin)
+        return self._let_in(order, self._drive(self._orders.admit(order)), begin=begin)
 
     async def aenter(self, *, begin: bool = True) -> HttpResponseBase | None:
         """The twin of ``enter``: waits in the event loop, and queries in the request's thread."""
         order = await in_thread(self._identify)
         if not isinstance(order, Order):
             return order
-        store = AsyncOrderStore(self._store)
-        decision = await adrive(self._orders.admit(order), store, self._alocks)
-        return await self._alet_in(decision, begin=begin)
+        decision = await self._adrive(self._orders.admit(order))
+        return await self._alet_in(order, decision, begin=begin)
 
     def resume(self, opened: OpenOrder) -> HttpResponseBase | None:
         """BEGIN for an order that was let in with ``begin=False``; None: call the view."""
-        return self._let_in(opened.admitted, begin=True)
+        return self._begin(opened.order, opened.admitted)
 
     async def aresume(self, opened: OpenOrder) -> HttpResponseBase | None:
-        return await self._alet_in(opened.admitted, begin=True)
+        return await self._abegin(opened.order, opened.admitted)
 
     def stopped(self, opened: OpenOrder, stop: OrderStopped) -> HttpResponseBase:
         """The answer to a request whose view found in ``commit_in`` that it may not go on."""
         if stop.reject is not None:
             return refusal(stop.reject)
-        return self._second(
-            drive(self._orders.reconsider(opened.admitted), self._store, self._locks)
-        )
+        decision = self._drive(self._orders.reconsider(opened.admitted))
+        return self._second(opened.order, decision)
 
     async def astopped(self, opened: OpenOrder, stop: OrderStopped) -> HttpResponseBase:
         if stop.reject is not None:
             return refusal(stop.reject)
-        store = AsyncOrderStore(self._store)
-        decision = await adrive(self._orders.reconsider(opened.admitted), store, self._alocks)
-        return await in_thread(self._second, decision)
+        decision = await self._adrive(self._orders.reconsider(opened.admitted))
+        return await in_thread(self._second, opened.order, decision)
 
     def _identify(self) -> Order | HttpResponseBase | None:
         identity = partial(
@@ -130,31 +134,41 @@ class Gate:
             return refused.response
         return refusal(order) if isinstance(order, Reject) else order
 
-    def _let_in(self, decision: Decision, *, begin: bool) -> HttpResponseBase | None:
+    def _let_in(self, order: Order, decision: Decision, *, begin: bool) -> HttpResponseBase | None:
+        if not isinstance(decision, Proceed):
+            return self._answer(order, decision)
+        self._attach(decision)
+        tell(decision, order, self._view, self._request)
+        return self._begin(order, decision) if begin else None
+
+    async def _alet_in(
+        self, order: Order, decision: Decision, *, begin: bool
+    ) -> HttpResponseBase | None:
+        if not isinstance(decision, Proceed):
+            return await in_thread(self._answer, order, decision)
+        self._attach(decision)  # before awaiting: a cancellation must find it
+        if decision.orphan:
+            await in_thread(tell, decision, order, self._view, self._request)
+        return await self._abegin(order, decision) if begin else None
+
+    def _begin(self, order: Order, decision: Decision) -> HttpResponseBase | None:
         for _ in range(MOST_DUPLICATES):
             if not isinstance(decision, Proceed):
-                return self._answer(decision)
-            opened = self._attach(decision)
-            if not begin:
-                return None
+                return self._answer(order, decision)
             try:
-                return _begun(opened)
+                return _begun(self._attach(decision))
             except DuplicateKeyError:
-                decision = drive(self._orders.reconsider(decision), self._store, self._locks)
+                decision = self._drive(self._orders.reconsider(decision))
         return refusal(replies.running(1))
 
-    async def _alet_in(self, decision: Decision, *, begin: bool) -> HttpResponseBase | None:
+    async def _abegin(self, order: Order, decision: Decision) -> HttpResponseBase | None:
         for _ in range(MOST_DUPLICATES):
             if not isinstance(decision, Proceed):
-                return await in_thread(self._answer, decision)
-            opened = self._attach(decision)  # before awaiting: a cancellation must find it
-            if not begin:
-                return None
+                return await in_thread(self._answer, order, decision)
             try:
-                return await in_thread(_begun, opened)
+                return await in_thread(_begun, self._attach(decision))
             except DuplicateKeyError:
-                store = AsyncOrderStore(self._store)
-                decision = await adrive(self._orders.reconsider(decision), store, self._alocks)
+                decision = await self._adrive(self._orders.reconsider(decision))
         return refusal(replies.running(1))
 
     def _attach(self, decision: Proceed) -> OpenOrder:
@@ -165,32 +179,58 @@ class Gate:
         return opened
 
     def _ending(self, opened: OpenOrder) -> Ending:
+        if self._claims:
+            return Claimed(opened)
         kind = SharedTransaction if self._options.atomic else OwnTransaction
-        return kind(opened, self._store)
+        return kind(opened, self._rows)
 
-    def _second(self, decision: Decision) -> HttpResponseBase:
+    def _second(self, order: Order, decision: Decision) -> HttpResponseBase:
         """The view has run once in this request, and does not run again."""
         if isinstance(decision, Proceed):
             return refusal(replies.running(1))
-        return self._answer(decision)
+        return self._answer(order, decision)
 
-    def _answer(self, decision: Replay | Reject) -> HttpResponseBase:
+    def _answer(self, order: Order, decision: Replay | Reject) -> HttpResponseBase:
+        if isinstance(decision, Replay) or decision.location is not None:
+            refused = self._refused_replay(decision)
+            if refused is not None:
+                return refused
+        tell(decision, order, self._view, self._request)
         if isinstance(decision, Reject):
             return refusal(decision)
+        return replay(decision.snapshot)
+
+    def _refused_replay(self, decision: Replay | Reject) -> HttpResponseBase | None:
+        """What may not be seen again, or not without asking the view; None: it may."""
         allowed = may_replay(
             self._request, self._view, self._orders.settings, checked=self._checked
         )
-        if allowed is None:
+        if allowed is None and isinstance(decision, Replay):
             return refusal(replies.not_replayable(decision.snapshot.header("Location")))
-        return replay(decision.snapshot) if allowed else refusal(replies.not_allowed())
+        return refusal(replies.not_allowed()) if allowed is False else None
+
+    def _drive(self, flow: Flow[R]) -> R:
+        locks = self._locks
+        records = RedisRecords.of(locks) if self._claims else self._rows
+        return drive(flow, records, locks, self._recover)
+
+    async def _adrive(self, flow: Flow[R]) -> R:
+        locks = alocks[self._orders.settings.alias]
+        records = AsyncRedisRecords.of(locks) if self._claims else AsyncOrderStore(self._rows)
+        return await adrive(flow, records, locks, partial(in_thread, self._recover))
+
+    def _recover(self, order: Order) -> ResponseFacts | None:
+        """What the application knows of an order that ended without a stored response."""
+        path = self._orders.settings.recover
+        return None if path is None else recovered(path, self._request, order.order_id)
+
+    @property
+    def _claims(self) -> bool:
+        return self._orders.settings.claims
 
     @property
     def _locks(self) -> LockClient:
         return locks[self._orders.settings.alias]
-
-    @property
-    def _alocks(self) -> AsyncLockClient:
-        return alocks[self._orders.settings.alias]
 
 
 def _begun(opened: OpenOrder) -> HttpResponseBase | None:

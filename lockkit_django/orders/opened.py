@@ -66,6 +66,11 @@ class OpenOrder:
         """Grows with each try at this order: a resource outside the database may compare it."""
         return int(self.admitted.lease.fencing_token)
 
+    @property
+    def orphan(self) -> bool:
+        """Whether an earlier try was begun whose end is not known: with ORPHANS "retry"."""
+        return self.admitted.orphan
+
     def commit_in(self, block: Atomic) -> AbstractContextManager[None]:
         """``with request.order.commit_in(transaction.atomic(durable=True)): …``
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
 
 from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
-from lockkit.idempotency import State, replies
+from lockkit.idempotency import DuplicateKeyError, State, replies
 from lockkit.log import log
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
@@ -31,7 +31,7 @@ from lockkit_django.orders.shared import (
     is_rolled_back,
     keep_refusal,
 )
-from lockkit_django.orders.store import DuplicateKeyError, OrderStore
+from lockkit_django.orders.store import OrderStore
 from lockkit_django.responses import rendered
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
-from lockkit.idempotency import replies
+from lockkit.idempotency import DuplicateKeyError, replies
 from lockkit.log import log
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
@@ -18,7 +18,7 @@ from lockkit_django.orders.endings import (
     unsaved,
 )
 from lockkit_django.orders.responses import refusal
-from lockkit_django.orders.store import DuplicateKeyError, OrderStore
+from lockkit_django.orders.store import OrderStore
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

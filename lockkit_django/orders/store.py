@@ -18,16 +18,25 @@ from django.db import (
 )
 
 from lockkit.errors import BackendUnavailable, ConfigurationError
-from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_headers
-from lockkit_django.models import OrderRecord
+from lockkit.idempotency import (
+    DuplicateKeyError,
+    Record,
+    Snapshot,
+    State,
+    dump_headers,
+    load_headers,
+)
 
-__all__ = ["AsyncOrderStore", "DuplicateKeyError", "OrderStore"]
+try:
+    from lockkit_django.models import OrderRecord
+except RuntimeError as missing:  # Django's word for a model of no installed application
+    raise ConfigurationError(
+        "orders need 'lockkit_django' in INSTALLED_APPS, and then 'manage.py migrate'"
+    ) from missing
+
+__all__ = ["AsyncOrderStore", "OrderStore"]
 
 MICROSECONDS = 1_000_000
-
-
-class DuplicateKeyError(Exception):
-    """Somebody else has inserted this record: the transaction is to be rolled back."""
 
 
 class OrderStore:

@@ -1,0 +1,61 @@
+"""STORE "redis", for effects outside a database: the record is a claim beside the lock.
+
+The engine claims the order when it lets it in, and says what becomes of the claim: no transaction
+is opened here, and nothing can be rolled back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockkit.idempotency import ResponseFacts, drive
+from lockkit.idempotency.redis_records import RedisRecords
+from lockkit_django.handler import locks
+from lockkit_django.orders.endings import Ending
+from lockkit_django.orders.facts import asks_to_log_in, response_facts
+from lockkit_django.orders.responses import refusal
+
+if TYPE_CHECKING:
+    from django.http import HttpResponseBase
+
+    from lockkit.idempotency import Reject
+
+__all__ = ["Claimed"]
+
+REFUSED = 403
+NOT_RUN = ResponseFacts(503, (), None)
+
+
+class Claimed(Ending):
+    """The response is stored by the fence of the claim, after the view.
+
+    An exception that ends in a 5xx, a request that is cancelled, and a process that is killed
+    leave the claim as it is, an orphan: what the view did is not known, and it may be a payment.
+    """
+
+    _ended = False
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+        self._ended = True
+        reject = self._settle(self._facts(response), failed=failed and self.begun)
+        return response if reject is None else refusal(reject)
+
+    def abandon(self) -> None:
+        """An orphan, if the view was begun; it may have waited for a lock of its own."""
+        if not (self.begun or self._ended):
+            self._settle(NOT_RUN, failed=False)
+
+    def _settle(self, facts: ResponseFacts, *, failed: bool) -> Reject | None:
+        orders = self.opened.orders
+        client = locks[orders.settings.alias]
+        flow = orders.settle(self.opened.admitted, facts, failed=failed)
+        return drive(flow, RedisRecords.of(client), client)
+
+    def _facts(self, response: HttpResponseBase) -> ResponseFacts:
+        facts = response_facts(response)
+        if asks_to_log_in(self.opened.request, response):
+            return facts._replace(status=REFUSED)  # a refusal, whatever its status says
+        return facts

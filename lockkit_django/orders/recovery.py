@@ -1,0 +1,34 @@
+"""RECOVER: the application says what became of an order whose response is not there."""
+
+from __future__ import annotations
+
+from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.http import HttpRequest, HttpResponseBase
+from django.utils.module_loading import import_string
+
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency import ResponseFacts
+from lockkit_django.orders.facts import response_facts
+
+__all__ = ["recovered"]
+
+
+def recovered(path: str, request: HttpRequest, order_id: str) -> ResponseFacts | None:
+    """Ask ``path(request, order_id)``, a function or a coroutine function.
+
+    Raises ConfigurationError for an answer that is neither a response nor None, and what the
+    function raises.
+    """
+    hook = import_string(path)
+    ask = async_to_sync(hook) if iscoroutinefunction(hook) else hook
+    response = ask(request, order_id)
+    if response is None:
+        return None
+    if not isinstance(response, HttpResponseBase):
+        raise ConfigurationError(
+            f"{path} must return a response or None, not {type(response).__name__}"
+        )
+    render = getattr(response, "render", None)
+    if callable(render):
+        render()
+    return response_facts(response)

@@ -1,0 +1,50 @@
+"""What became of orders, as Django signals. Each comes with ``request`` and ``order_id``.
+
+The sender is the view. What a receiver raises is logged, and breaks no request.
+
+>>> from django.dispatch import receiver
+>>> @receiver(order_conflict)
+... def suspicious(sender, request, order_id, **kwargs):
+...     logger.warning("order ID %r was used for another request", order_id)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.dispatch import Signal
+
+from lockkit.idempotency import Order, Reject, Replay, met_orphan
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from lockkit.idempotency import Decision
+
+__all__ = ["order_conflict", "order_orphaned", "order_replayed", "tell"]
+
+order_replayed = Signal()
+"""A stored answer was given again."""
+
+order_conflict = Signal()
+"""An order ID came with another request than before: 422."""
+
+order_orphaned = Signal()
+"""An earlier try was begun, and how it ended is not known; whatever is done about it now."""
+
+CONFLICT = 422
+
+
+def tell(decision: Decision, order: Order, view: Any, request: HttpRequest) -> None:
+    """Send what this decision is, if it is anything."""
+    for signal in _signals(decision):
+        signal.send_robust(sender=view, request=request, order_id=order.order_id)
+
+
+def _signals(decision: Decision) -> list[Signal]:
+    signals = [order_orphaned] if met_orphan(decision) else []
+    if isinstance(decision, Replay):
+        signals.append(order_replayed)
+    if isinstance(decision, Reject) and decision.status == CONFLICT:
+        signals.append(order_conflict)
+    return signals
