@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, cast
 
-from django.http import HttpRequest
+from django.http import HttpRequest, RawPostDataException
 
 from lockkit.errors import ConfigurationError
 
@@ -71,7 +72,13 @@ class DjangoFacts:
         return str(self._http.META.get("CONTENT_TYPE", ""))
 
     def body(self) -> bytes:
-        return self._http.body
+        """As sent; or, when DRF has consumed the stream, as its parser understood it."""
+        try:
+            return self._http.body
+        except RawPostDataException:
+            if self._request is self._http:
+                raise
+            return json.dumps(self._request.data).encode()
 
     def form(self, key: str) -> Sequence[str]:
         return [str(value) for value in self._http.POST.getlist(key)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 __all__ = ["handlers", "is_operation", "ninja_operation", "show_types"]
@@ -55,10 +56,8 @@ def show_types(wrapper: Any, view: Any) -> None:
 
     It looks the names of types up in the module of the function that it is given.
     """
-    try:
+    with suppress(Exception):  # annotations of others: types that only checkers import
         wrapper.__signature__ = inspect.signature(view, eval_str=True)
-    except Exception:  # noqa: BLE001, S110  annotations of others: types that only checkers import
-        pass
 
 
 def _module_of(function: Any) -> str | None:

@@ -24,6 +24,7 @@ from lockkit.views import Guard, give_back, give_back_async, refusal_of, request
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import DjangoFacts, http_request, of_async_class, request_and_rest
 from lockkit_django.handler import alocks, locks
+from lockkit_django.handlers import show_types
 from lockkit_django.pending import has_lock, mark_locked, pending_order
 from lockkit_django.responses import drf_exception, refusal_response, rendered
 from lockkit_django.settle import to_its_end, until_thread_is_idle
@@ -55,7 +56,9 @@ class LockedView:
 
     def around(self, view: V) -> V:
         around = self._around_coroutine if iscoroutinefunction(view) else self._around
-        return cast(V, mark_locked(around(view)))
+        wrapper = mark_locked(around(view))
+        show_types(wrapper, view)
+        return cast(V, wrapper)
 
     def _around(self, view: Any) -> Any:
         exempt = Exempt(getattr(view, "_non_atomic_requests", ()))
@@ -230,7 +233,9 @@ def _no_coroutine(response: Any) -> Any:
 
 
 async def _user(request: Any) -> Any:
-    """The user, without a query in the event loop."""
+    """The user, without a query in the event loop. DRF's request has one of its own."""
+    if request is not http_request(request):
+        return await sync_to_async(getattr, thread_sensitive=True)(request, "user")
     auser = getattr(http_request(request), "auser", None)
     return None if auser is None else await auser()
 

@@ -22,10 +22,11 @@ from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.aio import AsyncLease
 from lockkit.idempotency import agive, give
+from lockkit_django.orders.facts import keep_body
 from lockkit_django.orders.gate import Gate, in_thread, order_rules
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions, options_of
-from lockkit_django.orders.views import MIDDLEWARE_MODE
+from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, SAFE_METHODS
 from lockkit_django.pending import has_lock
 from lockkit_django.settle import to_its_end
 
@@ -81,7 +82,7 @@ class IdempotentOrderMiddleware:
     ) -> HttpResponseBase | None:
         options = options_of(view, request.method)
         if not _is_ours(request, options):
-            return None
+            return _stand_by(request, options)
         return Gate(request, view, options, checked=False).enter(
             begin=not has_lock(view, request.method)
         )
@@ -91,7 +92,7 @@ class IdempotentOrderMiddleware:
     ) -> HttpResponseBase | None:
         options = options_of(view, request.method)
         if not _is_ours(request, options):
-            return None
+            return _stand_by(request, options)
         return await Gate(request, view, options, checked=False).aenter(
             begin=not has_lock(view, request.method)
         )
@@ -108,6 +109,12 @@ def _is_ours(request: HttpRequest, options: ViewOptions) -> bool:
     if options.exempt or options.inside:
         return False
     return order_rules().settings.covers(request.method or "", request.path_info)
+
+
+def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
+    """An order that is opened inside the view will be compared by its body."""
+    if options.inside and request.method not in SAFE_METHODS:
+        keep_body(request, order_rules().settings.max_request)
 
 
 def _leave(opened: OpenOrder) -> None:

@@ -15,6 +15,7 @@ from django.apps import apps
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.module_loading import import_string
 
+from lockkit_django.handlers import handlers, ninja_operation
 from lockkit_django.orders.facts import identity_of
 
 if TYPE_CHECKING:
@@ -38,14 +39,18 @@ class RefusedError(Exception):
 def identity_for(
     request: HttpRequest, view: View, settings: OrderSettings, *, checked: bool
 ) -> Identity:
-    """Whose order it is. DRF authenticates inside its views: here that is done before.
+    """Whose order it is. DRF and Ninja authenticate inside their views: here it is done before.
 
-    Raises RefusedError if authentication or a permission of the view's class refuses.
+    Raises RefusedError if authentication, or a permission of DRF's class, refuses.
     """
-    if checked or not _is_drf(view):
+    operation = ninja_operation(view, request.method)
+    if checked or not (operation or _is_drf(view)):
         return identity_of(request, settings)
     with _own_user(request):
-        _check_as_drf(request, view)
+        if operation is None:
+            _check_as_drf(request, view)
+        else:
+            _check_as_ninja(request, operation)
         return identity_of(request, settings)
 
 
@@ -94,9 +99,22 @@ def _check_as_drf(request: HttpRequest, view: Any) -> None:
         raise RefusedError(instance.finalize_response(drf, response)) from None
 
 
+def _check_as_ninja(request: HttpRequest, operation: Any) -> None:
+    """What its ``run`` does first, but for throttling, which counts."""
+    if not operation.auth_callbacks:
+        return
+    if operation.csrf_exempt:
+        request._ninja_csrf_exempt = True  # type: ignore[attr-defined]
+    authenticate = operation._run_authentication
+    ask = async_to_sync(authenticate) if iscoroutinefunction(authenticate) else authenticate
+    response = ask(request)
+    if response is not None:
+        raise RefusedError(response)
+
+
 @contextmanager
 def _own_user(request: HttpRequest) -> Iterator[None]:
-    """Take back the user that DRF sets: its SessionAuthentication would believe it in the view."""
+    """Take back what was set: DRF's SessionAuthentication would believe that user in the view."""
     before: dict[str, Any] = {
         key: request.__dict__[key] for key in ("user", "auth") if key in request.__dict__
     }
@@ -117,11 +135,8 @@ def _tests(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | Non
 
 
 def _method_tests(request: HttpRequest, view: Any) -> Iterator[None]:
-    """None if the method of a class view has such a decorator: it is asked inside the view."""
-    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
-    name = (request.method or "").lower()
-    name = (getattr(view, "actions", None) or {}).get(name, name)
-    if hasattr(getattr(cls, name, None), "login_url"):
+    """None if a function below the callback has such a decorator: it is asked inside the view."""
+    if any(hasattr(each, "login_url") for each in handlers(view, request.method)):
         yield None
 
 

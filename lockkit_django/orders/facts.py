@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from http import HTTPStatus
-from io import BytesIO
+from io import SEEK_END, BytesIO
+from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
 
     from lockkit.idempotency import OrderSettings
 
-__all__ = ["asks_to_log_in", "identity_of", "in_signed_cookies", "request_facts", "response_facts"]
+__all__ = [
+    "asks_to_log_in",
+    "identity_of",
+    "in_signed_cookies",
+    "keep_body",
+    "request_facts",
+    "response_facts",
+]
 
 SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 URLENCODED = "application/x-www-form-urlencoded"
@@ -86,6 +94,19 @@ def identity_of(request: HttpRequest, rules: OrderSettings) -> Identity:
     )
 
 
+def keep_body(request: HttpRequest, limit: int) -> None:
+    """Read the body before the view's own framework consumes the stream.
+
+    Not a posted form, which Django and DRF keep parsed, and nothing beyond ``limit`` bytes, which
+    will be refused.
+    """
+    media_type = (request.content_type or "").lower()
+    if request.method == "POST" and media_type in (URLENCODED, MULTIPART):
+        return
+    if (_content_length(request) or 0) <= limit:
+        _body(request)
+
+
 def _route(request: HttpRequest, route: str) -> str:
     """The URL pattern; a request with URLs of its own (hosts, tenants) has other routes."""
     urlconf = getattr(request, "urlconf", None)
@@ -143,8 +164,21 @@ def _file(field: str, upload: UploadedFile[bytes]) -> FileFacts:
 
 
 def _content_length(request: HttpRequest) -> int | None:
+    """As the client says; of a chunked body its size, where the server has it whole (ASGI)."""
     text = str(request.META.get("CONTENT_LENGTH") or "")
-    return int(text) if text.isdecimal() else None
+    if text.isdecimal():
+        return int(text)
+    return _spooled(vars(request).get("_stream"))
+
+
+def _spooled(stream: Any) -> int | None:
+    """The size of a body that is in a file; nothing is loaded, and the position stays."""
+    if not isinstance(stream, SpooledTemporaryFile) or stream.closed:
+        return None
+    position = stream.tell()
+    size = stream.seek(0, SEEK_END)
+    stream.seek(position)
+    return size
 
 
 def _hook(path: str | None, request: HttpRequest) -> str | None:
@@ -157,12 +191,15 @@ def _hook(path: str | None, request: HttpRequest) -> str | None:
 
 
 def _user(request: HttpRequest) -> str | None:
-    """Unique over all user models: 7 of the customers is not 7 of the staff."""
-    user = getattr(request, "user", None)
-    if user is None or not user.is_authenticated or user.pk is None:
-        return None
-    meta = getattr(user, "_meta", None)
-    return f"{meta.label if meta else type(user).__qualname__}:{user.pk}"
+    """Unique over all user models: 7 of the customers is not 7 of the staff.
+
+    Django Ninja leaves the user that a token stands for in ``request.auth``.
+    """
+    for user in (getattr(request, "user", None), getattr(request, "auth", None)):
+        if getattr(user, "is_authenticated", False) is True and user.pk is not None:
+            meta = getattr(user, "_meta", None)
+            return f"{meta.label if meta else type(user).__qualname__}:{user.pk}"
+    return None
 
 
 def _session(request: HttpRequest) -> str | None:

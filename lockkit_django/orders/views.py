@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast, overload
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import IdSource
 from lockkit_django.facts import http_request
+from lockkit_django.handlers import is_operation, show_types
 from lockkit_django.orders.options import ATTRIBUTE, ViewOptions
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, ordered
 from lockkit_django.transactions import Exempt
@@ -111,6 +112,12 @@ def _inside(view: V, options: ViewOptions) -> V:
             f"@idempotent is for functions and methods; let {view.__name__} inherit "
             f"IdempotentMixin, or use method_decorator(idempotent, name='dispatch')"
         )
+    if is_operation(view):
+        raise ConfigurationError(
+            "decorate_view(idempotent) would answer before Ninja has authenticated: put "
+            "@idempotent directly on the function, below @api.post"
+        )
     wrapper = ordered(view, options)
+    show_types(wrapper, view)
     setattr(wrapper, ATTRIBUTE, options)  # for the middleware; ``wraps`` hands it on
     return cast(V, wrapper)
