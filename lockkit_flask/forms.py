@@ -1,0 +1,135 @@
+"""Order IDs for plain HTML forms: ``{{ order_id_field() }}``, and the guest's secret.
+
+The secret lives in a signed cookie of its own, because many apps clear the session when somebody
+logs in. ``lockkit.idempotency.forms`` says what it is good for. The first answer to a user
+who has the cookie makes the secret his: after his logout nobody else at this computer can use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from flask import after_this_request, current_app, has_request_context, request
+from markupsafe import Markup
+
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency.forms import FormIds, hidden_field, new_secret
+from lockkit.log import log
+from lockkit_flask.extension import app_locks
+
+if TYPE_CHECKING:
+    from flask import Flask, Response
+
+__all__ = ["form_ids", "guest_of", "install", "new_order_id", "order_id_field"]
+
+STATIC = "static"
+_SECRET = "lockkit.guest"  # noqa: S105  a key of the environ
+
+
+def order_id_field() -> Markup:
+    """The hidden field ``order_id`` with a new order ID, for a form that is shown to this visitor.
+
+    A guest gets a cookie, so the headers of the answer must not have been sent yet. The answer is
+    marked ``private``, for caches. Raises ConfigurationError without SECRET_KEY or LOCKKIT_ORDERS.
+    """
+    return Markup(hidden_field(new_order_id()))  # noqa: S704  escaped there
+
+
+def new_order_id() -> str:
+    """The value alone: for ``Idempotency-Key`` or a field that is written in another way."""
+    if not has_request_context() or app_locks().orders is None:
+        raise ConfigurationError("order_id_field() needs a request, and LOCKKIT_ORDERS")
+    after_this_request(_only_for_this_visitor)
+    return form_ids.issue(None if _user() is not None else _secret())
+
+
+def guest_of(user: str | None) -> str | None:
+    """The secret that this request brings; not if it belongs to another user by now."""
+    secret, _, owner = (_brought() or "").partition(".")
+    if owner and (user is None or owner != _mark(secret, user)):
+        return None
+    return secret or None
+
+
+def install(app: Flask) -> None:
+    """For the templates, and for the logins."""
+    app.jinja_env.globals["order_id_field"] = order_id_field
+    app.after_request(_hand_over)
+
+
+def _keys() -> list[str | bytes]:
+    keys = [current_app.secret_key, *(current_app.config.get("SECRET_KEY_FALLBACKS") or ())]
+    return [key for key in keys if key]
+
+
+form_ids = FormIds(_keys)
+"""With the keys of the current app."""
+
+
+def _secret() -> str:
+    """Of this guest; the same for all forms on a page."""
+    secret = guest_of(None) or request.environ.get(_SECRET)
+    if secret is None:
+        secret = request.environ[_SECRET] = new_secret()
+        after_this_request(lambda response: _give(response, secret))
+    return str(secret)
+
+
+def _hand_over(response: Response) -> Response:
+    """A guest's secret becomes that of the user who has logged in."""
+    text = _brought()
+    if text is None or "." in text or request.endpoint == STATIC:
+        return response
+    user = _user_if_known()
+    return response if user is None else _give(response, f"{text}.{_mark(text, user)}")
+
+
+def _brought() -> str | None:
+    sealed = request.cookies.get(_name())
+    return None if sealed is None else form_ids.unseal(sealed)
+
+
+def _give(response: Response, text: str) -> Response:
+    interface = current_app.session_interface
+    response.set_cookie(
+        _name(),
+        form_ids.seal(text),
+        domain=interface.get_cookie_domain(current_app),
+        path=interface.get_cookie_path(current_app),
+        secure=interface.get_cookie_secure(current_app),
+        samesite=interface.get_cookie_samesite(current_app) or "Lax",
+        httponly=True,
+    )
+    return response
+
+
+def _name() -> str:
+    """Beside the session's cookie: two apps on one host have different ones, if they care."""
+    return f"{current_app.config['SESSION_COOKIE_NAME']}-lockkit"
+
+
+def _only_for_this_visitor(response: Response) -> Response:
+    response.vary.add("Cookie")
+    response.cache_control.public = False
+    response.cache_control.private = True
+    return response
+
+
+def _user() -> str | None:
+    user = app_locks().config.user_pk()
+    return None if user in (None, "") else f"user:{user}"
+
+
+def _user_if_known() -> str | None:
+    """LOCKKIT_USER is the app's, and may refuse where there is no user to be had."""
+    try:
+        return _user()
+    except Exception as error:  # noqa: BLE001  no answer shall fail because of a cookie
+        log.debug("LOCKKIT_USER failed after a request: %s", type(error).__name__)
+        return None
+
+
+def _mark(secret: str, user: str) -> str:
+    """The cookie is sealed, so this need only not say who it is."""
+    return hashlib.sha256(f"{secret}\0{user}".encode()).hexdigest()
