@@ -24,6 +24,7 @@ __all__ = [
     "fingerprint_of",
     "key_of",
     "key_of_guest",
+    "lock_name_of",
     "sent_by",
     "too_large",
 ]
@@ -115,7 +116,7 @@ class Order:
 
     @property
     def lock_name(self) -> str:
-        return f"order:{self.key}"
+        return lock_name_of(self.key)
 
     @property
     def tag(self) -> str:
@@ -131,6 +132,11 @@ class Order:
     def label(self) -> str:
         """At most 200 characters, the tag last: see ``engine``."""
         return f"{self.request[:100]} order {self.order_id[:60]} #{self.tag}"
+
+
+def lock_name_of(key: str) -> str:
+    """The name that is locked for the order with this key."""
+    return f"order:{key}"
 
 
 def too_large(facts: RequestFacts, limit: int) -> bool:

@@ -86,7 +86,7 @@ class Reject(NamedTuple):
 
 
 def judge(order: Order, record: Record | None, now: float) -> Replay | Reject | None:
-    """What a record says about a request with its key; None: it is the first.
+    """What a record says about a request with its key; None: it is the first, or one still runs.
 
     ``now``: seconds since the epoch. A record that this release cannot read is never overwritten
     or run over, even if it looks expired.
