@@ -17,6 +17,23 @@ from lockkit_flask.decorators import lock_view
 from lockkit_flask.extension import AppLocks, LockKit
 from lockkit_flask.guests import remember_guest
 from lockkit_flask.held import current_lease
+from lockkit_flask.idempotent import idempotent
+from lockkit_flask.opened import CurrentOrder, current_order
 from lockkit_flask.proxies import alocks, locks
+from lockkit_flask.signals import order_conflict, order_orphaned, order_replayed
 
-__all__ = ["AppLocks", "LockKit", "alocks", "current_lease", "lock_view", "locks", "remember_guest"]
+__all__ = [
+    "AppLocks",
+    "CurrentOrder",
+    "LockKit",
+    "alocks",
+    "current_lease",
+    "current_order",
+    "idempotent",
+    "lock_view",
+    "locks",
+    "order_conflict",
+    "order_orphaned",
+    "order_replayed",
+    "remember_guest",
+]

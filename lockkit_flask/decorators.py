@@ -69,11 +69,14 @@ def lock_view(
     return decorate
 
 
-def views_of(request: Request) -> tuple[LockedView, ...]:
-    """The lock_view decorators on the view of a request, and on its method; outermost first."""
-    view = current_app.view_functions[request.endpoint or ""]
-    method = getattr(getattr(view, "view_class", None), request.method.lower(), None)
-    return (*_marks(view), *_marks(method))
+def views_of(request: Request, view: object = None) -> tuple[LockedView, ...]:
+    """The lock_view decorators on the view of a request, and on its method; outermost first.
+
+    ``view``: a function below it, for decorators that cannot be seen from outside.
+    """
+    whole = current_app.view_functions[request.endpoint or ""]
+    method = getattr(getattr(whole, "view_class", None), request.method.lower(), None)
+    return tuple(dict.fromkeys((*_marks(whole), *_marks(method), *_marks(view))))
 
 
 def _marks(view: object) -> tuple[LockedView, ...]:
@@ -118,6 +121,16 @@ class LockedView:
             self._abort(error)
         held.add(self, lease)
         return lease
+
+    def enter_once(self) -> None:
+        """Have the lock until the order of the current request has ended."""
+        if held.held_by(self) is None:
+            self.enter()
+        elif self._only_view:
+            raise ConfigurationError(
+                "an order inside lock_view(hold='view') would be committed after that lock is "
+                "given back: put @lock_view below @idempotent, or leave hold out"
+            )
 
     def refuse(self, error: AcquireTimeout) -> Any:
         """The answer to a busy lock; without ``on_busy``, raises the HTTP exception."""

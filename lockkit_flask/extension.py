@@ -22,6 +22,8 @@ from lockkit_flask.conf import Config, default_location, read_config
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lockkit.idempotency import OrderSettings
+    from lockkit_flask.order_stores import Store
     from lockkit_flask.orders import AppOrders
 
 __all__ = ["AppLocks", "LockKit", "app_locks"]
@@ -54,6 +56,7 @@ class LockKit:
         orders = _orders(app, locks)
         if orders is not None:
             orders.install(app)
+            _install_forms(app)
         held.install(app)  # after the orders: what stands before them in a list runs after them
         _watch_at_first_request(app)
         _mount_command(app)
@@ -61,13 +64,14 @@ class LockKit:
 
     @staticmethod
     def create_tables() -> None:
-        """Create the table of the orders' records for the current app, if it is not there.
+        """Create the tables of the orders' records for the current app, if they are not there.
 
-        ``db.create_all()`` makes it too, and Alembic sees it.
+        ``db.create_all()`` makes it too, and Alembic sees it; those of ``@idempotent(using=…)``
+        are made only here.
         """
         orders = app_locks().orders
-        if orders is not None:
-            orders.create_table()
+        for store in orders.stores() if orders is not None else ():
+            store.create_table()
 
 
 class AppLocks:
@@ -130,15 +134,36 @@ def _orders(app: Flask, locks: AppLocks) -> AppOrders | None:
     settings = locks.config.orders
     if settings is None:
         return None
+    from lockkit_flask.orders import AppOrders
+
+    client = locks[settings.alias]
+    store = _redis_store(client) if settings.claims else _database_store(app, settings)
+    locks.orders = AppOrders(settings, locks.config.user_pk, client, store)
+    return locks.orders
+
+
+def _redis_store(client: LockClient) -> Store:
+    from lockkit_flask.claimed import RedisStore
+
+    return RedisStore(client)
+
+
+def _database_store(app: Flask, settings: OrderSettings) -> Store:
     db = sessions.database_of(app)
     if db is None:
         raise ConfigurationError(
-            "LOCKKIT_ORDERS needs Flask-SQLAlchemy: set db = SQLAlchemy(app) up before LockKit(app)"
+            "LOCKKIT_ORDERS needs Flask-SQLAlchemy: set db = SQLAlchemy(app) up before "
+            "LockKit(app). Or, for effects outside a database, STORE 'redis'"
         )
-    from lockkit_flask.orders import AppOrders
+    from lockkit_flask.order_stores import DatabaseStore
 
-    locks.orders = AppOrders(settings, locks.config.user_pk, locks[settings.alias], db)
-    return locks.orders
+    return DatabaseStore(db, settings.using)
+
+
+def _install_forms(app: Flask) -> None:
+    from lockkit_flask import forms  # needs this module
+
+    forms.install(app)
 
 
 def _mount_command(app: Flask) -> None:

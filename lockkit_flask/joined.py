@@ -8,83 +8,174 @@ the response is known.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from flask import g, has_app_context, has_request_context, request
 from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from werkzeug.exceptions import HTTPException
 
-from lockkit_flask import sessions
+from lockkit.errors import ConfigurationError, LeaseLost
+from lockkit.idempotency import DuplicateKeyError, Keep, replies
+from lockkit_flask import held, sessions
+from lockkit_flask.opened import Opened, of_context
+from lockkit_flask.records import unavailable
+from lockkit_flask.refusals import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import sqlalchemy as sa
+    from flask import Response
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-    from lockkit.idempotency import Discard, Keep, Proceed
+    from lockkit.idempotency import Orders, Proceed, Record
+    from lockkit_flask.records import Records
 
-__all__ = ["Joined", "install", "of_context", "of_request"]
+__all__ = ["Joined", "install"]
 
 _INSTALLED = "_lockkit_joins"
 
 
-class Joined:
+class Joined(Opened):
     """One order's transaction, while its request runs. ``connection`` is used by nobody else."""
 
-    def __init__(self, engine: sa.Engine, proceed: Proceed) -> None:
-        self.engine = engine
-        self.proceed = proceed
-        self.connection = engine.connect()
-        self.connection.begin()
-        self.active = False  #: sessions join it
-        self.committed = False  #: by the view: a savepoint of it was released
-        self.failed = False  #: the view raised, and all was rolled back
-        self.outcome: Keep | Discard | None = None
-        self.status = 0  #: of the response that the outcome was decided by
+    connection: sa.Connection | None = None
 
-    def join(self) -> None:
-        """From now on the sessions of this app context work inside the transaction."""
-        self.environ = request.environ
+    def __init__(self, orders: Orders, proceed: Proceed, records: Records) -> None:
+        super().__init__(orders, proceed)
+        self._records = records
+        self._committed = False  #: by the view: a savepoint of it was released
+        self._failed = False  #: the view raised, and all was rolled back
+
+    def begin(self) -> None:
+        """BEGIN, with the record: a second runner that holds no lock waits here for the first.
+
+        From now on the sessions of this app context work inside the transaction.
+        """
+        try:
+            self._begin()
+        except IntegrityError as error:
+            raise DuplicateKeyError from error
+        except SQLAlchemyError as error:
+            raise unavailable(error) from error
         self.active = True
-        setattr(g, sessions.ORDER, self)
 
-    def commit(self) -> None:
-        """COMMIT. What the session did not commit must be gone before."""
-        self.active = False
-        self.connection.commit()
+    def _begin(self) -> None:
+        self.engine = self._records.engine()
+        self.connection = self.engine.connect()
+        try:
+            self.connection.begin()
+            running = self.orders.running(self.proceed.order)
+            self._records.insert(self.connection, running, replaces=self.proceed.replaces)
+        except BaseException:
+            self._discard()
+            raise
 
-    def roll_back(self) -> None:
+    def forgo(self) -> None:
+        self.close()
+
+    def note_commit(self) -> None:
+        """The view has committed: a savepoint was released."""
+        self._committed = True
+
+    def note_failure(self, error: BaseException) -> None:
+        """Roll back at once: error handlers write outside of the order's transaction.
+
+        ``abort(redirect(…))`` is a way to answer, and no failure.
+        """
+        if isinstance(error, HTTPException) and _status(error) < HTTPStatus.BAD_REQUEST:
+            return
+        self._failed = True
+        self._roll_back()
+
+    def conclude(self, response: Response) -> Response:
+        outcome = self.facts and self.orders.conclude(self.proceed.order, self.facts)
+        if not isinstance(outcome, Keep):
+            self._roll_back()
+            return response
+        if self._failed:
+            return self._keep_refusal(outcome.record, response)
+        return self._commit(outcome.record, response)
+
+    def close(self) -> None:
+        """Give the connection back, rolling back what was not committed. Idempotent."""
+        try:
+            if self.connection is not None and self.connection.in_transaction():
+                self._roll_back()
+        except SQLAlchemyError as error:
+            unavailable(error)
+        finally:
+            self.active = False
+            self._discard()
+            self.detach()
+
+    def _roll_back(self) -> None:
         """Undo all of it. Sessions work on connections of their own again."""
         try:
             sessions.roll_back()
         finally:
             self.active = False
-            self.connection.rollback()
+            if self.connection is not None:
+                self.connection.rollback()
 
-    def close(self) -> None:
-        """Give the connection back, rolling back what was not committed. Idempotent."""
+    def _discard(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+    def _keep_refusal(self, record: Record, response: Response) -> Response:
+        """The view raised, so nothing of it is left; a 4xx made of that is the order's answer."""
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            try:
+                self._records.keep(record, replaces=self.proceed.replaces)
+            except IntegrityError:
+                pass  # the record that is there already stands
+            except SQLAlchemyError as error:
+                unavailable(error)
+        elif self._committed:
+            raise ConfigurationError(
+                "a view raised after it had committed, so its order was rolled back, but an error "
+                "handler answers with success. Return a response instead of raising"
+            )
+        return response
+
+    def _commit(self, record: Record, response: Response) -> Response:
+        """One COMMIT for the record and everything that the view has committed."""
+        if response.status_code < HTTPStatus.BAD_REQUEST and sessions.has_writes():
+            raise ConfigurationError(
+                "the view of an order answers with success, but has changes in db.session that "
+                "are not committed. Commit them before the response leaves; nothing was saved"
+            )
         try:
-            if not self.connection.closed and self.connection.in_transaction():
-                self.roll_back()
-        finally:
-            self.active = False
-            self.connection.close()
-            if of_context() is self:
-                g.pop(sessions.ORDER)
+            held.check_all()
+            sessions.roll_back()
+            self._end(record)
+        except LeaseLost:
+            return refused(replies.lease_lost())
+        except DBAPIError as error:
+            return _not_committed(error)
+        return response
+
+    def _end(self, record: Record) -> None:
+        assert self.connection is not None
+        self._records.update(self.connection, record)
+        self.active = False
+        self.connection.commit()
 
 
-def of_context() -> Joined | None:
-    """The order of this app context, if there is one."""
-    return g.get(sessions.ORDER) if has_app_context() else None
+def _not_committed(error: DBAPIError) -> Response:
+    """Only a connection that breaks leaves it open whether the COMMIT was made."""
+    if not error.connection_invalidated and not isinstance(error, OperationalError):
+        raise error
+    unavailable(error)
+    unknown = error.connection_invalidated
+    return refused(replies.outcome_unknown() if unknown else replies.not_saved())
 
 
-def of_request() -> Joined | None:
-    """The order of this request. A view may send the app another one, within its app context."""
-    found = of_context()
-    if found is None or not has_request_context() or found.environ is not request.environ:
-        return None
-    return found
+def _status(error: HTTPException) -> int:
+    return error.response.status_code if error.response else error.code or 500
 
 
 def install(db: SQLAlchemy) -> None:
@@ -104,16 +195,24 @@ def install(db: SQLAlchemy) -> None:
 def _joining(choose: Callable[..., Any]) -> Callable[..., Any]:
     def get_bind(self: Session, *args: Any, **kwargs: Any) -> sa.Engine | sa.Connection:
         bind: sa.Engine | sa.Connection = choose(self, *args, **kwargs)
-        joined = of_context()
-        if joined is None or not joined.active or bind is not joined.engine:
+        connection = _connection_for(bind)
+        if connection is None:
             return bind
         self.join_transaction_mode = "create_savepoint"
-        return joined.connection
+        return connection
 
     return get_bind
 
 
+def _connection_for(bind: object) -> sa.Connection | None:
+    """That of the order which runs, if this is its database."""
+    joined = of_context()
+    if not isinstance(joined, Joined) or not joined.active or bind is not joined.engine:
+        return None
+    return joined.connection
+
+
 def _note_commit(session: Session) -> None:  # noqa: ARG001
     joined = of_context()
-    if joined is not None and joined.active:
-        joined.committed = True
+    if isinstance(joined, Joined) and joined.active:
+        joined.note_commit()

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from flask import current_app, request, session
+from flask import current_app, request, session, url_for
 
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+from lockkit_flask import sessions
 from lockkit_flask.conf import dotted
+from lockkit_flask.forms import guest_of
 from lockkit_flask.guests import guest
 
 if TYPE_CHECKING:
     from flask import Request, Response
     from werkzeug.datastructures import FileStorage
 
-    from lockkit.idempotency import OrderSettings
+    from lockkit.idempotency import Order, OrderSettings
     from lockkit_flask.conf import UserHook
 
-__all__ = ["FactsReader", "response_facts"]
+__all__ = ["FactsReader", "Recovery", "asks_to_log_in", "response_facts"]
 
 FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 CHUNK = 65536
+ANY = sys.maxsize
 
 
 class FactsReader:
@@ -58,13 +63,31 @@ class FactsReader:
 
     def _identity(self, request: Request) -> Identity:
         user = self._user_pk()
+        known = None if user in (None, "") else f"user:{user}"
         return Identity(
             scope=self._scope(request) if self._scope else None,
-            user=None if user in (None, "") else f"user:{user}",
+            user=known,
             authorization=request.headers.get("Authorization"),
             session=_session_key(),
             tenant=(self._tenant(request) or "") if self._tenant else "",
+            guest=guest_of(known),
         )
+
+
+class Recovery:
+    """The RECOVER hook of the settings, as the engine asks it."""
+
+    def __init__(self, settings: OrderSettings) -> None:
+        self._hook = dotted("LOCKKIT_ORDERS['RECOVER']", settings.recover)
+
+    def __call__(self, order: Order) -> ResponseFacts | None:
+        """What the app knows of an order whose response was not kept; None: nothing."""
+        if self._hook is None:
+            return None
+        answer = current_app.ensure_sync(self._hook)(request, order.order_id)
+        facts = None if answer is None else response_facts(current_app.make_response(answer), ANY)
+        sessions.end_read()  # the view, if it runs now, must not see what the hook saw
+        return facts
 
 
 def response_facts(response: Response, max_body: int) -> ResponseFacts:
@@ -77,6 +100,24 @@ def response_facts(response: Response, max_body: int) -> ResponseFacts:
         list(response.headers.items()),
         None if _streams(response, max_body) else response.get_data(),
     )
+
+
+def asks_to_log_in(response: Response) -> bool:
+    """Whether it is the redirect to the login page of Flask-Login."""
+    manager = getattr(current_app, "login_manager", None)
+    if manager is None or not 300 <= response.status_code < 400:  # noqa: PLR2004
+        return False
+    view = manager.blueprint_login_views.get(request.blueprint) or manager.login_view
+    return view is not None and _path(response.location) == _path(_url_of(view))
+
+
+def _url_of(view: str) -> str:
+    """Flask-Login takes an endpoint, or a URL."""
+    return view if view.startswith(("https://", "http://", "/")) else url_for(view)
+
+
+def _path(url: str | None) -> str:
+    return urlsplit(url or "").path
 
 
 def _streams(response: Response, max_body: int) -> bool:

@@ -1,13 +1,15 @@
-"""Orders exactly once, with Flask-SQLAlchemy: ``LOCKKIT_ORDERS``.
+"""Orders exactly once in Flask: ``LOCKKIT_ORDERS``.
 
 The order of things within one request:
 
-1. all ``before_request`` hooks (authentication, CSRF), of the app and of blueprints;
+1. all ``before_request`` hooks (authentication, CSRF), of the app and of blueprints; for a view
+   with ``@idempotent`` the decorators above that, too;
 2. the decision: replay, refuse, or go on holding the lock of the order, and those of ``lock_view``;
-3. the transaction begins, with the record in it; the view runs, its commits being savepoints;
-4. what is to be replayed is taken from the view's response, before ``after_request`` hooks
-   change it: they will change the replay again;
-5. all ``after_request`` hooks, which may still commit; then the one COMMIT, then the release.
+3. the record is written (in a database: the transaction begins with it), and the view runs;
+4. what is to be replayed is taken from the response, before ``after_request`` hooks change it:
+   they will change the replay again;
+5. all ``after_request`` hooks, which may still commit; then the record and the effects become
+   final, and the lock is released.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, after_this_request, current_app, has_request_context, request
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
-from werkzeug.exceptions import HTTPException
 
-from lockkit.errors import AcquireTimeout, ConfigurationError, LeaseLost
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.idempotency import (
     REPLAYED_HEADER,
-    Keep,
+    DuplicateKeyError,
+    Order,
     Orders,
     Proceed,
     Reject,
@@ -31,21 +32,23 @@ from lockkit.idempotency import (
     drive,
     replies,
 )
-from lockkit_flask import held, joined, sessions
-from lockkit_flask.conf import dotted
+from lockkit_flask import held, opened, sessions, signals
+from lockkit_flask.authorize import Authorization
 from lockkit_flask.decorators import views_of
-from lockkit_flask.joined import Joined
-from lockkit_flask.order_facts import FactsReader, response_facts
-from lockkit_flask.records import Records, record_table, unavailable
+from lockkit_flask.forms import form_ids
+from lockkit_flask.opened import Opened
+from lockkit_flask.options import binds_of, options_of
+from lockkit_flask.order_facts import FactsReader, Recovery, asks_to_log_in, response_facts
+from lockkit_flask.refusals import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flask_sqlalchemy import SQLAlchemy
-
     from lockkit.client import LockClient
-    from lockkit.idempotency import OrderSettings, Record
+    from lockkit.idempotency import Decision, Flow, OrderSettings
     from lockkit_flask.conf import UserHook
+    from lockkit_flask.options import ViewOptions
+    from lockkit_flask.order_stores import Store
 
 __all__ = ["AppOrders"]
 
@@ -54,20 +57,17 @@ ATTEMPTS = 3
 
 
 class AppOrders:
-    """The orders of one app: hooks around its views, records in its database."""
+    """The orders of one app: hooks around its views, records in its store."""
 
     def __init__(
-        self, settings: OrderSettings, user_pk: UserHook, locks: LockClient, db: SQLAlchemy
+        self, settings: OrderSettings, user_pk: UserHook, locks: LockClient, store: Store
     ) -> None:
-        if settings.using not in db.metadatas:
-            raise ConfigurationError(f"LOCKKIT_ORDERS['USING'] is no bind key: {settings.using!r}")
-        table = record_table(db.metadatas[settings.using])
-        self.records = Records(table, lambda: db.engines[settings.using])
-        self._orders = Orders(settings)
+        self.store = store
+        self._orders = Orders(settings, form_ids)
         self._reader = FactsReader(settings, user_pk)
-        self._may_replay = dotted("LOCKKIT_ORDERS['AUTHORIZE_REPLAY']", settings.authorize_replay)
+        self._authorization = Authorization(settings)
+        self._recover = Recovery(settings)
         self._locks = locks
-        joined.install(db)
 
     def install(self, app: Flask) -> None:
         """``dispatch_request`` is the one place after every hook before the view.
@@ -80,175 +80,154 @@ class AppOrders:
         held.after(app, "do_teardown_request", _abandon)
         held.after(app, "do_teardown_appcontext", _abandon)
 
-    def create_table(self) -> None:
-        """Create the table of the records, if it is not there."""
-        self.records.table.create(self.records.engine(), checkfirst=True)
+    def stores(self) -> list[Store]:
+        """Where the current app's records are: of the settings, and of views that say ``using``."""
+        return [self.store, *(self.store.of(using) for using in sorted(binds_of(current_app)))]
+
+    def run(self, call: Callable[[], Any], options: ViewOptions, view: object = None) -> Any:
+        """The answer to the current request, whose view is called only as a new order.
+
+        ``view``: the function that is called, where its own checks were made before.
+        """
+        if opened.of_request() is not None:
+            raise ConfigurationError(
+                "an order is open already: use @idempotent once per view, and functools.wraps in "
+                "the decorators above it"
+            )
+        order = self._orders.identify(
+            self._reader.read(request), sources=options.sources, required=options.required
+        )
+        if order is None:
+            return call()
+        if isinstance(order, Reject):
+            return refused(order)
+        sessions.end_read()
+        store = self.store.of(options.using)
+        decision = self._drive(self._orders.admit(order), store)
+        if isinstance(decision, Proceed):
+            return self._proceed(decision, store, call, view)
+        return self._answer(order, decision, checked=view is not None)
 
     def _dispatch(self, dispatch: Callable[..., Any], *args: Any) -> Any:
         if request.url_rule is None or request.routing_exception is not None:
             return dispatch(*args)
-        if not self._orders.settings.covers(request.method, request.path):
+        options = options_of(request)
+        covered = self._orders.settings.covers(request.method, request.path)
+        if options.exempt or options.inside or not covered:
             return dispatch(*args)
-        order = self._orders.identify(self._reader.read(request))
-        if order is None:
-            return dispatch(*args)
-        if isinstance(order, Reject):
-            return _refused(order)
-        sessions.end_read()
-        decision = drive(self._orders.admit(order), self.records, self._locks)
-        if isinstance(decision, Proceed):
-            return self._proceed(decision, functools.partial(dispatch, *args))
-        return self._answer(decision)
+        return self.run(functools.partial(dispatch, *args), options)
 
-    def _answer(self, decision: Replay | Reject) -> Response:
-        if isinstance(decision, Reject):
-            return _refused(decision)
-        if self._may_replay is not None and not self._may_replay(request):
-            return _refused(replies.not_allowed())
-        status, headers, body = decision.snapshot
-        response = current_app.response_class(body, status, list(headers))
-        response.headers.add(*REPLAYED_HEADER)
-        return response
+    def _drive(self, flow: Flow[Decision], store: Store) -> Decision:
+        return drive(flow, store.records, self._locks, self._recover)
 
-    def _proceed(self, decision: Proceed, dispatch: Callable[[], Any]) -> Any:
-        """Run the view under its locks, in the order's transaction."""
+    def _answer(self, order: Order, decision: Replay | Reject, *, checked: bool) -> Any:
+        """What is not for everybody: a stored response, and where the order's result is."""
+        signals.tell(order, decision)
+        if isinstance(decision, Reject) and decision.location is None:
+            return refused(decision)
+        response = refused(decision) if isinstance(decision, Reject) else _replayed(decision)
+        answer = self._authorization.answer(response, checked=checked)
+        if answer is response and isinstance(decision, Replay):
+            signals.send(signals.order_replayed, order)
+        return answer
+
+    def _proceed(
+        self, decision: Proceed, store: Store, call: Callable[[], Any], view: object
+    ) -> Any:
+        """Take the locks of the view, have the record written, and run the view."""
+        signals.tell(decision.order, decision)
         held.add(self, decision.lease, is_view=False)
-        for locked in views_of(request):
-            try:
-                locked.enter()
-            except AcquireTimeout as error:
-                return locked.refuse(error)
-        begun = self._begin(decision)
-        if not isinstance(begun, Joined):
-            return self._answer(begun)
-        begun.join()
+        state = store.open(self._orders, decision)
+        state.attach()
         try:
-            return dispatch()
+            busy = _take_locks(view)
+            refusal = self._begin(state, store) if busy is None else None
+        except BaseException:
+            state.forgo()
+            raise
+        if busy is not None:
+            state.forgo()
+            return busy()
+        if refusal is not None:
+            return self._answer(decision.order, refusal, checked=view is not None)
+        return self._run(state, call)
+
+    def _begin(self, state: Opened, store: Store) -> Replay | Reject | None:
+        """None: the record is written. A duplicate key means that others were first."""
+        for _ in range(ATTEMPTS):
+            try:
+                state.begin()
+            except DuplicateKeyError:
+                decision = self._drive(self._orders.reconsider(state.proceed), store)
+            except BackendError:
+                break
+            else:
+                return None
+            if not isinstance(decision, Proceed):
+                state.close()
+                return decision
+            state.proceed = decision
+        state.forgo()
+        return replies.store_down()
+
+    def _run(self, state: Opened, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
         except BaseException as error:
-            _note_failure(begun, error)
+            state.note_failure(error)
             raise
         finally:
             after_this_request(self._capture)
 
-    def _begin(self, decision: Proceed | Replay | Reject) -> Joined | Replay | Reject:
-        """The transaction with the record in it; a duplicate key means that others were first."""
-        for _ in range(ATTEMPTS):
-            if not isinstance(decision, Proceed):
-                return decision
-            try:
-                return self._open(decision)
-            except IntegrityError:
-                decision = drive(self._orders.reconsider(decision), self.records, self._locks)
-            except SQLAlchemyError as error:
-                unavailable(error)
-                break
-        return replies.store_down()
-
-    def _open(self, decision: Proceed) -> Joined:
-        begun = Joined(self.records.engine(), decision)
-        try:
-            running = self._orders.running(decision.order)
-            self.records.insert(begun.connection, running, replaces=decision.replaces)
-        except BaseException:
-            begun.close()
-            raise
-        return begun
-
     def _capture(self, response: Response) -> Response:
-        """Decide what becomes of the order, by the response as the view made it."""
-        state = joined.of_request()
+        """What decides about the order: the response as the view made it."""
+        state = opened.of_request()
         if state is not None:
-            facts = response_facts(response, self._orders.settings.max_response)
-            state.outcome = self._orders.conclude(state.proceed.order, facts)
+            state.facts = response_facts(response, self._orders.settings.max_response)
+            if asks_to_log_in(response):  # a refusal, whatever its status says
+                state.facts = state.facts._replace(status=HTTPStatus.UNAUTHORIZED)
             state.status = response.status_code
         return response
 
     def _finish(self, response: Response) -> Response:
         """The last of all ``after_request`` functions."""
-        state = joined.of_request()
+        state = opened.of_request()
         if state is None:
             return response
         if state.status != response.status_code:  # a hook made another answer of it
             self._capture(response)
         try:
-            return self._conclude(state, response)
+            return state.conclude(response)
         finally:
-            state.close()
-            held.release(state.proceed.lease)
+            _end(state)
 
-    def _conclude(self, state: Joined, response: Response) -> Response:
-        if not isinstance(state.outcome, Keep):
-            state.roll_back()
-            return response
-        if state.failed:
-            return self._keep_refusal(state, state.outcome.record, response)
-        return self._commit(state, state.outcome.record, response)
 
-    def _keep_refusal(self, state: Joined, record: Record, response: Response) -> Response:
-        """The view raised, so nothing of it is left; a 4xx made of that is the order's answer."""
-        if response.status_code >= HTTPStatus.BAD_REQUEST:
-            _quietly(lambda: self.records.keep(record, replaces=state.proceed.replaces))
-        elif state.committed:
-            raise ConfigurationError(
-                "a view raised after it had committed, so its order was rolled back, but an error "
-                "handler answers with success. Return a response instead of raising"
-            )
-        return response
+def _replayed(replay: Replay) -> Response:
+    status, headers, body = replay.snapshot
+    response = current_app.response_class(body, status, list(headers))
+    response.headers.add(*REPLAYED_HEADER)
+    return response
 
-    def _commit(self, state: Joined, record: Record, response: Response) -> Response:
-        """One COMMIT for the record and everything that the view has committed."""
-        if response.status_code < HTTPStatus.BAD_REQUEST and sessions.has_writes():
-            raise ConfigurationError(
-                "the view of an order answers with success, but has changes in db.session that "
-                "are not committed. Commit them before the response leaves; nothing was saved"
-            )
+
+def _take_locks(view: object) -> Callable[[], Any] | None:
+    """Those of ``lock_view``, before the transaction begins; if one is busy, how to say so."""
+    for locked in views_of(request, view):
         try:
-            held.check_all()
-            sessions.roll_back()
-            self.records.update(state.connection, record)
-            state.commit()
-        except LeaseLost:
-            return _refused(replies.lease_lost())
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                unavailable(error)
-                return _refused(replies.outcome_unknown())
-            raise
-        return response
-
-
-def _refused(reject: Reject) -> Response:
-    return current_app.response_class(reject.problem(), reject.status, list(reject.headers()))
-
-
-def _note_failure(state: Joined, error: BaseException) -> None:
-    """Roll back at once: error handlers write outside of the order's transaction.
-
-    ``abort(redirect(…))`` is a way to answer, and no failure.
-    """
-    if isinstance(error, HTTPException) and _status(error) < HTTPStatus.BAD_REQUEST:
-        return
-    state.failed = True
-    state.roll_back()
-
-
-def _status(error: HTTPException) -> int:
-    return error.response.status_code if error.response else error.code or 500
+            locked.enter_once()
+        except AcquireTimeout as error:
+            return functools.partial(locked.refuse, error)
+    return None
 
 
 def _abandon() -> None:
     """What ``after_request`` did not get to see: an exception that nobody handled. Idempotent."""
-    state = joined.of_request() if has_request_context() else joined.of_context()
+    state = opened.of_request() if has_request_context() else opened.of_context()
     if state is not None:
-        _quietly(state.close)
-        held.release(state.proceed.lease)
+        _end(state)
 
 
-def _quietly(step: Callable[[], None]) -> None:
-    """A record that is there already stands; a database that is down is logged."""
+def _end(state: Opened) -> None:
     try:
-        step()
-    except IntegrityError:
-        return
-    except SQLAlchemyError as error:
-        unavailable(error)
+        state.close()
+    finally:
+        held.release(state.proceed.lease)

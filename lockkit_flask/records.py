@@ -13,7 +13,7 @@ from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_head
 from lockkit.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["TABLE_NAME", "Records", "record_table"]
 
@@ -77,6 +77,25 @@ class Records:
         """The end of an order, into the row that ``insert`` made."""
         mine = self.table.c.key == record.key
         connection.execute(sa.update(self.table).where(mine).values(**_row(record)))
+
+    def prune(self, batch: int) -> Iterator[int]:
+        """Delete what has expired, so many at a time; yields how many, after each COMMIT.
+
+        Raises BackendUnavailable.
+        """
+        expired = self.table.c.expires <= int(time.time() * MICROSECONDS)
+        some = sa.select(self.table.c.key).where(expired).limit(batch)
+        while True:
+            try:
+                with self.engine().begin() as connection:
+                    keys = list(connection.scalars(some))
+                    gone = sa.delete(self.table).where(self.table.c.key.in_(keys), expired)
+                    count = connection.execute(gone).rowcount if keys else 0
+            except SQLAlchemyError as error:
+                raise unavailable(error) from error
+            if not keys:
+                return
+            yield count
 
     def keep(self, record: Record, *, replaces: bool) -> None:
         """A refusal, in a transaction of its own: the one of the order is rolled back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from flask import after_this_request, request
+from flask import after_this_request, current_app, request
 from werkzeug.exceptions import HTTPException, default_exceptions
 from werkzeug.wrappers import Response
 
@@ -14,7 +14,9 @@ from lockkit.refusal import Refusal, prefers_html
 if TYPE_CHECKING:
     import flask
 
-__all__ = ["http_exception", "problem_response"]
+    from lockkit.idempotency import Reject
+
+__all__ = ["http_exception", "problem_response", "refused"]
 
 
 def http_exception(refusal: Refusal) -> HTTPException:
@@ -41,6 +43,11 @@ def problem_response(refusal: Refusal) -> Response:
         headers=refusal.headers(),
         content_type="application/problem+json",
     )
+
+
+def refused(reject: Reject) -> flask.Response:
+    """The answer to a request that is an order and is not let in."""
+    return current_app.response_class(reject.problem(), reject.status, list(reject.headers()))
 
 
 def _insist_on_headers(refusal: Refusal) -> None:

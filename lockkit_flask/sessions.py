@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 ORDER = "_lockkit_order"
-"""Where ``g`` has the transaction of an order."""
+"""Where ``g`` has the order that runs: an ``Opened``."""
 
 _WROTE = "lockkit.wrote"
 _READS = re.compile(r"\s*(select|show|set|pragma|explain|values)\b", re.IGNORECASE)
@@ -65,7 +65,8 @@ def end_read() -> None:
 
     Raises ConfigurationError when it has written, or is about to: that is for the app to commit.
     """
-    if ORDER in g:
+    opened = g.get(ORDER)
+    if opened is not None and opened.active:
         raise ConfigurationError(
             "the transaction of an order is open, and a lock is asked for. Have @lock_view on the "
             "view function itself, or below decorators that use functools.wraps: then it is taken "

@@ -377,7 +377,7 @@ def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
         db.session.commit()
     found = app_locks(shop).orders
     assert found is not None
-    find, looked = found.records.find, []
+    find, looked = found.store.records.find, []
 
     def find_and_be_overtaken(key: str, *, fresh: bool) -> Any:
         record = find(key, fresh=fresh)
@@ -388,7 +388,7 @@ def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
             other.join()
         return record
 
-    monkeypatch.setattr(found.records, "find", find_and_be_overtaken)
+    monkeypatch.setattr(found.store.records, "find", find_and_be_overtaken)
     assert post(shop, "/one").headers["Idempotent-Replayed"] == "true"
     assert (orders(shop, "one"), records(shop)) == (2, 1)
 

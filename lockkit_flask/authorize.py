@@ -1,0 +1,92 @@
+"""Whether a client may still see what was answered before.
+
+A stored response is given without calling the view, so the checks that the view makes itself must
+be made first. What cannot be asked from outside is never assumed to have passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flask import request
+
+from lockkit.idempotency import replies
+from lockkit.log import log
+from lockkit_flask.conf import dotted
+from lockkit_flask.options import layers_of
+from lockkit_flask.refusals import refused
+
+if TYPE_CHECKING:
+    from flask import Response
+
+    from lockkit.idempotency import OrderSettings
+
+__all__ = ["Authorization"]
+
+Check = Callable[[Callable[[], Any]], Callable[[], Any]]
+
+OURS = ("lockkit_flask.decorators", "lockkit_flask.idempotent")
+FLASK_LOGIN = "flask_login.utils"
+KNOWN = ("login_required", "fresh_login_required")
+
+_warned: set[str] = set()
+
+
+class Authorization:
+    """AUTHORIZE_REPLAY, which decides alone; without it, the decorators of the view."""
+
+    def __init__(self, settings: OrderSettings) -> None:
+        self._may_replay = dotted("LOCKKIT_ORDERS['AUTHORIZE_REPLAY']", settings.authorize_replay)
+
+    def answer(self, response: Response, *, checked: bool) -> Any:
+        """``response``, made of an earlier one, or a refusal of the current request.
+
+        ``checked``: the order was opened below the view's own checks, so they have passed.
+        """
+        if self._may_replay is not None:
+            return response if self._may_replay(request) else refused(replies.not_allowed())
+        if checked:
+            return response
+        return _below_checks(response)
+
+
+def _below_checks(response: Response) -> Any:
+    """The response, with the view's decorators around it.
+
+    Those of Flask-Login are known. Any other that can be seen may be a check, and what it would
+    say is not known: the order is completed, and its response is not given.
+    """
+    asked: Callable[[], Any] = lambda: response  # noqa: E731  in the place of the view
+    for layer in reversed(list(layers_of(request))):
+        module = getattr(layer, "__globals__", {}).get("__name__")
+        if module in OURS:
+            continue
+        check = _known_check(module, layer)
+        if check is None:
+            _tell(request.endpoint or "", layer)
+            return refused(replies.not_replayable())
+        asked = check(asked)
+    return asked()
+
+
+def _known_check(module: str | None, layer: Any) -> Check | None:
+    """The decorator that made this layer, to be put around something else."""
+    maker = layer.__code__.co_qualname.partition(".")[0] if module == FLASK_LOGIN else ""
+    if maker not in KNOWN:
+        return None
+    found: Check = layer.__globals__[maker]
+    return found
+
+
+def _tell(endpoint: str, layer: Any) -> None:
+    """Once per view: who wrote it should know why duplicates are not answered."""
+    if endpoint in _warned:
+        return
+    _warned.add(endpoint)
+    log.warning(
+        "orders of the view %r are not repeated: a decorator on it (%s) may be a check that a "
+        "repeated answer would pass by. Put @idempotent below it, or set AUTHORIZE_REPLAY",
+        endpoint,
+        getattr(getattr(layer, "__code__", layer), "co_qualname", type(layer).__name__),
+    )

@@ -1,0 +1,89 @@
+"""``@idempotent``: one view is an order, whatever LOCKKIT_ORDERS says about paths."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from flask import current_app, request
+
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency import IdSource
+from lockkit_flask.extension import app_locks
+from lockkit_flask.options import ATTRIBUTE, ViewOptions
+
+__all__ = ["idempotent"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+V = TypeVar("V", bound=Callable[..., Any])
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+
+
+class _Idempotent:
+    """The decorator ``idempotent``, and ``idempotent.exempt``."""
+
+    @overload
+    def __call__(self, view: Callable[P, R], /) -> Callable[P, R]: ...
+
+    @overload
+    def __call__(
+        self,
+        *,
+        order_id: str | None = None,
+        required: bool | None = None,
+        using: str | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+    def __call__(  # type: ignore[misc]
+        self,
+        view: Any = None,
+        /,
+        *,
+        order_id: str | None = None,
+        required: bool | None = None,
+        using: str | None = None,
+    ) -> Any:
+        """Make the view below an order, whatever PATHS and METHODS say.
+
+        Put it below the decorators that check who may do this: they are then asked before
+        anything is replayed. order_id: where it is, such as "json.order_id", instead of ORDER_ID.
+        required: 400 without one. using: the bind key of the order's database.
+        Raises ConfigurationError at import for a wrong ``order_id``.
+        """
+        sources = None if order_id is None else (IdSource.parse(order_id, where="@idempotent"),)
+        options = ViewOptions(sources=sources, required=required, using=using, inside=True)
+        return _inside(view, options) if view is not None else lambda v: _inside(v, options)
+
+    def exempt(self, view: V, /) -> V:
+        """This view's requests are no orders, whatever the settings say."""
+        setattr(view, ATTRIBUTE, ViewOptions(exempt=True))
+        return view
+
+
+idempotent = _Idempotent()
+
+
+def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
+    if isinstance(view, type):
+        raise ConfigurationError(
+            f"@idempotent is for functions and methods; in {view.__name__} write "
+            f"decorators = [idempotent]"
+        )
+
+    @functools.wraps(view)
+    def idempotent_view(*args: P.args, **kwargs: P.kwargs) -> R:
+        call = functools.partial(current_app.ensure_sync(view), *args, **kwargs)
+        if request.method in SAFE_METHODS:
+            return cast(R, call())
+        orders = app_locks().orders
+        if orders is None:
+            raise ConfigurationError(
+                "@idempotent needs LOCKKIT_ORDERS in the app's config; {} is enough"
+            )
+        return cast(R, orders.run(call, options, view))
+
+    setattr(idempotent_view, ATTRIBUTE, options)
+    return idempotent_view

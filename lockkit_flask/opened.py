@@ -1,0 +1,101 @@
+"""The order of the current request: what the app may see of it, and how it ends in its store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from flask import g, has_app_context, has_request_context, request
+from werkzeug.local import LocalProxy
+
+from lockkit_flask import sessions
+
+if TYPE_CHECKING:
+    from flask import Response
+
+    from lockkit.idempotency import Orders, Proceed, ResponseFacts
+
+__all__ = ["CurrentOrder", "Opened", "current_order", "of_context", "of_request"]
+
+_ATTRIBUTE = "order"
+
+
+class CurrentOrder(NamedTuple):
+    """The order that the running view makes: ``request.order``."""
+
+    order_id: str
+    fencing_token: int  #: grows with each try: a resource elsewhere may refuse smaller ones
+
+
+class Opened(ABC):
+    """One order while its request runs. It holds the lock of the order, and is used once."""
+
+    active = False  #: the app's sessions work inside its transaction
+
+    def __init__(self, orders: Orders, proceed: Proceed) -> None:
+        self.orders = orders
+        self.proceed = proceed
+        self.facts: ResponseFacts | None = None  #: what the view has answered
+        self.status = 0  #: of the response that they were taken from
+
+    def attach(self) -> None:
+        """From now on it is the order of the current request."""
+        self.environ = request.environ
+        self._outer = of_context()
+        setattr(g, sessions.ORDER, self)
+        token = int(self.proceed.lease.fencing_token)
+        setattr(request, _ATTRIBUTE, CurrentOrder(self.proceed.order.order_id, token))
+
+    def detach(self) -> None:
+        """Idempotent. A view may have sent the app another order, within its app context."""
+        if of_context() is not self:
+            return
+        g.pop(sessions.ORDER)
+        if self._outer is not None:
+            setattr(g, sessions.ORDER, self._outer)
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Have the record there before the view runs.
+
+        Raises DuplicateKeyError or BackendError; then nothing is open.
+        """
+
+    @abstractmethod
+    def forgo(self) -> None:
+        """The view is not called after all: nothing is left of this try."""
+
+    @abstractmethod
+    def note_failure(self, error: BaseException) -> None:
+        """The view has raised."""
+
+    @abstractmethod
+    def conclude(self, response: Response) -> Response:
+        """Make final what the view has answered, by ``facts``. Returns what to answer."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Undo what was not concluded, if it can be undone. Idempotent."""
+
+
+def of_context() -> Opened | None:
+    """The order of this app context, if there is one."""
+    return g.get(sessions.ORDER) if has_app_context() else None
+
+
+def of_request() -> Opened | None:
+    """The order of this request. A view may send the app another one, within its app context."""
+    found = of_context()
+    if found is None or not has_request_context() or found.environ is not request.environ:
+        return None
+    return found
+
+
+def _current() -> CurrentOrder:
+    if not has_request_context() or not hasattr(request, _ATTRIBUTE):
+        raise RuntimeError("this request is no order that runs")
+    return cast(CurrentOrder, getattr(request, _ATTRIBUTE))
+
+
+current_order: CurrentOrder = LocalProxy(_current)  # type: ignore[assignment]
+"""The order that the running view makes; false when the request is none."""

@@ -1,0 +1,70 @@
+"""What ``@idempotent`` says about one view, and which views it was said about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flask import current_app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask import Flask, Request
+
+    from lockkit.idempotency import IdSource
+
+__all__ = ["ATTRIBUTE", "DEFAULTS", "ViewOptions", "binds_of", "layers_of", "options_of"]
+
+ATTRIBUTE = "_lockkit_idempotent"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """Overrides of LOCKKIT_ORDERS for one view; None: as the settings say."""
+
+    sources: tuple[IdSource, ...] | None = None
+    required: bool | None = None
+    using: str | None = None
+    exempt: bool = False
+    inside: bool = False  #: the view opens its order itself, below its own checks
+
+
+DEFAULTS = ViewOptions()
+
+
+def options_of(request: Request) -> ViewOptions:
+    """Of the view of a request: on its method, on the function, or on the class."""
+    for holder in reversed(_holders(request)):
+        options = getattr(holder, ATTRIBUTE, None)
+        if isinstance(options, ViewOptions):
+            return options
+    return DEFAULTS
+
+
+def layers_of(request: Request) -> Iterator[Any]:
+    """The decorators that can be seen around the view and its method: by ``functools.wraps``."""
+    for holder in _holders(request):
+        layer = holder
+        while hasattr(layer, "__wrapped__"):
+            yield layer
+            layer = layer.__wrapped__
+
+
+def binds_of(app: Flask) -> set[str]:
+    """The databases that views of this app name with ``@idempotent(using=…)``."""
+    marked = [view for each in app.view_functions.values() for view in (each, *_methods(each))]
+    found = [getattr(view, ATTRIBUTE, DEFAULTS).using for view in marked]
+    return {using for using in found if using is not None}
+
+
+def _holders(request: Request) -> list[Any]:
+    view: Any = current_app.view_functions[request.endpoint or ""]
+    view_class = getattr(view, "view_class", None)
+    return [view_class, view, getattr(view_class, request.method.lower(), None)]
+
+
+def _methods(view: Any) -> list[Any]:
+    view_class = getattr(view, "view_class", None)
+    names = getattr(view_class, "methods", None) or ()
+    return [getattr(view_class, name.lower(), None) for name in names]

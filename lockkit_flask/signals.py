@@ -1,0 +1,47 @@
+"""What became of orders, as Blinker signals. The sender is the app.
+
+>>> from lockkit_flask import order_conflict
+>>> @order_conflict.connect
+... def suspicious(app, *, request, order_id):
+...     app.logger.warning("order ID %r was used for another request", order_id)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blinker import NamedSignal, Namespace
+from flask import current_app, request
+
+from lockkit.idempotency import Reject, met_orphan, replies
+from lockkit.log import log
+
+if TYPE_CHECKING:
+    from lockkit.idempotency import Decision, Order
+
+__all__ = ["order_conflict", "order_orphaned", "order_replayed", "send", "tell"]
+
+_signals = Namespace()
+
+order_replayed = _signals.signal("order-replayed", "A stored answer was given again.")
+order_conflict = _signals.signal("order-conflict", "An order ID came with another request: 422.")
+order_orphaned = _signals.signal("order-orphaned", "The process that ran an order died in it.")
+
+
+def tell(order: Order, decision: Decision) -> None:
+    """What somebody may want to look into."""
+    if isinstance(decision, Reject) and decision.code == replies.different().code:
+        send(order_conflict, order)
+    if met_orphan(decision):
+        send(order_orphaned, order)
+
+
+def send(signal: NamedSignal, order: Order) -> None:
+    """Tell the receivers; what they raise is logged, and breaks no request."""
+    app: Any = current_app
+    sender = app._get_current_object()
+    for receiver in list(signal.receivers_for(sender)):
+        try:
+            app.ensure_sync(receiver)(sender, request=request, order_id=order.order_id)
+        except Exception:  # noqa: BLE001  whatever it is, the request goes on
+            log.exception("a receiver of the signal %r failed", signal.name)
