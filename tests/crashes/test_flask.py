@@ -1,0 +1,27 @@
+"""Flask: machines that die, sleep, or lose their customers in the middle of an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crashing.configuration import Configuration
+from crashing.machines import FLASK
+from crashing.stories import Shop, Stories, open_shop
+
+
+class TestSQLite(Stories):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shop(cls, on_sqlite: Configuration, directory: Path) -> Iterator[Shop]:
+        with open_shop(FLASK, on_sqlite, directory) as shop:
+            yield shop
+
+
+class TestPostgreSQL(Stories):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shop(cls, on_postgres: Configuration, directory: Path) -> Iterator[Shop]:
+        with open_shop(FLASK, on_postgres, directory) as shop:
+            yield shop

@@ -1,0 +1,1 @@
+"""The shop in Django. ``crashing.django_shop.servers`` has the applications."""

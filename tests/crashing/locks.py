@@ -1,0 +1,54 @@
+"""The backends of lockkit, with the points ``locked`` and ``committed`` at the locks of orders."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from crashing.points import at
+from lockkit.backends.base import Backend
+from lockkit.backends.redis import RedisBackend
+from lockkit.backends.sql import SQLiteBackend
+from lockkit.types import Busy, Gone, Grant, Release, Request
+
+__all__ = ["StoppingRedis", "StoppingSQLite", "settings"]
+
+A = TypeVar("A")
+
+
+class Stopping(Backend):
+    """The lock of an order is released after COMMIT or ROLLBACK."""
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        return _granted(request, super().acquire(request))  # type: ignore[safe-super]
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
+        return _granted(request, super().wait(request, seconds, busy))
+
+    def release(self, request: Request) -> Release:
+        if _is_order(request):
+            at("committed")
+        return super().release(request)  # type: ignore[safe-super]
+
+
+class StoppingRedis(Stopping, RedisBackend):
+    pass
+
+
+class StoppingSQLite(Stopping, SQLiteBackend):
+    pass
+
+
+def settings(url: str, ttl: float) -> dict[str, object]:
+    """An alias that stops."""
+    name = "StoppingRedis" if url.startswith("redis") else "StoppingSQLite"
+    return {"BACKEND": f"{__name__}.{name}", "LOCATION": url, "TTL": ttl}
+
+
+def _granted(request: Request, answer: A) -> A:
+    if isinstance(answer, Grant) and _is_order(request):
+        at("locked")
+    return answer
+
+
+def _is_order(request: Request) -> bool:
+    return request.name.startswith("order:")

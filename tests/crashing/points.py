@@ -1,0 +1,99 @@
+"""Points at which a server process stops, if the header ``X-Stop: kill@view`` says so.
+
+======================  =======================================================================
+``kill``                SIGKILL
+``pause``               SIGSTOP; the test sends SIGCONT
+``wait``                only this request waits, until the test opens the gate
+``tell``                it goes on
+======================  =======================================================================
+
+All of them report on standard output first, so that a test knows that the point was reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+__all__ = ["GATE", "HEADER", "POINTS", "asgi", "at", "statement", "wsgi"]
+
+GATE = "CRASHING_GATE"
+HEADER = "X-Stop"
+RECORDS = "lockkit_order_record"
+POINTS = ("locked", "recorded", "view", "committing", "committed", "answering")
+"""After the lock, after the record is inserted, inside the view, before COMMIT, after COMMIT (and
+before the release), before the response is sent."""
+
+
+class Stop:
+    """What one request asks for, once."""
+
+    def __init__(self, text: str) -> None:
+        self.how, _, self.where = text.partition("@")
+
+
+told: ContextVar[Stop | None] = ContextVar("told", default=None)
+
+
+def at(where: str) -> None:
+    """Stop here, if the current request wants it."""
+    stop = told.get()
+    if stop is None or stop.where != where:
+        return
+    stop.where = ""
+    os.write(1, f"\n{stop.how}@{where} {os.getpid()}\n".encode())
+    match stop.how:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "pause":
+            # To this thread: another one could take it while this one goes on for a moment.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        case "wait":
+            Path(os.environ[GATE]).read_bytes()  # a pipe: ends when it was opened for writing
+
+
+def statement(sql: str) -> None:
+    """To be called after each: a record is written at BEGIN, and again before COMMIT."""
+    if RECORDS in sql:
+        if sql.startswith("INSERT"):
+            at("recorded")
+        elif sql.startswith("UPDATE"):
+            at("committing")
+
+
+def wsgi(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """Outside of the whole application: what it answers is not yet sent."""
+
+    def stopping(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        told.set(_stop(environ.get("HTTP_X_STOP")))
+        body = application(environ, start_response)
+        at("answering")
+        return body
+
+    return stopping
+
+
+Message = MutableMapping[str, Any]
+
+
+def asgi(application: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def stopping(scope: Message, receive: Any, send: Callable[..., Awaitable[None]]) -> None:
+        headers = dict(scope.get("headers", ()))
+        told.set(_stop(headers.get(HEADER.lower().encode(), b"").decode()))
+
+        async def answer(message: Message) -> None:
+            at("answering")
+            await send(message)
+
+        await application(scope, receive, answer)
+
+    return stopping
+
+
+def _stop(header: str | None) -> Stop | None:
+    return Stop(header) if header else None

@@ -1,0 +1,139 @@
+"""What may happen to a machine in the middle of an order. Subclassed once per shop and store.
+
+Every story ends with customers who insist, at both machines at once, and with the same question:
+is there one sale, one unit less, one record, and one answer?
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from crashing.books import Books, judge
+from crashing.configuration import Configuration
+from crashing.customers import Answer, insist, post, send
+from crashing.machines import Machine, machines
+from crashing.points import POINTS
+
+__all__ = ["Shop", "Stories", "open_shop"]
+
+TTL = 0.5
+"""Seconds a dead machine's locks live. A stall may cost a lease, which costs another try."""
+
+UNITS = 1000
+STORED = {"committed", "answering"}
+"""Points after which the order is done, though nobody knows it."""
+
+
+class Shop(NamedTuple):
+    machines: list[Machine]
+    books: Books
+    gate: Path
+
+    @property
+    def ports(self) -> list[int]:
+        return [machine.port for machine in self.machines]
+
+    def insist(self, order_id: str, path: str = "/orders/") -> list[Answer]:
+        """Customers at each machine at once, until each has a final answer; those."""
+        orders = [(self.ports, order_id), (self.ports[::-1], order_id)]
+        with ThreadPoolExecutor(len(orders)) as pool:
+            ends = pool.map(lambda order: insist(*order, path=path)[-1], orders)
+            return [end for end in ends if end is not None]
+
+    def open_gate(self) -> None:
+        """Let go on who waits at a point; it is there already."""
+        self.gate.write_bytes(b"")
+
+    def has_sold_once(self, order_id: str, answers: list[Answer]) -> None:
+        """Asserts it: one sale, one unit less, one answer, whoever asked, however often."""
+        __tracebackhide__ = True
+        sold = self.books.read()
+        mine = sold._replace(sales=[sale for sale in sold.sales if sale[0] == order_id])
+        verdict = judge({}, mine, {order_id: [answer for answer in answers if answer.is_final]})
+        assert verdict.is_right, f"{order_id}: {verdict}"
+        assert [answer.status for answer in answers if answer.is_final] != []
+        assert self.books.sales(order_id) == 1
+        assert len(sold.sales) == UNITS - sold.units["book"], "stock0 - stock = sales"
+        assert self.books.records() == len(sold.sales), "one record per order"
+
+
+@contextmanager
+def open_shop(
+    module: str, wanted: Configuration, directory: Path, server: str = "gunicorn"
+) -> Iterator[Shop]:
+    """Two machines, and a shelf with books."""
+    running = machines(module, wanted, directory, server=server)  # type: ignore[arg-type]
+    with running as both, Books(wanted.database) as books:
+        books.stock_up({"book": UNITS})
+        yield Shop(both, books, directory / "gate")
+
+
+class Stories:
+    """Subclasses have a fixture ``shop``."""
+
+    @pytest.mark.parametrize("point", POINTS)
+    def test_killed(self, shop: Shop, point: str) -> None:
+        order_id = f"killed at {point}"
+        dying, _ = shop.machines
+        assert send(dying.port, order_id, stop=f"kill@{point}") is None
+        dying.stopped(f"kill@{point}")
+        assert shop.books.sales(order_id) == (point in STORED)
+        answers = shop.insist(order_id)
+        assert [a.replayed for a in answers].count(False) == (point not in STORED)
+        shop.has_sold_once(order_id, answers + shop.insist(order_id))
+
+    @pytest.mark.parametrize("point", ["locked", "view", "committing"])
+    def test_paused_past_its_lease(self, shop: Shop, point: str) -> None:
+        """The one that sleeps is overtaken, as far as the database lets anybody pass."""
+        order_id = f"paused at {point}"
+        slow, quick = shop.machines
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(send, slow.port, order_id, stop=f"pause@{point}")
+            pid = slow.stopped(f"pause@{point}")
+            second = pool.submit(send, quick.port, order_id, stop="tell@locked")
+            try:
+                quick.stopped("tell@locked")  # the lease of the one that sleeps is over
+                if point == "locked":  # and it has not begun: nobody waits for it
+                    assert second.result() is not None
+                    assert shop.books.sales(order_id) == 1
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            answers = [answer for answer in (first.result(), second.result()) if answer]
+        assert len(answers) == 2
+        assert any(answer.is_final for answer in answers)
+        shop.has_sold_once(order_id, answers + shop.insist(order_id))
+
+    def test_the_client_goes_away(self, shop: Shop) -> None:
+        order_id = "the client goes away"
+        machine, _ = shop.machines
+        connection = post(machine.port, order_id, stop="wait@view")
+        machine.stopped("wait@view")
+        connection.close()
+        shop.open_gate()
+        shop.has_sold_once(order_id, shop.insist(order_id))
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_killed_again_and_again(self, shop: Shop, seed: int) -> None:
+        """Of several orders at once, each try may be the last of its machine."""
+        luck = random.Random(f"{type(self).__name__} {seed}")
+        orders = {f"{seed}: order {number}": luck.choice(POINTS) for number in range(6)}
+        print("seed", seed, orders)
+
+        def order(order_id: str) -> list[Answer]:
+            ports = random.Random(order_id).sample(shop.ports, 2)
+            tries = insist(ports, order_id, stop=f"kill@{orders[order_id]}")
+            return [answer for answer in tries if answer]
+
+        with ThreadPoolExecutor(len(orders)) as pool:
+            found = dict(zip(orders, pool.map(order, orders), strict=True))
+        for order_id, answers in found.items():
+            shop.has_sold_once(order_id, answers + shop.insist(order_id))
