@@ -1,0 +1,204 @@
+"""``{% order_id %}`` and its twin: guests, and who logs in or out between two clicks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client, override_settings
+from django_project.settings import SECRET_KEY, TEMPLATES
+from django_project.shop.models import Sale
+
+from lockkit.errors import ConfigurationError
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SETTINGS: dict[str, Any] = {
+    "ROOT_URLCONF": "orders_django.form_urls",
+    "LOCKKIT_ORDERS": {"ORDER_ID": ["form:order_id"], "PATHS": ["^/orders/"], "REQUIRED": True},
+    "TEMPLATES": [
+        *TEMPLATES,
+        {
+            "BACKEND": "django.template.backends.jinja2.Jinja2",
+            "OPTIONS": {"extensions": ["lockkit_django.jinja2.OrderForms"]},
+        },
+    ],
+}
+FIELD = re.compile(r'<input type="hidden" name="order_id" value="([^"]*)">')
+
+
+@pytest.fixture(autouse=True)
+def shop(fresh_orders: None) -> Iterator[None]:
+    with override_settings(**SETTINGS):
+        yield
+
+
+def form(client: Client, page: str = "django") -> str:
+    return forms(client, page)[0]
+
+
+def forms(client: Client, page: str = "django") -> list[str]:
+    response = client.get(f"/{page}")
+    assert response.status_code == 200
+    return [unescape(value) for value in FIELD.findall(response.content.decode())]
+
+
+def buy(client: Client, value: str, quantity: str = "1") -> Any:
+    return client.post("/orders/", {"order_id": value, "quantity": quantity})
+
+
+def answer(response: Any) -> tuple[int, bytes, bool]:
+    return response.status_code, response.content, "Idempotent-Replayed" in response
+
+
+def code(response: Any) -> str:
+    return str(response.json()["code"])
+
+
+@pytest.mark.parametrize("page", ["django", "jinja", "late"])
+@pytest.mark.parametrize("user", [None, "alice"])
+def test_a_form_sent_twice_is_one_order(client: Client, page: str, user: str | None) -> None:
+    if user is not None:
+        client.get(f"/login/{user}")
+    value = form(client, page)
+    first, second = answer(buy(client, value)), answer(buy(client, value))
+    assert first[0] == 201
+    assert first[1:] == (second[1], False)
+    assert second[2]
+    assert [sale.sku for sale in Sale.objects.all()] == [value.split(".")[1]]
+    assert code(buy(client, value, quantity="2")) == "order-id-reused"
+
+
+def test_all_forms_of_a_page_and_of_a_guest_are_orders_of_their_own(client: Client) -> None:
+    values = [*forms(client), *forms(client)]
+    assert len(set(values)) == 4
+    assert {buy(client, value).status_code for value in values} == {201}
+    assert Sale.objects.count() == 4
+
+
+def test_a_guest_gets_a_session_and_the_page_is_for_him_only(client: Client) -> None:
+    response = client.get("/django")
+    assert response.cookies["sessionid"]["httponly"]
+    assert "Cookie" in response["Vary"]
+    secret = client.session["_lockkit_guest"]
+    assert secret not in response.content.decode()
+
+
+def test_a_guest_who_logs_in_between_two_clicks_sees_his_order_again(client: Client) -> None:
+    value = form(client)
+    first = answer(buy(client, value))
+    before = client.session.session_key
+    client.get("/login/alice")
+    assert client.session.session_key != before
+    assert answer(buy(client, value)) == (201, first[1], True)
+    assert Sale.objects.count() == 1
+
+
+def test_whoever_logs_out_between_two_clicks_neither_sees_the_order_nor_orders_again(
+    client: Client,
+) -> None:
+    of_guest = form(client)
+    client.get("/login/alice")
+    of_alice = form(client)
+    for value in (of_guest, of_alice):
+        assert buy(client, value).status_code == 201
+    client.get("/logout")
+    for value in (of_guest, of_alice):
+        refused = buy(client, value)
+        assert (refused.status_code, code(refused)) == (403, "order-form-of-another")
+    assert Sale.objects.count() == 2
+    client.get("/login/alice")  # with whom her order is, as ever
+    assert answer(buy(client, of_alice))[::2] == (201, True)
+
+
+def test_an_old_session_shows_no_guest_what_the_user_has_ordered(client: Client) -> None:
+    """Somebody keeps the cookies of a computer, and another logs in there."""
+    client.get("/django")
+    secret = client.session["_lockkit_guest"]
+    value = form(client)
+    client.get("/login/alice")
+    assert b"alice" in buy(client, value).content
+    thief = Client()
+    thief.get("/django")
+    session = thief.session
+    session["_lockkit_guest"] = secret
+    session.save()
+    for login in (None, "bob"):
+        if login is not None:
+            thief.get(f"/login/{login}")
+        refused = buy(thief, value)
+        assert (refused.status_code, code(refused)) == (422, "order-id-reused")
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.parametrize("owner", [None, "alice"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_stolen_value_shows_nothing(owner: str | None, before: bool) -> None:
+    """And whether it was used before makes no difference."""
+    victim, thief = Client(), Client()
+    if owner is not None:
+        victim.get(f"/login/{owner}")
+    value = form(victim)
+    if before:
+        assert buy(victim, value).status_code == 201
+    thief.get("/django")
+    assert code(buy(thief, value)) == "order-form-of-another"
+    thief.get("/login/bob")
+    theft = buy(thief, value)
+    if owner is None:
+        assert (theft.status_code, code(theft)) == (403, "order-form-of-another")
+    else:  # another user with the same order ID: another order
+        assert (theft.status_code, "Idempotent-Replayed" in theft) == (201, False)
+        assert b"bob" in theft.content
+    assert buy(victim, value).status_code == 201
+    assert Sale.objects.count() == (1 if owner is None else 2)
+
+
+def test_a_value_that_was_changed_is_refused(client: Client) -> None:
+    value = form(client)
+    for wrong in (value[:-2], value.replace(".g", ".u", 1), "lk1.a.u.b"):
+        refused = buy(client, wrong)
+        assert (refused.status_code, code(refused)) == (400, "order-id-malformed")
+    assert not Sale.objects.exists()
+
+
+def test_forms_outlive_a_change_of_the_secret_key_while_it_is_a_fallback(client: Client) -> None:
+    client.get("/login/alice")  # and stays logged in, by the same fallback
+    value = form(client)
+    first = buy(client, value)
+    with override_settings(SECRET_KEY="new" * 20, SECRET_KEY_FALLBACKS=[SECRET_KEY]):
+        assert answer(buy(client, value)) == (201, first.content, True)
+    with override_settings(SECRET_KEY="newer" * 20, SECRET_KEY_FALLBACKS=[]):
+        assert code(buy(client, value)) == "order-id-malformed"
+
+
+def test_djangos_cache_keeps_no_page_with_a_form(client: Client) -> None:
+    client.get("/login/alice")
+    assert form(client, "cached") != form(client, "cached")
+
+
+def test_guests_work_with_sessions_in_cookies() -> None:
+    with override_settings(SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies"):
+        client = Client()
+        value = form(client)
+        first = buy(client, value)
+        client.get("/login/alice")
+        assert answer(buy(client, value)) == (201, first.content, True)
+
+
+@pytest.mark.parametrize("page", ["no-request", "jinja-no-request"])
+def test_a_template_without_the_request_is_told_so(client: Client, page: str) -> None:
+    with pytest.raises(ConfigurationError, match="needs the request"):
+        client.get(f"/{page}")
+
+
+def test_a_guest_needs_the_session_middleware(client: Client) -> None:
+    middleware = ["lockkit_django.middleware.IdempotentOrderMiddleware"]
+    with (
+        override_settings(MIDDLEWARE=middleware),
+        pytest.raises(ConfigurationError, match="SessionMiddleware"),
+    ):
+        client.get("/django")
