@@ -1,0 +1,25 @@
+"""Records of orders whose time is over, deleted a few at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from lockkit.idempotency.record import VERSION
+from lockkit_django.orders.gate import store_for
+from lockkit_django.orders.store import MICROSECONDS, OrderRecord
+
+__all__ = ["prune"]
+
+
+def prune(batch: int = 1000) -> Iterator[int]:
+    """Delete expired records, at most ``batch`` in one transaction; yields how many each time.
+
+    Records of a newer release are left to it. Raises the database's errors.
+    """
+    rows = OrderRecord.objects.using(store_for(None).using)
+    now = int(time.time() * MICROSECONDS)
+    expired = rows.filter(expires__lte=now, version__lte=VERSION)
+    while keys := list(expired.order_by("expires").values_list("key", flat=True)[:batch]):
+        deleted, _ = expired.filter(key__in=keys).delete()
+        yield deleted

@@ -1,0 +1,156 @@
+"""Views that commit themselves: ``@idempotent(atomic=False)`` and ``request.order.commit_in``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client, override_settings
+from django_project.shop.models import Sale
+from orders_django import views
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REPLAYED = "Idempotent-Replayed"
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["autocommit", "atomic-requests"])
+def project(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
+    with override_settings(ROOT_URLCONF="orders_django.committing"):
+        yield bool(request.param)
+
+
+def buy(kind: str) -> Any:
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+    client = Client(raise_request_exception=False)
+    return client.post(f"/orders/{kind}", "{}", content_type="application/json", headers=headers)
+
+
+def state() -> tuple[int, list[str]]:
+    return Sale.objects.count(), list(OrderRecord.objects.values_list("state", flat=True))
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "responds", "locked", "template", "method", "api", "mixed", "coroutine"]
+)
+def test_a_duplicate_gets_the_same_bytes(kind: str, project: bool) -> None:
+    if project and kind == "coroutine":
+        return  # Django has no ATOMIC_REQUESTS for async views
+    first, second = buy(kind), buy(kind)
+    assert (first.status_code // 100, REPLAYED in first) == (2, False)
+    assert second[REPLAYED] == "true"
+    assert (second.status_code, second.content) == (first.status_code, first.content)
+    assert (state(), views.calls) == ((1, ["done"]), [kind])
+    assert not list(locks["default"].holders())
+
+
+def test_what_responds_with_is_given_is_the_answer() -> None:
+    assert buy("responds").content.startswith(b"sold")
+    answers = [buy("responds-then-fails") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[0].content == answers[1].content
+    assert views.calls == ["responds", "responds-then-fails"]
+
+
+def test_a_block_that_is_rolled_back_leaves_nothing() -> None:
+    for _ in range(2):
+        assert buy("fails-inside").status_code == 500
+    assert (state(), views.calls) == ((0, []), ["fails-inside"] * 2)
+
+
+def test_a_view_that_fails_after_its_commit_does_not_run_again() -> None:
+    assert buy("fails-after").status_code == 500
+    again = buy("fails-after")
+    assert (again.status_code, again.json()["code"]) == (409, "order-completed")
+    assert (state(), views.calls) == ((1, ["tombstone"]), ["fails-after"])
+
+
+def test_a_view_may_try_its_block_again() -> None:
+    assert [buy("tries-again").status_code for _ in range(2)] == [201, 201]
+    assert (state(), views.calls) == ((1, ["done"]), ["tries-again"] * 2)
+
+
+@pytest.mark.parametrize("kind", ["twice", "not-durable", "elsewhere", "in-ours"])
+def test_a_wrong_use_is_an_error_and_saves_no_more(kind: str) -> None:
+    saved = 1 if kind == "twice" else 0
+    assert buy(kind).status_code == 500
+    assert Sale.objects.count() == saved
+    assert not list(locks["default"].holders())
+
+
+def test_a_database_error_that_is_swallowed_is_not_a_success() -> None:
+    response = buy("swallows")
+    assert (response.status_code, response.json()["code"]) == (503, "order-not-saved")
+    assert state() == (0, [])
+
+
+def test_a_refusal_before_the_block_is_stored() -> None:
+    assert [REPLAYED in buy("without") for _ in range(2)] == [False, True]
+
+
+def test_a_success_without_the_block_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "lockkit"):
+        assert buy("without?status=200").status_code == 200
+    assert "commit_in" in caplog.text
+
+
+def test_a_lost_lease_rolls_back() -> None:
+    response = buy("loses")
+    assert (response.status_code, response.json()["code"]) == (503, "order-lease-lost")
+    assert state() == (0, [])
+
+
+def test_a_second_runner_stops_before_its_effects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first that had lost its lease commits while the second is on its way to its block."""
+    from lockkit_django.orders.opened import OpenOrder
+
+    commit_in = OpenOrder.commit_in
+    answers = []
+
+    def first_then_mine(self: OpenOrder, block: Any) -> Any:
+        monkeypatch.setattr(OpenOrder, "commit_in", commit_in)
+        (held,) = locks["default"].holders()
+        assert held.fence is not None
+        assert locks["default"].break_(held.name, fence=held.fence)
+        answers.append(buy("plain"))  # another process, as it were
+        return commit_in(self, block)
+
+    monkeypatch.setattr(OpenOrder, "commit_in", first_then_mine)
+    second = buy("plain")
+    assert (answers[0].status_code, second[REPLAYED]) == (201, "true")
+    assert second.content == answers[0].content
+    assert (state(), views.calls) == ((1, ["done"]), ["plain"])
+
+
+def test_an_async_class_opens_its_order_in_the_event_loop(project: bool) -> None:
+    answers = [buy("async-class") for _ in range(2)]
+    if project:  # as Django says of async views
+        assert [answer.status_code for answer in answers] == [500, 500]
+        assert views.calls == []
+    else:
+        assert [REPLAYED in answer for answer in answers] == [False, True]
+        assert views.calls == ["async-class"]
+
+
+@pytest.mark.parametrize(("query", "expected"), [("?respond", 201), ("", 409)])
+def test_a_process_that_is_killed_after_the_commit(query: str, expected: int) -> None:
+    connections.close_all()
+    child = os.fork()
+    if child == 0:
+        try:
+            buy(f"dies-after-commit{query}")
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    answer = buy(f"dies-after-commit{query}")
+    assert (answer.status_code, REPLAYED in answer) == (expected, expected == 201)
+    assert (Sale.objects.count(), views.calls) == (1, [])

@@ -1,0 +1,244 @@
+"""STORE "redis" in Django: orders whose effects are outside a database; RECOVER; signals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.http import HttpResponse
+from django.test import AsyncClient, Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django_project.shop.models import Sale
+from orders_django import claiming
+
+from lockkit_django import locks, signals
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REPLAYED = "Idempotent-Replayed"
+HEADERS = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+KINDS = ["plain", "locked", "inside", "coroutine", "async-plain"]
+
+
+@pytest.fixture(autouse=True)
+def project(redis_url: str) -> Iterator[None]:
+    claiming.payments.clear()
+    claiming.known.clear()
+    claiming.started.clear()
+    claiming.go_on.clear()
+    with override_settings(ROOT_URLCONF="orders_django.claiming", LOCKKIT={"default": redis_url}):
+        with orders():
+            yield
+        claiming.go_on.set()
+
+
+def orders(**changes: Any) -> Any:
+    return override_settings(
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "STORE": "redis", "WAIT": 0.2, **changes}
+    )
+
+
+def buy(kind: str, body: str = "{}") -> Any:
+    client = Client(raise_request_exception=False)
+    return client.post(f"/orders/{kind}", body, content_type="application/json", headers=HEADERS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_duplicate_gets_the_same_bytes_and_pays_nothing(kind: str) -> None:
+    first, second = buy(kind), buy(kind)
+    assert (first.status_code, REPLAYED in first) == (201, False)
+    assert (second.status_code, second.content, second[REPLAYED]) == (201, first.content, "true")
+    assert len(claiming.payments) == 1
+    assert buy(kind, "[1]").status_code == 422
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_duplicate_gets_the_same_bytes_under_asgi(kind: str) -> None:
+    client = AsyncClient()
+    first, second = [await client.post(f"/orders/{kind}", headers=HEADERS) for _ in range(2)]
+    assert (first.status_code, second.content, second[REPLAYED]) == (201, first.content, "true")
+    assert len(claiming.payments) == 1
+
+
+def test_no_transaction_and_no_query() -> None:
+    with CaptureQueriesContext(connections["default"]) as queries:
+        assert b"False" in buy("plain").content
+    assert not queries.captured_queries
+
+
+def test_atomic_requests_is_committed_before_the_response_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    answers = [buy("inside") for _ in range(2)]
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+    assert [sale.sku for sale in Sale.objects.all()] == ["True"]
+
+
+@pytest.mark.parametrize("status", [409, 423, 429, 500, 503])
+def test_a_view_that_answers_with_what_is_not_stored_may_be_tried_again(status: int) -> None:
+    answers = [buy(f"status/{status}") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [status, status]
+    fences = [fence for _, fence in claiming.payments]
+    assert len(fences) == 2
+    assert fences[0] < fences[1]
+
+
+def test_an_exception_that_drf_answers_is_an_answer_too() -> None:
+    assert [buy("api").status_code for _ in range(2)] == [500, 500]
+    assert len(claiming.payments) == 2
+
+
+def test_an_exception_that_becomes_a_4xx_is_stored() -> None:
+    assert [(a.status_code, REPLAYED in a) for a in (buy("not-found"), buy("not-found"))] == [
+        (404, False),
+        (404, True),
+    ]
+
+
+def test_an_exception_leaves_an_orphan_which_is_not_run_again() -> None:
+    assert buy("raises").status_code == 500
+    again = buy("raises")
+    assert (again.status_code, again.json()["code"]) == (409, "order-orphaned")
+    assert len(claiming.payments) == 1
+    assert not list(locks["default"].holders())
+
+
+def test_a_process_that_is_told_to_end_leaves_an_orphan() -> None:
+    with pytest.raises(SystemExit):
+        buy("exits")
+    assert buy("exits").json()["code"] == "order-orphaned"
+    assert len(claiming.payments) == 1
+
+
+def test_orphans_are_run_again_if_the_settings_say_so() -> None:
+    with orders(ORPHANS="retry"):
+        assert buy("raises").status_code == 500
+        assert buy("raises").content == b"again: True"
+        assert buy("raises")[REPLAYED] == "true"
+    fences = [fence for _, fence in claiming.payments]
+    assert fences == sorted(set(fences))
+
+
+@pytest.mark.parametrize("hook", ["recover", "arecover"])
+def test_the_application_may_know_what_became_of_an_orphan(hook: str) -> None:
+    with orders(RECOVER=f"orders_django.claiming.{hook}"):
+        buy("raises")
+        assert buy("raises").status_code == 409
+        claiming.known["A-1"] = HttpResponse("paid, says the bank", status=201)
+        recovered = buy("raises")
+        claiming.known.clear()
+        again = buy("raises")
+    assert (recovered.status_code, recovered.content) == (201, b"paid, says the bank")
+    assert (again.content, again[REPLAYED]) == (recovered.content, "true")
+    assert len(claiming.payments) == 1
+
+
+async def test_the_application_is_asked_under_asgi_too() -> None:
+    with orders(RECOVER="orders_django.claiming.recover"):
+        client = AsyncClient(raise_request_exception=False)
+        await client.post("/orders/raises", headers=HEADERS)
+        claiming.known["A-1"] = HttpResponse("paid", status=201)
+        answer = await client.post("/orders/raises", headers=HEADERS)
+    assert (answer.status_code, answer.content) == (201, b"paid")
+
+
+def test_a_hook_that_answers_nonsense_runs_nothing() -> None:
+    with orders(RECOVER="orders_django.claiming.recovers_nonsense"):
+        buy("raises")
+        assert buy("raises").status_code == 500
+    assert len(claiming.payments) == 1
+    assert not list(locks["default"].holders())
+
+
+def test_a_response_that_was_not_kept_may_be_recovered_from_the_database_too() -> None:
+    with (
+        override_settings(ROOT_URLCONF="orders_django.urls"),
+        orders(STORE="database", MAX_RESPONSE=1000, RECOVER="orders_django.claiming.recover"),
+    ):
+        assert buy("large").status_code == 200
+        assert buy("large").json()["code"] == "order-completed"
+        claiming.known["A-1"] = HttpResponse("x" * 2000)
+        assert buy("large").content == b"x" * 2000
+    assert Sale.objects.count() == 1
+
+
+def test_a_duplicate_waits_for_the_one_that_runs() -> None:
+    with orders(WAIT=20), ThreadPoolExecutor(2) as pool:
+        first = pool.submit(buy, "waits")
+        assert claiming.started.wait(20)
+        second = pool.submit(buy, "waits")
+        claiming.go_on.set()
+        answers = [first.result(30), second.result(30)]
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+    assert len(claiming.payments) == 1
+
+
+def test_a_lock_of_the_view_that_is_busy_leaves_no_orphan() -> None:
+    with locks["default"].lock("stock:s1"), override_settings(LOCKKIT_VIEWS={"TIMEOUT": 0}):
+        assert buy("locked").status_code == 423
+    assert buy("locked").status_code == 201
+
+
+def test_commit_in_has_no_record_to_commit() -> None:
+    assert buy("commits").status_code == 500
+
+
+def test_a_store_that_is_down_runs_nothing() -> None:
+    with override_settings(LOCKKIT={"default": "redis://127.0.0.1:1/0"}):
+        answer = buy("plain")
+    assert (answer.status_code, answer.json()["code"]) == (503, "order-store-unavailable")
+    assert claiming.payments == []
+
+
+def test_a_response_that_cannot_be_stored_is_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch, redis_server: Any
+) -> None:
+    paying = claiming.pay
+
+    def pay(request: Any) -> int:
+        number = paying(request)
+        redis_server.pause()
+        return number
+
+    monkeypatch.setattr(claiming, "pay", pay)
+    try:
+        url = f"{redis_server.url}?socket_timeout=0.3"
+        with override_settings(LOCKKIT={"default": url}):
+            answer = buy("plain")
+    finally:
+        redis_server.resume()
+    assert (answer.status_code, answer.json()["code"]) == (503, "order-outcome-unknown")
+
+
+def test_signals_tell_of_replays_conflicts_and_orphans() -> None:
+    told = []
+
+    def receiver(signal: Any, sender: Any, request: Any, order_id: str, **_: Any) -> None:
+        told.append((names[signal], sender.__name__, request.path, order_id))
+        raise RuntimeError("a receiver's own business")
+
+    names = {getattr(signals, f"order_{n}"): n for n in ("replayed", "conflict", "orphaned")}
+    for signal in names:
+        signal.connect(receiver)
+    try:
+        for body in ("{}", "{}", "[1]"):
+            buy("plain", body)
+        claiming.payments.clear()
+        for _ in range(2):
+            buy("raises")
+        with orders(ORPHANS="retry"):
+            buy("raises")
+    finally:
+        for signal in names:
+            signal.disconnect(receiver)
+    assert told == [
+        ("replayed", "plain", "/orders/plain", "A-1"),
+        ("conflict", "plain", "/orders/plain", "A-1"),
+        ("orphaned", "raises", "/orders/raises", "A-1"),
+        ("orphaned", "raises", "/orders/raises", "A-1"),
+    ]

@@ -1,0 +1,126 @@
+"""Views whose effects are outside any database: payments, which are a list here."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from django.db import connection
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import path
+from django_project.shop.models import Sale
+from rest_framework.exceptions import APIException
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from lockkit_django import lock_view
+from lockkit_django.orders import idempotent
+from orders_django.views import Broken
+
+payments: list[tuple[str, int]] = []
+known: dict[str, Any] = {}
+started = threading.Event()
+go_on = threading.Event()
+
+
+def pay(request: HttpRequest) -> int:
+    payments.append((request.order.order_id, request.order.fencing_token))  # type: ignore[attr-defined]
+    return len(payments)
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"paid {pay(request)} {connection.in_atomic_block}", status=201)
+
+
+def returns(request: HttpRequest, status: int) -> HttpResponse:
+    return HttpResponse(f"{pay(request)}", status=status)
+
+
+def raises(request: HttpRequest) -> HttpResponse:
+    pay(request)
+    if len(payments) > 1:
+        return HttpResponse(f"again: {request.order.orphan}")  # type: ignore[attr-defined]
+    raise Broken
+
+
+def exits(request: HttpRequest) -> HttpResponse:
+    pay(request)
+    raise SystemExit
+
+
+def not_found(request: HttpRequest) -> HttpResponse:
+    pay(request)
+    raise Http404
+
+
+def waits(request: HttpRequest) -> HttpResponse:
+    number = pay(request)
+    started.set()
+    go_on.wait(30)
+    return HttpResponse(f"paid {number}", status=201)
+
+
+@lock_view("stock:s1")
+def locked(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
+@idempotent
+def inside(request: HttpRequest) -> HttpResponse:
+    """Saves something as well, in the transaction of ATOMIC_REQUESTS."""
+    Sale.objects.create(sku=str(connection.in_atomic_block))
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
+@idempotent
+async def coroutine(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
+async def async_plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
+@idempotent(atomic=False)
+def commits(request: HttpRequest) -> HttpResponse:
+    with request.order.commit_in(None):  # type: ignore[attr-defined]
+        return HttpResponse("impossible")
+
+
+class Api(APIView):
+    authentication_classes = ()
+
+    def post(self, request: Any) -> Response:
+        pay(request)
+        raise APIException("the payment service is not there")
+
+
+def recover(request: HttpRequest, order_id: str) -> HttpResponse | None:
+    return known.get(order_id)
+
+
+async def arecover(request: HttpRequest, order_id: str) -> HttpResponse | None:
+    return known.get(order_id)
+
+
+def recovers_nonsense(request: HttpRequest, order_id: str) -> Any:
+    return "paid"
+
+
+VIEWS: dict[str, Any] = {
+    "plain": plain,
+    "raises": raises,
+    "exits": exits,
+    "not-found": not_found,
+    "waits": waits,
+    "locked": locked,
+    "inside": inside,
+    "coroutine": coroutine,
+    "async-plain": async_plain,
+    "commits": commits,
+    "api": Api.as_view(),
+}
+urlpatterns = [
+    *(path(f"orders/{kind}", view) for kind, view in VIEWS.items()),
+    path("orders/status/<int:status>", returns),
+]
