@@ -1,0 +1,307 @@
+"""``{{ order_id_field() }}``: guests, and who logs in or out between two clicks."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, render_template_string, request, session
+from flask_project import Order, db
+
+from lockkit.errors import ConfigurationError
+from lockkit_flask import current_order, new_order_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.testing import FlaskClient
+
+FIELD = re.compile(r'<input type="hidden" name="order_id" value="([^"]*)">')
+COOKIE = "session-lockkit"
+ORDERS = {"ORDER_ID": ["form:order_id"], "PATHS": ["^/orders"], "REQUIRED": True}
+PAGE = "<form method=post>{{ order_id_field() }}</form>" * 2
+MACRO = "{% macro form() %}{{ order_id_field() }}{% endmacro %}{{ form() }}"
+
+
+def page() -> str:
+    return render_template_string(PAGE)
+
+
+def macro() -> str:
+    return render_template_string(MACRO)
+
+
+async def coroutine_page() -> str:
+    return render_template_string(PAGE)
+
+
+def public_page() -> tuple[str, dict[str, str]]:
+    return new_order_id(), {"Cache-Control": "public, max-age=600"}
+
+
+def orders() -> tuple[str, int]:
+    order = Order(name=current_order.order_id)
+    db.session.add(order)
+    db.session.commit()
+    return f"order {order.id} for {session.get('user')}", 201
+
+
+def log_in(name: str) -> str:
+    """As in Flask's tutorial."""
+    session.clear()
+    session["user"] = name
+    return "in"
+
+
+def log_out() -> str:
+    session.clear()
+    return "out"
+
+
+def forget() -> str:
+    """As Flask-Login does: the rest of the session stays."""
+    session.pop("user")
+    return "out"
+
+
+def nothing() -> str:
+    return "something"
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    app = make_shop(LOCKKIT_ORDERS=ORDERS, LOCKKIT_USER=lambda: session.get("user"))
+    for view in (page, macro, coroutine_page, public_page, log_out, forget, nothing):
+        app.add_url_rule(f"/{view.__name__}", view_func=view)
+    app.add_url_rule("/log_in/<name>", view_func=log_in)
+    app.add_url_rule("/orders", view_func=orders, methods=["POST"])
+    return app
+
+
+@pytest.fixture
+def database(tmp_path: Any) -> str:
+    """What is tested here is the same on every database."""
+    return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+
+
+@pytest.fixture
+def client(shop: Flask) -> FlaskClient:
+    return shop.test_client()
+
+
+def form(client: FlaskClient, path: str = "page") -> str:
+    return forms(client, path)[0]
+
+
+def forms(client: FlaskClient, path: str = "page") -> list[str]:
+    response = client.get(f"/{path}")
+    assert response.status_code == 200
+    return [unescape(value) for value in FIELD.findall(response.text)]
+
+
+def buy(client: FlaskClient, value: str, quantity: str = "1") -> Any:
+    return client.post("/orders", data={"order_id": value, "quantity": quantity})
+
+
+def answer(response: Any) -> tuple[int, str, bool]:
+    return response.status_code, response.text, "Idempotent-Replayed" in response.headers
+
+
+def code(response: Any) -> str:
+    return str(response.json["code"])
+
+
+def sold(shop: Flask) -> list[str]:
+    with shop.app_context():
+        return [order.name for order in db.session.query(Order)]
+
+
+@pytest.mark.parametrize("path", ["page", "macro", "coroutine_page"])
+@pytest.mark.parametrize("user", [None, "alice"])
+def test_a_form_sent_twice_is_one_order(
+    shop: Flask, client: FlaskClient, path: str, user: str | None
+) -> None:
+    if user is not None:
+        client.get(f"/log_in/{user}")
+    value = form(client, path)
+    first, second = answer(buy(client, value)), answer(buy(client, value))
+    assert (first[0], second) == (201, (201, first[1], True))
+    assert sold(shop) == [value.split(".")[1]]
+    assert code(buy(client, value, quantity="2")) == "order-id-reused"
+
+
+def test_all_forms_of_a_page_and_of_a_guest_are_orders_of_their_own(
+    shop: Flask, client: FlaskClient
+) -> None:
+    values = [*forms(client), *forms(client)]
+    assert {buy(client, value).status_code for value in values} == {201}
+    assert len(set(sold(shop))) == 4
+
+
+def test_a_guest_gets_a_cookie_and_the_page_is_for_him_only(
+    shop: Flask, client: FlaskClient
+) -> None:
+    response = client.get("/page")
+    (cookie,) = response.headers.getlist("Set-Cookie")
+    assert cookie.startswith(f"{COOKIE}=")
+    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Secure" not in cookie
+    assert "Cookie" in response.headers["Vary"]
+    assert response.cache_control.private
+    secret = cookie.partition("=")[2].partition(".")[0]
+    assert secret not in response.text
+    assert "Set-Cookie" not in client.get("/page").headers
+    assert "Set-Cookie" not in client.get("/nothing").headers
+    shop.config["SESSION_COOKIE_SECURE"] = True
+    assert "Secure" in shop.test_client().get("/page").headers["Set-Cookie"]
+
+
+def test_a_page_that_calls_itself_public_is_not(client: FlaskClient) -> None:
+    cache = client.get("/public_page").cache_control
+    assert cache.private and not cache.public
+
+
+def test_a_user_gets_no_cookie(client: FlaskClient) -> None:
+    client.get("/log_in/alice")
+    client.get("/page")
+    assert client.get_cookie(COOKIE) is None
+
+
+def test_a_guest_who_logs_in_between_two_clicks_sees_his_order_again(
+    shop: Flask, client: FlaskClient
+) -> None:
+    value = form(client)
+    first = answer(buy(client, value))
+    client.get("/log_in/alice")
+    for _ in range(2):
+        assert answer(buy(client, value)) == (201, first[1], True)
+    assert len(sold(shop)) == 1
+
+
+@pytest.mark.parametrize("way", ["log_out", "forget"])
+def test_whoever_logs_out_between_two_clicks_neither_sees_the_order_nor_orders_again(
+    shop: Flask, client: FlaskClient, way: str
+) -> None:
+    of_guest = form(client)
+    assert buy(client, of_guest).status_code == 201
+    client.get("/log_in/alice")
+    of_alice = form(client)
+    assert buy(client, of_alice).status_code == 201
+    client.get(f"/{way}")
+    for value in (of_guest, of_alice):
+        refused = buy(client, value)
+        assert (refused.status_code, code(refused)) == (403, "order-form-of-another")
+    client.get("/log_in/bob")
+    assert code(buy(client, of_guest)) == "order-form-of-another"
+    client.get("/log_in/alice")
+    for value in (of_guest, of_alice):
+        assert answer(buy(client, value))[::2] == (201, True)
+    assert len(sold(shop)) == 2
+
+
+def test_the_next_guest_after_a_logout_has_forms_of_his_own(client: FlaskClient) -> None:
+    client.get("/page")
+    client.get("/log_in/alice")
+    client.get("/log_out")
+    value = form(client)
+    assert buy(client, value).status_code == 201
+
+
+def test_an_old_cookie_shows_no_guest_what_the_user_has_ordered(
+    shop: Flask, client: FlaskClient
+) -> None:
+    """Somebody keeps the cookies of a computer, and another logs in there."""
+    value = form(client)
+    kept = client.get_cookie(COOKIE)
+    assert kept is not None
+    client.get("/log_in/alice")
+    assert "alice" in buy(client, value).text
+    thief = shop.test_client()
+    thief.set_cookie(COOKIE, kept.value)
+    refused = buy(thief, value)
+    assert (refused.status_code, code(refused)) == (422, "order-id-reused")
+    thief.get("/log_in/bob")
+    assert code(buy(thief, value)) == "order-id-reused"
+    assert len(sold(shop)) == 1
+
+
+def test_a_cookie_that_was_changed_is_no_cookie(shop: Flask, client: FlaskClient) -> None:
+    value = form(client)
+    assert buy(client, value).status_code == 201
+    client.get("/log_in/alice")
+    cookie = client.get_cookie(COOKIE)
+    assert cookie is not None
+    secret, _, signature = cookie.value.split(".")
+    for forged in (f"{secret}.{signature}", secret, "", "...", f"{cookie.value}x"):
+        thief = shop.test_client()
+        thief.set_cookie(COOKIE, forged)
+        assert code(buy(thief, value)) == "order-form-of-another"
+
+
+@pytest.mark.parametrize("owner", [None, "alice"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_stolen_value_shows_nothing(shop: Flask, owner: str | None, before: bool) -> None:
+    """And whether it was used before makes no difference."""
+    victim, thief = shop.test_client(), shop.test_client()
+    if owner is not None:
+        victim.get(f"/log_in/{owner}")
+    value = form(victim)
+    if before:
+        assert buy(victim, value).status_code == 201
+    thief.get("/page")
+    assert code(buy(thief, value)) == "order-form-of-another"
+    thief.get("/log_in/bob")
+    theft = buy(thief, value)
+    if owner is None:
+        assert (theft.status_code, code(theft)) == (403, "order-form-of-another")
+    else:  # another user with the same order ID: another order
+        assert (theft.status_code, "Idempotent-Replayed" in theft.headers) == (201, False)
+        assert "bob" in theft.text
+    assert buy(victim, value).status_code == 201
+    assert len(sold(shop)) == (1 if owner is None else 2)
+
+
+def test_a_value_that_was_changed_is_refused(shop: Flask, client: FlaskClient) -> None:
+    value = form(client)
+    for wrong in (value[:-2], value.replace(".g", ".u", 1), "lk1.a.u.b"):
+        refused = buy(client, wrong)
+        assert (refused.status_code, code(refused)) == (400, "order-id-malformed")
+    assert sold(shop) == []
+
+
+def test_forms_outlive_a_change_of_the_secret_key_while_it_is_a_fallback(
+    shop: Flask, client: FlaskClient
+) -> None:
+    value = form(client)
+    first = buy(client, value)
+    shop.config.update(SECRET_KEY="new", SECRET_KEY_FALLBACKS=["s"])
+    assert answer(buy(client, value)) == (201, first.text, True)
+    shop.config["SECRET_KEY_FALLBACKS"] = []
+    assert code(buy(client, value)) == "order-id-malformed"
+
+
+def test_a_user_hook_that_refuses_guests_breaks_no_answer(make_shop: Callable[..., Flask]) -> None:
+    def user() -> str:
+        if request.path == "/nothing":
+            raise RuntimeError("nobody asks me here")
+        return ""
+
+    shop = make_shop(LOCKKIT_ORDERS=ORDERS, LOCKKIT_USER=user)
+    shop.add_url_rule("/page", view_func=page)
+    shop.add_url_rule("/nothing", view_func=nothing)
+    client = shop.test_client()
+    client.get("/page")
+    assert client.get("/nothing").status_code == 200
+
+
+def test_a_field_needs_orders_and_a_secret_key(
+    make_app: Callable[..., Flask], make_shop: Callable[..., Flask]
+) -> None:
+    app = make_app()
+    with app.test_request_context(), pytest.raises(ConfigurationError, match="LOCKKIT_ORDERS"):
+        new_order_id()
+    shop = make_shop(LOCKKIT_ORDERS=ORDERS, LOCKKIT_USER=lambda: None)
+    shop.secret_key = None
+    with shop.test_request_context(), pytest.raises(ConfigurationError, match="SECRET_KEY"):
+        new_order_id()
