@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crashing.configuration import Configuration
 from crashing.machines import DJANGO
-from crashing.stories import Shop, Stories, open_shop
+from crashing.stories import Restarts, Shop, Stories, open_shop
 
 
 class TestSQLite(Stories):
@@ -19,7 +19,7 @@ class TestSQLite(Stories):
             yield shop
 
 
-class TestPostgreSQL(Stories):
+class TestPostgreSQL(Stories, Restarts):
     @pytest.fixture(scope="class")
     @classmethod
     def shop(cls, on_postgres: Configuration, directory: Path) -> Iterator[Shop]:

@@ -27,7 +27,9 @@ class Books:
     """Looks into the shop's database from outside."""
 
     def __init__(self, url: str) -> None:
-        self._engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+        self._engine = sa.create_engine(
+            url.replace("postgresql://", "postgresql+psycopg://"), pool_pre_ping=True
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,9 @@ __all__ = ["AGAIN", "Answer", "insist", "post", "send"]
 AGAIN = {409, 423, 425, 429, 500, 502, 503, 504}
 """Statuses after which a client repeats its request: none of these is the end of an order."""
 
+ENDS = {"order-orphaned", "order-completed"}
+"""Of the 409s, those that repeating does not help."""
+
 SECONDS = 60.0
 
 
@@ -28,7 +31,7 @@ class Answer(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        return self.status not in AGAIN
+        return self.status not in AGAIN or self.code in ENDS
 
 
 def send(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from crashing.points import at
 from lockkit.backends.base import Backend
 from lockkit.backends.redis import RedisBackend
+from lockkit.backends.redis.records import RedisRecords
 from lockkit.backends.sql import SQLiteBackend
-from lockkit.types import Busy, Gone, Grant, Release, Request
+from lockkit.types import Busy, Claimed, Gone, Grant, Release, Request
 
 __all__ = ["StoppingRedis", "StoppingSQLite", "settings"]
 
@@ -31,7 +32,21 @@ class Stopping(Backend):
 
 
 class StoppingRedis(Stopping, RedisBackend):
-    pass
+    def records(self) -> StoppingRecords:
+        return StoppingRecords(self._connections, self._protocol.keys)
+
+
+class StoppingRecords(RedisRecords):
+    """STORE = "redis": what is INSERT and COMMIT elsewhere."""
+
+    def claim(self, *args: Any, **options: Any) -> Claimed:
+        claimed = super().claim(*args, **options)
+        at("recorded")
+        return claimed
+
+    def finish(self, *args: Any) -> bool:
+        at("committing")
+        return super().finish(*args)
 
 
 class StoppingSQLite(Stopping, SQLiteBackend):

@@ -17,7 +17,7 @@ from typing import Literal
 from crashing.configuration import CREATE, Configuration
 from crashing.points import GATE
 
-__all__ = ["DJANGO", "FLASK", "Machine", "machines"]
+__all__ = ["DJANGO", "FLASK", "Machine", "Server", "machines"]
 
 DJANGO = "crashing.django_shop.servers"
 FLASK = "crashing.flask_shop"
@@ -124,9 +124,12 @@ def machines(
     *,
     server: Server = "gunicorn",
     count: int = 2,
+    creates: bool = True,
 ) -> Iterator[list[Machine]]:
-    """That many servers of one shop. The first one makes the tables."""
+    """That many servers of one shop. The first one ``creates`` the tables."""
     environment = _environment(wanted, directory)
+    if not creates:
+        environment.pop(CREATE)
     with ExitStack() as stack:
         running: list[Machine] = []
         for _ in range(count):

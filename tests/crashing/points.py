@@ -7,6 +7,8 @@
 ``tell``                it goes on
 ======================  =======================================================================
 
+An ASGI server also reports ``tell@gone`` when it has noticed that the client is gone.
+
 All of them report on standard output first, so that a test knows that the point was reached.
 """
 
@@ -46,7 +48,7 @@ def at(where: str) -> None:
     if stop is None or stop.where != where:
         return
     stop.where = ""
-    os.write(1, f"\n{stop.how}@{where} {os.getpid()}\n".encode())
+    _report(f"{stop.how}@{where}")
     match stop.how:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -86,13 +88,23 @@ def asgi(application: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable
         headers = dict(scope.get("headers", ()))
         told.set(_stop(headers.get(HEADER.lower().encode(), b"").decode()))
 
+        async def hear() -> Message:
+            message: Message = await receive()
+            if message["type"] == "http.disconnect" and told.get():
+                _report("tell@gone")
+            return message
+
         async def answer(message: Message) -> None:
             at("answering")
             await send(message)
 
-        await application(scope, receive, answer)
+        await application(scope, hear, answer)
 
     return stopping
+
+
+def _report(what: str) -> None:
+    os.write(1, f"\n{what} {os.getpid()}\n".encode())
 
 
 def _stop(header: str | None) -> Stop | None:

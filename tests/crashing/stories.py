@@ -20,10 +20,11 @@ import pytest
 from crashing.books import Books, judge
 from crashing.configuration import Configuration
 from crashing.customers import Answer, insist, post, send
-from crashing.machines import Machine, machines
+from crashing.machines import Machine, Server, machines
 from crashing.points import POINTS
+from lockkit.testing.servers import PostgresServer, RedisServer
 
-__all__ = ["Shop", "Stories", "open_shop"]
+__all__ = ["TTL", "Restarts", "Shop", "Stories", "open_shop"]
 
 TTL = 0.5
 """Seconds a dead machine's locks live. A stall may cost a lease, which costs another try."""
@@ -68,10 +69,15 @@ class Shop(NamedTuple):
 
 @contextmanager
 def open_shop(
-    module: str, wanted: Configuration, directory: Path, server: str = "gunicorn"
+    module: str,
+    wanted: Configuration,
+    directory: Path,
+    *,
+    server: Server = "gunicorn",
+    count: int = 2,
 ) -> Iterator[Shop]:
     """Two machines, and a shelf with books."""
-    running = machines(module, wanted, directory, server=server)  # type: ignore[arg-type]
+    running = machines(module, wanted, directory, server=server, count=count)
     with running as both, Books(wanted.database) as books:
         books.stock_up({"book": UNITS})
         yield Shop(both, books, directory / "gate")
@@ -137,3 +143,36 @@ class Stories:
             found = dict(zip(orders, pool.map(order, orders), strict=True))
         for order_id, answers in found.items():
             shop.has_sold_once(order_id, answers + shop.insist(order_id))
+
+
+class Restarts:
+    """Beside Stories: the stores themselves, in the middle of an order."""
+
+    def test_the_locks_are_lost(self, shop: Shop, redis_server: RedisServer) -> None:
+        """It comes back empty, so a second machine gets the lock: the key of the record decides."""
+        order_id = "the locks are lost"
+        first, second = shop.machines
+        with ThreadPoolExecutor(2) as pool:
+            one = pool.submit(send, first.port, order_id, stop="wait@view")
+            first.stopped("wait@view")
+            redis_server.restart()
+            other = pool.submit(insist, [second.port], order_id, stop="tell@locked")
+            try:
+                second.stopped("tell@locked")
+            finally:
+                shop.open_gate()
+            answers = [answer for answer in (one.result(), *other.result()) if answer]
+        shop.has_sold_once(order_id, answers + shop.insist(order_id))
+
+    def test_the_database_restarts(self, shop: Shop, postgres_server: PostgresServer) -> None:
+        order_id = "the database restarts"
+        machine, _ = shop.machines
+        with ThreadPoolExecutor(1) as pool:
+            one = pool.submit(send, machine.port, order_id, stop="wait@view")
+            machine.stopped("wait@view")
+            postgres_server.restart()
+            shop.open_gate()
+            answer = one.result()
+        assert answer is not None
+        assert not answer.is_final
+        shop.has_sold_once(order_id, [answer, *shop.insist(order_id)])
