@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockkit.client import Lease, Lock, LockClient
 from lockkit.config import URL_VARIABLE, default_url, load_backend, settings_from_url
@@ -33,6 +33,9 @@ from lockkit.errors import (
 )
 from lockkit.naming import name
 from lockkit.types import LockInfo, LockState, Owner
+
+if TYPE_CHECKING:
+    from lockkit.decorator import locked
 
 __all__ = [
     "AcquireTimeout",
@@ -57,6 +60,7 @@ __all__ = [
     "UnknownBackend",
     "UnsupportedCapability",
     "connect",
+    "locked",
     "name",
 ]
 
@@ -69,3 +73,12 @@ def connect(url: str | None = None, **options: Any) -> LockClient:
     """
     settings = settings_from_url(url or os.environ.get(URL_VARIABLE) or default_url(), **options)
     return LockClient(load_backend(settings), settings)
+
+
+def __getattr__(attribute: str) -> Any:
+    """``locked`` is imported when it is asked for: it needs ``inspect``, which takes its time."""
+    if attribute == "locked":
+        from lockkit.decorator import locked
+
+        return locked
+    raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")

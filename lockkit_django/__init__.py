@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from lockkit_django.decorators import lock_view
 from lockkit_django.handler import alocks, locks
+from lockkit_django.tasks import locked
 from lockkit_django.transactions import OpenTransaction
 
-__all__ = ["OpenTransaction", "alocks", "lock_view", "locks"]
+__all__ = ["OpenTransaction", "alocks", "lock_view", "locked", "locks"]

@@ -6,18 +6,16 @@ so ``locks`` keeps one per process and alias, and ``alocks`` one per event loop 
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler
 
 from lockkit import process
 from lockkit.config import AliasSettings, load_async_backend, load_backend
+from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
 from lockkit_django.client import AsyncDjangoLockClient, DjangoLockClient
 from lockkit_django.conf import lock_settings
@@ -109,53 +107,21 @@ class AsyncLockHandler:
 
     def __init__(self, handler: LockHandler) -> None:
         self._handler = handler
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
-        self._renew_mutex()
-        process.after_fork(self._renew_mutex)
-
-    def _renew_mutex(self) -> None:
-        self._mutex = threading.Lock()
+        self._clients = PerLoop(self._make)
 
     def __getitem__(self, alias: str) -> AsyncDjangoLockClient:
-        clients = self._clients()
-        if alias not in clients:
-            settings = self._handler.alias_settings(alias)
-            client = AsyncDjangoLockClient(load_async_backend(settings), settings)
-            clients[alias] = client, _closed_with_its_loop(client)
-        return clients[alias][0]
+        return self._clients[alias]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handler)
 
     def reset(self) -> None:
         """Forget all clients; each is closed by its loop."""
-        with self._mutex:
-            self._loops.clear()
+        self._clients.clear()
 
-    def _clients(self) -> _Clients:
-        loop = asyncio.get_running_loop()
-        with self._mutex:
-            return self._loops.setdefault(loop, {})
-
-
-_Clients = dict[str, tuple[AsyncDjangoLockClient, AsyncGenerator[None, None]]]
-
-
-def _closed_with_its_loop(client: AsyncDjangoLockClient) -> AsyncGenerator[None, None]:
-    """An async generator, begun: the running loop finishes it when it shuts down, or when nobody
-    refers to it any more. It is the one hook that asyncio has for the end of a loop.
-    """
-    keeper = _closing(client)
-    with suppress(StopIteration):  # it has come to its yield
-        keeper.__anext__().send(None)
-    return keeper
-
-
-async def _closing(client: AsyncDjangoLockClient) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await client.close()
+    def _make(self, alias: str) -> AsyncDjangoLockClient:
+        settings = self._handler.alias_settings(alias)
+        return AsyncDjangoLockClient(load_async_backend(settings), settings)
 
 
 locks = LockHandler()

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from lockkit_flask.decorators import lock_view
 from lockkit_flask.extension import AppLocks, LockKit
+from lockkit_flask.forms import new_order_id, order_id_field
 from lockkit_flask.guests import remember_guest
 from lockkit_flask.held import current_lease
 from lockkit_flask.idempotent import idempotent
 from lockkit_flask.opened import CurrentOrder, current_order
 from lockkit_flask.proxies import alocks, locks
 from lockkit_flask.signals import order_conflict, order_orphaned, order_replayed
+from lockkit_flask.tasks import locked
 
 __all__ = [
     "AppLocks",
@@ -31,8 +33,11 @@ __all__ = [
     "current_order",
     "idempotent",
     "lock_view",
+    "locked",
     "locks",
+    "new_order_id",
     "order_conflict",
+    "order_id_field",
     "order_orphaned",
     "order_replayed",
     "remember_guest",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from lockkit.aio import AsyncLockClient
 from lockkit.client import LockClient
 from lockkit.config import AliasSettings, load_async_backend, load_backend
 from lockkit.errors import ConfigurationError
+from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
 from lockkit_flask import held, sessions
 from lockkit_flask.conf import Config, default_location, read_config
@@ -81,8 +80,7 @@ class AppLocks:
         self.config = config
         self.orders: AppOrders | None = None  #: None: LOCKKIT_ORDERS is not set
         self._clients = {alias: _client(entry) for alias, entry in config.aliases.items()}
-        self._loops: _AsyncClients = weakref.WeakKeyDictionary()
-        self._mutex = threading.Lock()
+        self._in_loops = PerLoop(self._make_async)
 
     def __getitem__(self, alias: str) -> LockClient:
         try:
@@ -94,21 +92,17 @@ class AppLocks:
         return iter(self._clients)
 
     def in_loop(self, alias: str) -> AsyncLockClient:
-        """The async client of this alias for the running event loop, made when first asked for."""
+        """The async client of this alias for the running event loop, which closes it at its end."""
+        return self._in_loops[alias]
+
+    def _make_async(self, alias: str) -> AsyncLockClient:
         settings = self[alias].settings
-        with self._mutex:
-            clients = self._loops.setdefault(asyncio.get_running_loop(), {})
-            if alias not in clients:
-                clients[alias] = AsyncLockClient(load_async_backend(settings), settings)
-            return clients[alias]
+        return AsyncLockClient(load_async_backend(settings), settings)
 
     def close(self) -> None:
         """Close the connections of the blocking clients. They open again when used."""
         for client in self._clients.values():
             client.close()
-
-
-_AsyncClients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncLockClient]]
 
 
 def app_locks(app: Flask | None = None) -> AppLocks:

@@ -29,8 +29,8 @@ class Locks:
 class AsyncLocks:
     """``alocks["default"]``: the async client of the running event loop.
 
-    Flask gives every async view a loop of its own, so a client lives as long as one request:
-    close it (``await alocks["default"].close()``), or use ``locks`` where blocking is no harm.
+    Flask gives every async view a loop of its own, so a client lives as long as one request: use
+    ``locks`` where blocking is no harm.
     """
 
     def __getitem__(self, alias: str) -> AsyncLockClient:

@@ -1,0 +1,70 @@
+"""Clients that belong to an event loop: made when the loop first asks, closed when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from lockkit import process
+
+if TYPE_CHECKING:
+    from lockkit.aio import AsyncLockClient
+
+__all__ = ["PerLoop"]
+
+C = TypeVar("C", bound="AsyncLockClient")
+
+
+class PerLoop(Generic[C]):
+    """``clients["default"]``: one client per key and running event loop. Thread-safe.
+
+    It is closed at the end of its loop, also of the short loop that ``asyncio.run`` makes, or in
+    which a WSGI server runs one async view.
+    """
+
+    def __init__(self, make: Callable[[str], C]) -> None:
+        self._make = make
+        self._loops: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, dict[str, tuple[C, AsyncGenerator[None, None]]]
+        ] = WeakKeyDictionary()
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        self._mutex = threading.Lock()
+
+    def __getitem__(self, key: str) -> C:
+        """Raises RuntimeError where no event loop is running, and what ``make`` raises."""
+        loop = asyncio.get_running_loop()
+        with self._mutex:
+            clients = self._loops.setdefault(loop, {})
+        if key not in clients:
+            client = self._make(key)
+            clients[key] = client, _closed_with_its_loop(client)
+        return clients[key][0]
+
+    def clear(self) -> None:
+        """Forget all clients; each is closed by its loop."""
+        with self._mutex:
+            self._loops.clear()
+
+
+def _closed_with_its_loop(client: AsyncLockClient) -> AsyncGenerator[None, None]:
+    """An async generator, begun: the running loop finishes it when it shuts down, or when nobody
+    refers to it any more. It is the one hook that asyncio has for the end of a loop.
+    """
+    keeper = _closing(client)
+    with suppress(StopIteration):  # it has come to its yield
+        keeper.__anext__().send(None)
+    return keeper
+
+
+async def _closing(client: AsyncLockClient) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await client.close()

@@ -1,0 +1,190 @@
+"""``@locked``: functions and coroutines that run while they hold a lock."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockkit
+from lockkit import aio
+from lockkit.client import Lease, LockClient
+from lockkit.errors import ConfigurationError, InvalidName, LeaseLost, LockHeld
+
+
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LockClient]:
+    """The store that the decorator finds in the environment."""
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    monkeypatch.setenv("LOCKKIT_URL", url)
+    client = lockkit.connect(url)
+    yield client
+    client.close()
+
+
+def held(locks: LockClient) -> dict[str, str]:
+    return {info.name: info.owner.label for info in locks.holders() if info.owner}
+
+
+def test_a_function_holds_the_lock_while_it_runs(locks: LockClient) -> None:
+    @lockkit.locked("report:{day}")
+    def report(day: str, *, copies: int = 1) -> dict[str, str]:
+        """Print it."""
+        return held(locks)
+
+    (name,) = report("2026:11")
+    assert name == lockkit.name("report:{day}", day="2026:11") == "report:2026%3A11"
+    assert report(day="b", copies=2)["report:b"].endswith("report")
+    assert held(locks) == {}
+    assert (report.__name__, report.__doc__) == ("report", "Print it.")
+
+
+async def test_a_coroutine_does(locks: LockClient) -> None:
+    @lockkit.locked("report:{day}")
+    async def report(day: str) -> dict[str, str]:
+        await asyncio.sleep(0)
+        return await asyncio.to_thread(held, locks)
+
+    assert list(await report("a")) == ["report:a"]
+    assert held(locks) == {}
+
+
+def test_each_loop_has_a_client_that_ends_with_it(locks: LockClient) -> None:
+    @lockkit.locked("nightly", timeout=0)
+    async def nightly() -> int:
+        return len(await asyncio.to_thread(held, locks))
+
+    assert [asyncio.run(nightly()) for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_method_a_default_and_keywords(locks: LockClient) -> None:
+    class Reports:
+        @lockkit.locked("{kind}:{day}:{note}")
+        def make(self, day: int, kind: str = "daily", **notes: str) -> list[str]:
+            return list(held(locks))
+
+    assert Reports().make(7, note="x") == ["daily:7:x"]
+    assert Reports().make(kind="weekly", day=8, note="y") == ["weekly:8:y"]
+
+
+def test_a_callable_names_the_lock(locks: LockClient) -> None:
+    @lockkit.locked(lambda order: f"order:{order['id']}")
+    def pay(order: dict[str, int]) -> list[str]:
+        return list(held(locks))
+
+    assert pay({"id": 7}) == ["order:7"]
+
+
+def test_held_by_somebody_else(locks: LockClient) -> None:
+    calls: list[str] = []
+
+    @lockkit.locked("job", timeout=0)
+    def job() -> None:
+        calls.append("job")
+
+    @lockkit.locked("job", timeout=0.01, when_held="skip")
+    def skipped() -> str:
+        calls.append("skipped")
+        return "done"
+
+    @lockkit.locked("job", timeout=0, when_held="skip")
+    async def coroutine() -> str:
+        calls.append("coroutine")
+        return "done"
+
+    with locks.lock("job", ttl=60).acquire():
+        with pytest.raises(LockHeld):
+            job()
+        assert skipped() is None
+        assert asyncio.run(coroutine()) is None
+    assert calls == []
+    assert skipped() == asyncio.run(coroutine()) == "done"
+
+
+def test_the_function_gets_the_lease(locks: LockClient) -> None:
+    @lockkit.locked("job", ttl=60, lease_as="lease")
+    def job(lease: Lease | None = None) -> int:
+        assert lease is not None
+        lease.check()
+        return lease.fencing_token
+
+    @lockkit.locked("job", ttl=60, lease_as="lease")
+    async def coroutine(**kwargs: Any) -> int:
+        assert isinstance(kwargs["lease"], aio.AsyncLease)
+        return kwargs["lease"].fencing_token
+
+    assert job() < asyncio.run(coroutine()) < job()
+
+
+def test_a_lock_lost_on_the_way_is_an_error_at_the_end(locks: LockClient) -> None:
+    @lockkit.locked("job", ttl=60, lease_as="lease")
+    def job(lease: Lease) -> None:
+        assert locks.break_("job", fence=lease.fencing_token)
+
+    with pytest.raises(LeaseLost):
+        job()
+
+
+def test_an_error_passes_and_releases(locks: LockClient) -> None:
+    @lockkit.locked("job", timeout=0)
+    def job() -> None:
+        raise ValueError("of the job")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="of the job"):
+            job()
+    assert held(locks) == {}
+
+
+@pytest.mark.parametrize("value", [None, "", 1.5, True, b"x", ["a"]])
+def test_values_that_make_no_name(locks: LockClient, value: object) -> None:
+    @lockkit.locked("report:{day}")
+    def report(day: object) -> None:
+        raise AssertionError("it ran")
+
+    with pytest.raises(InvalidName):
+        report(value)
+
+
+def _function(day: str) -> None: ...
+
+
+def _generator() -> Iterator[int]:
+    yield 1
+
+
+async def _stream() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "function", "match"),
+    [
+        ("report:{dya}", {}, _function, "no parameter 'dya'; it has day"),
+        ("report:{user.pk}", {}, _function, "plain fields only"),
+        ("report:{day", {}, _function, "unmatched brace"),
+        ("x", {"lease_as": "lease"}, _function, "no parameter 'lease'"),
+        ("x", {"ttl": 0}, _function, "ttl"),
+        ("x", {"timeout": -1}, _function, "timeout"),
+        ("x", {"when_held": "wait"}, _function, "'raise' or 'skip'"),
+        ("x", {}, _generator, "generator"),
+        ("x", {}, _stream, "generator"),
+        ("x", {}, dict, "method"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(
+    name: str, options: dict[str, Any], function: Any, match: str
+) -> None:
+    with pytest.raises((ConfigurationError, InvalidName), match=match):
+        lockkit.locked(name, **options)(function)
+
+
+def test_nothing_is_imported_for_those_who_do_not_use_it() -> None:
+    code = "import sys, lockkit; print({'inspect', 'asyncio'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
