@@ -125,6 +125,27 @@ class TestRedis:
         assert Path(directory).name.startswith("lockkit-")
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_agents_end_with_their_starter(stopped: bool) -> None:
+    """Also one that is stopped, and cannot see it."""
+    program = f"""
+        import os, signal
+        from lockkit.testing.agent import Agent
+        from lockkit.testing.store import Store
+        agent = Agent(Store("memory://"))
+        agent.call("connect", api="sync")
+        if {stopped}:
+            agent.pause()
+        print(agent.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert _ended(int(done.stdout))
+
+
 def test_valkey_is_current(valkey_server: ValkeyServer) -> None:
     version = valkey_server.client().info("server")["valkey_version"]
     assert int(str(version).partition(".")[0]) >= 8

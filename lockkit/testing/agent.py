@@ -19,6 +19,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
+from lockkit.testing._reaper import Reaper
 from lockkit.testing.blocking import Api
 from lockkit.testing.checkers import Interval
 from lockkit.testing.store import Store
@@ -49,6 +50,7 @@ class Agent:
             text=True,
             start_new_session=True,  # a Ctrl-C is for the test, which then ends us
         )
+        self._reaper: Reaper | None = None
         self._orders: dict[int, Future[Any]] = {}
         self._numbers = count(1)
         self._lock = threading.Lock()
@@ -103,22 +105,31 @@ class Agent:
         self._process.send_signal(signal.SIGINT)
 
     def pause(self) -> None:
-        """SIGSTOP, and wait until it has stopped."""
+        """SIGSTOP, and wait until it has stopped. It cannot see then that its starter is gone."""
+        if self._reaper is None:
+            self._reaper = Reaper(self.pid, signal.SIGKILL)
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
+        self._dismiss_reaper()
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         self._process.kill()
         self._process.wait()
+        self._dismiss_reaper()
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 _close(pipe)
+
+    def _dismiss_reaper(self) -> None:
+        reaper, self._reaper = self._reaper, None
+        if reaper is not None:
+            reaper.dismiss()
 
     def _write(self, message: dict[str, object]) -> None:
         assert self._process.stdin is not None

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
+from lockkit.testing._reaper import Reaper
+
 __all__ = ["MissingServer", "Server", "ServerFailed", "as_user", "free_port"]
 
 HOST = "127.0.0.1"
@@ -26,14 +28,6 @@ STOP_SECONDS = 20.0
 # Below the ports from which the kernel serves outgoing connections: none of these can take the
 # port while its server restarts.
 PORTS = range(15_000, 32_000)
-
-# Waits on a pipe. "done": the server was stopped in order. End of file: whoever started it is gone.
-REAPER = """
-read -r _ && exit 0
-kill -s "$1" "$2"
-for _ in 1 2 3 4 5 6 7 8 9 10; do kill -s 0 "$2" || break; sleep 0.1; done
-rm -rf -- "$3"
-"""
 
 
 class MissingServer(RuntimeError):
@@ -69,7 +63,7 @@ class Server(ABC):
         self.port = free_port()
         self.directory = Path(tempfile.gettempdir(), f"lockkit-{secrets.token_hex(6)}")
         self._process: subprocess.Popen[bytes] | None = None
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self._reaper: Reaper | None = None
         self._log = _Log(self.ready)
         self._prepared = False
 
@@ -177,20 +171,7 @@ class Server(ABC):
             start_new_session=True,  # Ctrl-C in a terminal is for the tests, which then stop us
         )
         self._log.follow(self._process)
-        self._reaper = subprocess.Popen(
-            [
-                "/bin/sh",
-                "-c",
-                REAPER,
-                "reaper",
-                self.abort_signal.name.removeprefix("SIG"),
-                str(self._process.pid),
-                str(self.directory),
-            ],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._reaper = Reaper(self._process.pid, self.abort_signal, self.directory)
 
     def _reap(self) -> None:
         process, self._process = self._running(), None
@@ -199,7 +180,7 @@ class Server(ABC):
         if process.stdout is not None:
             process.stdout.close()
         if self._reaper is not None:
-            self._reaper.communicate(b"done\n")
+            self._reaper.dismiss()
             self._reaper = None
 
     def _running(self) -> subprocess.Popen[bytes]:
