@@ -11,16 +11,32 @@ import functools
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lockkit import process
-from lockkit.backends.base import AsyncBackend, Backend
-from lockkit.types import Busy, Gone, Grant, LockInfo, Release, Renewal, Request
+from lockkit.backends.base import AsyncBackend, AsyncRecords, Backend, Records
+from lockkit.types import (
+    Busy,
+    Claimed,
+    Entry,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+)
 
 __all__ = ["OffloadedBackend"]
 
 T = TypeVar("T")
 THREADS = 4
+
+
+class _Run(Protocol):
+    async def __call__(self, step: Callable[..., T], *args: object) -> T: ...
+
+
 PAGE = 100
 
 
@@ -69,11 +85,38 @@ class OffloadedBackend(AsyncBackend):
     async def break_(self, name: str, fence: int) -> bool:
         return await self._run(self.backend.break_, name, fence)
 
+    def records(self) -> AsyncRecords | None:
+        records = self.backend.records()
+        return None if records is None else _OffloadedRecords(records, self._run)
+
     async def close(self) -> None:
         await self._run(self.backend.close)
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False)
+
+
+class _OffloadedRecords:
+    """A store's records, each step in a thread."""
+
+    def __init__(self, records: Records, run: _Run) -> None:
+        self._records = records
+        self._run = run
+
+    async def read(self, name: str) -> Entry | None:
+        return await self._run(self._records.read, name)
+
+    async def claim(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
+    ) -> Claimed:
+        claim = functools.partial(self._records.claim, running=running, replaces=replaces)
+        return await self._run(claim, name, fence, payload, ttl)
+
+    async def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
+        return await self._run(self._records.finish, name, fence, payload, ttl)
+
+    async def drop(self, name: str, fence: int) -> bool:
+        return await self._run(self._records.drop, name, fence)
 
 
 def _page(found: Iterator[LockInfo]) -> list[LockInfo]:

@@ -24,6 +24,7 @@ from lockkit.backends.redis.protocol import (
     read_page,
     read_release,
 )
+from lockkit.backends.redis.records import AsyncRedisRecords
 from lockkit.backends.redis.settings import connection_pool
 from lockkit.config import AliasSettings
 from lockkit.types import (
@@ -162,6 +163,9 @@ class AsyncRedisBackend(AsyncBackend):
 
     async def break_(self, name: str, fence: int) -> bool:
         return bool(await self._link.call(self._protocol.break_(name, fence)))
+
+    def records(self) -> AsyncRedisRecords:
+        return AsyncRedisRecords(self._link, self._protocol.keys)
 
     async def close(self) -> None:
         await self._mail.close()

@@ -33,6 +33,7 @@ from lockkit.backends.redis.protocol import (
     read_page,
     read_release,
 )
+from lockkit.backends.redis.records import RedisRecords
 from lockkit.backends.redis.settings import connection_pool
 from lockkit.config import AliasSettings
 from lockkit.types import (
@@ -186,6 +187,9 @@ class RedisBackend(Backend):
 
     def break_(self, name: str, fence: int) -> bool:
         return bool(call(self._connections, self._protocol.break_(name, fence)))
+
+    def records(self) -> RedisRecords:
+        return RedisRecords(self._connections, self._protocol.keys)
 
     def close(self) -> None:
         self._mail.close()

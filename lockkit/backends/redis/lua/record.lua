@@ -2,11 +2,10 @@
 -- KEYS, all in the slot of the name's bucket: 1 bucket (see queue.lua), 2 record, 3 running.
 -- record   string: state (R running, D done) and fence, of fixed widths (1 16), then what it says
 -- running  zset: name -> when its record expires, of the records that are running
--- ARGV: =name fence …
-local VERSION = '1'
-local bucket = redis.call('HMGET', KEYS[1], 'v', ARGV[1])
-if bucket[1] and bucket[1] ~= VERSION then return redis.error_reply('LAYOUT ' .. bucket[1]) end
-local lock, name, fence = bucket[2], string.sub(ARGV[1], 2), ARGV[2]
+-- ARGV: layout version, =name, fence …
+local bucket = redis.call('HMGET', KEYS[1], 'v', ARGV[2])
+if bucket[1] and bucket[1] ~= ARGV[1] then return redis.error_reply('LAYOUT ' .. bucket[1]) end
+local lock, name, fence = bucket[2], string.sub(ARGV[2], 2), ARGV[3]
 local head = redis.call('GETRANGE', KEYS[2], 0, 16)
 local is_mine = string.sub(head, 2) == fence
 

@@ -1,9 +1,9 @@
--- Write a record under the lease with this fence. ARGV: =name fence state ttl(ms) replaces(0, 1)
+-- Write a record under the lease with this fence. ARGV: version =name fence state ttl(ms) replaces(0, 1)
 -- what it says. Replies: 1 written, 0 there is another, -1 the lease is not held.
 if holder ~= fence then return -1 end
 if head ~= '' and not is_mine then
   local is_orphan = string.sub(head, 1, 1) == 'R' and tonumber(string.sub(head, 2)) < tonumber(fence)
-  if ARGV[5] ~= '1' or not is_orphan then return 0 end
+  if ARGV[6] ~= '1' or not is_orphan then return 0 end
 end
-write(ARGV[3], ARGV[6], ARGV[4])
+write(ARGV[4], ARGV[7], ARGV[5])
 return 1

@@ -1,0 +1,495 @@
+"""STORE "redis": claims beside the lock, on real servers; and what operators do about orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+import lockkit
+from lockkit import aio
+from lockkit.backends.redis.layout import VERSION, Keys
+from lockkit.client import LockClient
+from lockkit.errors import ConfigurationError, LayoutMismatch, LeaseLost
+from lockkit.idempotency import (
+    DuplicateKeyError,
+    Identity,
+    Order,
+    Orders,
+    Payload,
+    Proceed,
+    Reject,
+    Replay,
+    RequestFacts,
+    ResponseFacts,
+    State,
+    adrive,
+    drive,
+    give,
+    met_orphan,
+    read_order_settings,
+)
+from lockkit.idempotency.redis_records import AsyncRedisRecords, RedisRecords, orphans, resolve
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+MADE = ResponseFacts(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"\x00\xffmade")
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[LockClient]:
+    client = lockkit.connect(url, key_prefix="shop", ttl=30)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def store(locks: LockClient) -> RedisRecords:
+    return RedisRecords.of(locks)
+
+
+def rules(**settings: Any) -> Orders:
+    return Orders(read_order_settings({"STORE": "redis", "WAIT": 0, **settings}))
+
+
+@pytest.fixture
+def orders() -> Orders:
+    return rules()
+
+
+def order_of(orders: Orders, order_id: str = "A-1", body: bytes = b"{}") -> Order:
+    order = orders.identify(
+        RequestFacts(
+            method="POST",
+            path="/orders/",
+            route="orders/",
+            header={"Idempotency-Key": json.dumps(order_id)}.get,
+            media_type="application/json",
+            read_payload=lambda: Payload(body=body),
+            read_identity=lambda: Identity(user="auth.User:1", session="s3cret"),
+        )
+    )
+    assert isinstance(order, Order)
+    return order
+
+
+def begun(orders: Orders, order: Order, store: RedisRecords, locks: LockClient) -> Proceed:
+    decision = drive(orders.admit(order), store, locks)
+    assert isinstance(decision, Proceed)
+    return decision
+
+
+def died(decision: Proceed) -> None:
+    """As a process that is gone: the lease ends, the claim stays."""
+    give(decision.lease)
+
+
+def test_an_order_from_its_first_request_to_its_replay(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    record = store.find(order.key, fresh=True)
+    assert record is not None
+    assert (record.state, record.order_id) == (State.RUNNING, "A-1")
+    second = drive(orders.admit(order), store, locks)
+    assert isinstance(second, Reject)
+    assert second.code == "order-running"
+    assert drive(orders.settle(first, MADE), store, locks) is None
+    give(first.lease)
+    again = drive(orders.admit(order), store, locks)
+    assert isinstance(again, Replay)
+    assert again.snapshot == (201, (("Location", "/orders/1"),), b"\x00\xffmade")
+    assert list(orphans(locks)) == []
+    other = drive(orders.admit(order_of(orders, body=b"[]")), store, locks)
+    assert isinstance(other, Reject)
+    assert other.status == 422
+
+
+def test_a_running_order_is_no_orphan_while_its_lease_lives(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    first = begun(orders, order_of(orders), store, locks)
+    assert list(orphans(locks)) == []
+    died(first)
+    (orphan,) = orphans(locks)
+    assert (orphan.name, orphan.fence) == (first.order.lock_name, first.lease.fencing_token)
+    assert str(orphan.owner).endswith("POST /orders/ order A-1")
+    assert orphan.left is not None
+    assert 86000 < orphan.left <= 86400
+
+
+def test_an_orphan_is_not_run_again_by_itself(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    died(begun(orders, order, store, locks))
+    for _ in range(2):
+        answer = drive(orders.admit(order), store, locks)
+        assert isinstance(answer, Reject)
+        assert (answer.status, answer.code, met_orphan(answer)) == (409, "order-orphaned", True)
+    assert locks.inspect(order.lock_name) is None
+
+
+def test_an_orphan_is_run_again_if_the_settings_say_so(
+    store: RedisRecords, locks: LockClient
+) -> None:
+    orders = rules(ORPHANS="retry")
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    died(first)
+    second = begun(orders, order, store, locks)
+    assert (second.orphan, met_orphan(second)) == (True, True)
+    assert second.lease.fencing_token > first.lease.fencing_token
+    late = drive(orders.settle(first, MADE), store, locks)
+    assert isinstance(late, Reject)
+    assert late.code == "order-outcome-unknown"
+    assert drive(orders.settle(second, ResponseFacts(200, [], b"two")), store, locks) is None
+    give(second.lease)
+    again = drive(orders.admit(order), store, locks)
+    assert isinstance(again, Replay)
+    assert again.snapshot.body == b"two"
+
+
+def test_the_application_may_know_how_an_orphan_ended(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    died(begun(orders, order, store, locks))
+    asked: list[Order] = []
+
+    def recover(order: Order) -> ResponseFacts:
+        asked.append(order)
+        return MADE
+
+    found = drive(orders.admit(order), store, locks, recover)
+    assert isinstance(found, Replay)
+    assert (found.orphan, met_orphan(found), found.snapshot.body) == (True, True, MADE.body)
+    again = drive(orders.admit(order), store, locks, recover)
+    assert isinstance(again, Replay)
+    assert (again.orphan, asked) == (False, [order])
+    assert list(orphans(locks)) == []
+
+
+def test_the_application_may_not_know(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    died(begun(orders, order, store, locks))
+    for answer in (None, ResponseFacts(503, [], b"")):
+        told = drive(orders.admit(order), store, locks, lambda _order, a=answer: a)
+        assert isinstance(told, Reject)
+        assert told.code == "order-orphaned"
+
+
+def test_a_hook_that_fails_leaves_everything_as_it_is(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    died(begun(orders, order, store, locks))
+
+    def recover(_order: Order) -> ResponseFacts:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        drive(orders.admit(order), store, locks, recover)
+    assert locks.inspect(order.lock_name) is None
+    assert len(list(orphans(locks))) == 1
+
+
+def test_a_response_that_was_not_kept_may_be_made_again(
+    store: RedisRecords, locks: LockClient
+) -> None:
+    orders = rules(MAX_RESPONSE=3)
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    assert drive(orders.settle(first, MADE), store, locks) is None
+    give(first.lease)
+    told = drive(orders.admit(order), store, locks)
+    assert isinstance(told, Reject)
+    assert (told.code, told.location) == ("order-completed", "/orders/1")
+    found = drive(orders.admit(order), store, locks, lambda _: MADE)
+    assert isinstance(found, Replay)
+    assert found.snapshot.body == MADE.body
+
+
+@pytest.mark.parametrize(
+    ("ending", "left"),
+    [
+        ((ResponseFacts(503, [], b""), False), Proceed),
+        ((ResponseFacts(409, [], b""), True), Proceed),
+        ((ResponseFacts(500, [], b""), True), Reject),
+        ((None, False), Reject),
+        ((ResponseFacts(404, [], b""), True), Replay),
+    ],
+    ids=str,
+)
+def test_what_a_view_leaves(
+    ending: tuple[ResponseFacts | None, bool],
+    left: type,
+    orders: Orders,
+    store: RedisRecords,
+    locks: LockClient,
+) -> None:
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    response, failed = ending
+    assert drive(orders.settle(first, response, failed=failed), store, locks) is None
+    give(first.lease)
+    again = drive(orders.admit(order), store, locks)
+    assert type(again) is left
+    if isinstance(again, Proceed):
+        give(again.lease)
+
+
+def test_a_claim_needs_the_lease(store: RedisRecords, orders: Orders, locks: LockClient) -> None:
+    order = order_of(orders)
+    lease = locks.lock(order.lock_name).acquire()
+    fence = lease.fencing_token
+    lease.release()
+    with pytest.raises(LeaseLost):
+        store.start(orders.running(order), fence, replaces=True)
+    with locks.lock(order.lock_name), pytest.raises(LeaseLost):
+        store.start(orders.running(order), fence, replaces=True)
+    assert store.find(order.key, fresh=True) is None
+
+
+def test_steps_may_be_repeated(store: RedisRecords, orders: Orders, locks: LockClient) -> None:
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    fence = first.lease.fencing_token
+    store.start(orders.running(order), fence, replaces=False)
+    done = replace(orders.running(order), state=State.DONE)
+    assert [store.finish(done, fence) for _ in range(2)] == [True, True]
+    assert not store.drop(order.key, fence), "what has ended is not forgotten"
+    give(first.lease)
+    with locks.lock(order.lock_name) as lease, pytest.raises(DuplicateKeyError):
+        store.start(orders.running(order), lease.fencing_token, replaces=True)
+
+
+def test_no_claim_is_written_over_a_newer_one(
+    store: RedisRecords, orders: Orders, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    died(first)
+    with locks.lock(order.lock_name) as lease:
+        with pytest.raises(DuplicateKeyError):
+            store.start(orders.running(order), lease.fencing_token, replaces=False)
+        store.start(orders.running(order), lease.fencing_token, replaces=True)
+        old = first.lease.fencing_token
+        assert not store.finish(replace(orders.running(order), state=State.DONE), old)
+        assert not store.drop(order.key, old)
+        assert store.finish(orders.running(order), lease.fencing_token)
+
+
+async def test_the_same_awaited(url: str, locks: LockClient) -> None:
+    orders = rules(ORPHANS="retry")
+    client = aio.connect(url, key_prefix="shop", ttl=30)
+    store = AsyncRedisRecords.of(client)
+    order = order_of(orders)
+    first = await adrive(orders.admit(order), store, client)
+    assert isinstance(first, Proceed)
+    await first.lease.release()
+    second = await adrive(orders.admit(order), store, client)
+    assert isinstance(second, Proceed)
+    assert second.orphan
+    assert not await store.drop(order.key, first.lease.fencing_token)
+    assert await adrive(orders.settle(second, MADE), store, client) is None
+    await second.lease.release()
+    again = drive(orders.admit(order), RedisRecords.of(locks), locks)
+    assert isinstance(again, Replay)
+    third = await adrive(orders.admit(order), store, client)
+    assert third == again
+    await client.close()
+
+
+async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> None:
+    """At every point: what it cannot know, it takes back."""
+    orders = rules()
+    for steps in range(1, 12):
+        client = aio.connect(url, key_prefix="shop", ttl=30)
+        store = AsyncRedisRecords.of(client)
+        order = order_of(orders, f"A-{steps}")
+        task = asyncio.create_task(adrive(orders.admit(order), store, client))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        (answer,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(answer, Proceed):
+            await adrive(orders.settle(answer, ResponseFacts(500, [], b"")), store, client)
+            await answer.lease.release()
+        assert await store.find(order.key, fresh=True) is None
+        assert locks.inspect(order.lock_name) is None
+        await client.close()
+
+
+def test_a_dropped_reply_is_asked_for_again(
+    redis_server: RedisServer, redis_url: str, proxy: Callable[[RedisServer], FaultProxy]
+) -> None:
+    link, orders = proxy(redis_server), rules()
+    locks = lockkit.connect(redis_url.replace(str(redis_server.port), str(link.port)), ttl=30)
+    store = RedisRecords.of(locks)
+    for order_id in ("A-1", "A-2"):  # the first one has to load the scripts
+        order = order_of(orders, order_id)
+        claim = link.drop_replies(matching=b'"state": "running"')
+        first = begun(orders, order, store, locks)
+        end = link.drop_replies(matching=b'"state": "done"')
+        assert drive(orders.settle(first, MADE), store, locks) is None
+        assert claim.happened.wait(20)
+        assert end.happened.wait(20)
+        give(first.lease)
+    assert isinstance(drive(orders.admit(order), store, locks), Replay)
+    locks.close()
+
+
+def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
+    with RedisServer() as server:
+        locks = lockkit.connect(server.url, options={"socket_timeout": 5}, ttl=30)
+        store, orders = RedisRecords.of(locks), rules()
+        first = begun(orders, order_of(orders), store, locks)
+        server.kill()
+        answer = drive(orders.settle(first, MADE), store, locks)
+        assert isinstance(answer, Reject)
+        assert (answer.status, answer.code) == (503, "order-outcome-unknown")
+        answer = drive(orders.admit(order_of(orders, "A-2")), store, locks)
+        assert isinstance(answer, Reject)
+        assert (answer.status, answer.code) == (503, "order-store-unavailable")
+        give(first.lease)
+        locks.close()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b'{"version": 2}\n', b"", b"\xff", b"[]", b"{}\n", b'{"version": 1}\n', b"[" * 100_000],
+    ids=["newer", "empty", "bytes", "list", "bare", "short", "deep"],
+)
+def test_what_another_release_wrote_is_not_run_over(
+    payload: bytes, store: RedisRecords, locks: LockClient, url: str
+) -> None:
+    orders = rules(ORPHANS="retry")
+    order = order_of(orders)
+    for state in (b"R", b"D"):
+        with redis.Redis.from_url(url) as admin:
+            admin.set(Keys("shop").record(order.lock_name)[1], state + b"%016d" % 5 + payload)
+        answer = drive(orders.admit(order), store, locks)
+        assert isinstance(answer, Reject)
+        assert (answer.status, answer.code) == (503, "order-record-unreadable")
+    assert locks.inspect(order.lock_name) is None
+
+
+def test_another_layout_is_refused(store: RedisRecords, locks: LockClient, url: str) -> None:
+    orders = rules()
+    order = order_of(orders)
+    bucket = Keys("shop").record(order.lock_name)[0]
+    with redis.Redis.from_url(url) as admin:
+        admin.hset(bucket, "v", int(VERSION) + 1)
+        with pytest.raises(LayoutMismatch):
+            store.start(orders.running(order), 1, replaces=False)
+        with pytest.raises(LayoutMismatch):
+            store.drop(order.key, 1)
+        admin.delete(bucket)
+
+
+def test_records_need_redis() -> None:
+    client = lockkit.connect("memory://")
+    with pytest.raises(ConfigurationError, match=r"STORE.*'default' is not in Redis"):
+        RedisRecords.of(client)
+    assert list(orphans(client)) == []
+    client.close()
+
+
+async def test_records_need_redis_awaited() -> None:
+    client = aio.connect("memory://")
+    with pytest.raises(ConfigurationError, match="not in Redis"):
+        AsyncRedisRecords.of(client)
+    await client.close()
+
+
+def test_nothing_of_the_client_is_in_the_store(
+    store: RedisRecords, locks: LockClient, orders: Orders, url: str
+) -> None:
+    order = order_of(orders, body=b'{"password": "hunter2"}')
+    first = begun(orders, order, store, locks)
+    drive(orders.settle(first, MADE), store, locks)
+    with redis.Redis.from_url(url) as admin:
+        kept = b"".join(admin.dump(key) or b"" for key in admin.scan_iter())
+        raw = admin.get(Keys("shop").record(order.lock_name)[1])
+    give(first.lease)
+    assert isinstance(raw, bytes)
+    for secret in (b"hunter2", b"s3cret", b"Set-Cookie", b"x=1"):
+        assert secret not in kept + raw
+
+
+def test_done_by_an_operator(orders: Orders, store: RedisRecords, locks: LockClient) -> None:
+    order = order_of(orders)
+    died(begun(orders, order, store, locks))
+    (orphan,) = orphans(locks, order.lock_name)
+    assert not resolve(locks, orphan._replace(fence=7), done=True)
+    assert resolve(locks, orphan, done=True)
+    assert not resolve(locks, orphan, done=True)
+    answer = drive(orders.admit(order), store, locks)
+    assert isinstance(answer, Reject)
+    assert answer.code == "order-completed"
+
+
+def test_to_be_tried_anew_by_an_operator(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    order = order_of(orders)
+    died(begun(orders, order, store, locks))
+    (orphan,) = orphans(locks)
+    with locks.lock(order.lock_name):
+        assert not resolve(locks, orphan, done=False), "somebody is looking at it right now"
+    assert resolve(locks, orphan, done=False)
+    again = begun(orders, order, store, locks)
+    assert not again.orphan
+    give(again.lease)
+
+
+def test_orphans_of_many_orders_are_listed_once(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    names = set()
+    for number in range(150):
+        decision = begun(orders, order_of(orders, f"A-{number}"), store, locks)
+        names.add(decision.order.lock_name)
+        died(decision)
+    found = [orphan.name for orphan in orphans(locks)]
+    assert (len(found), set(found)) == (150, names)
+
+
+def test_random_keys_return_the_store_to_its_baseline(
+    locks: LockClient, store: RedisRecords, url: str
+) -> None:
+    """Ended records expire, and so do those that were left running, with their index."""
+    orders = rules(TTL=0.3)
+    with redis.Redis.from_url(url) as admin:
+        before = admin.dbsize()
+        for number in range(200):
+            decision = begun(orders, order_of(orders, f"A-{number}"), store, locks)
+            if number % 2:
+                drive(orders.settle(decision, MADE), store, locks)
+            give(decision.lease)
+        # A bucket has one key of its own, however many orders it has seen.
+        until(lambda: int(admin.dbsize()) <= before + 64)
+        assert not any(b"o:" in key or key.endswith(b"r") for key in admin.scan_iter(count=1000))
+    assert list(orphans(locks)) == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
