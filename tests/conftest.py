@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import select
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -106,6 +109,16 @@ def pytest_runtest_call() -> Iterator[None]:
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A lease or a socket that a failed test left behind must not fail the next one as well."""
+    before = item.session.testsfailed
+    result = yield
+    if item.session.testsfailed > before:
+        _let_go_of_the_failed()
+    return result
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if IN_CI and _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -115,6 +128,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = _skipped(terminalreporter.config)
     verdict = ": CI allows none" if IN_CI and skipped else ""
     terminalreporter.write_line(f"{skipped} tests were skipped{verdict}", red=bool(verdict))
+
+
+def _let_go_of_the_failed() -> None:
+    """The frames of the test, which the last traceback keeps, and what only they refer to."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        sys.__dict__.pop(name, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 def _skipped(config: pytest.Config) -> int:
