@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from flask import Flask, abort, current_app, jsonify, redirect, request
+from flask import Flask, Request, abort, current_app, jsonify, redirect, request
 from flask.views import MethodView
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -217,6 +217,14 @@ def seen() -> ResponseReturnValue:
     """As Flask-Login and then a view: the user is read before the order's transaction."""
     user = db.session.get_one(User, 1)
     return user.name
+
+
+def recover(request: Request, order_id: str) -> ResponseReturnValue | None:
+    """A hook: what became of an order whose answer was not kept."""
+    if request.headers.get("X-Forgotten"):
+        return None
+    count = db.session.execute(sa.select(sa.func.count()).select_from(Order)).scalar_one()
+    return {"recovered": order_id, "orders": count}, 201
 
 
 VIEWS = (

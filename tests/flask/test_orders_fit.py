@@ -1,0 +1,516 @@
+"""Orders in the shapes that Flask apps have: one view, a blueprint, a class, a hook, a signal."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Blueprint, Flask, request
+from flask.views import MethodView
+from flask_login import LoginManager, UserMixin, login_required, login_user, logout_user
+from flask_project import Order, db, put
+from flask_sqlalchemy import SQLAlchemy
+
+import lockkit
+from lockkit_flask import (
+    CurrentOrder,
+    LockKit,
+    current_order,
+    idempotent,
+    lock_view,
+    locks,
+    order_conflict,
+    order_orphaned,
+    order_replayed,
+)
+from lockkit_flask.records import TABLE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from flask.typing import ResponseReturnValue
+    from werkzeug.test import TestResponse
+
+ALICE = {"X-User": "alice"}
+A_1 = {**ALICE, "X-Order-ID": "A-1"}
+HEADERS_ONLY = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/covered"]}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """Only SQLite: how a database ends an order is ``test_orders``."""
+    return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    """Orders are what the views say: no path of these tests is in PATHS."""
+    return make_shop(LOCKKIT_ORDERS=HEADERS_ONLY)
+
+
+def sell(**_: object) -> ResponseReturnValue:
+    order = put("sold")
+    db.session.commit()
+    return {"order": order.id}, 201
+
+
+def sold(app: Flask, name: str = "sold") -> int:
+    with app.app_context():
+        query = sa.select(sa.func.count()).select_from(Order).where(Order.name == name)
+        return int(db.session.execute(query).scalar_one())
+
+
+def twice(app: Flask, path: str, **kwargs: Any) -> tuple[TestResponse, TestResponse]:
+    kwargs.setdefault("headers", A_1)
+    client = app.test_client()
+    return client.post(path, **kwargs), client.post(path, **kwargs)
+
+
+def is_once(answers: tuple[TestResponse, TestResponse]) -> bool:
+    first, second = answers
+    assert first.status_code < 400, first.text
+    assert "Idempotent-Replayed" not in first.headers
+    assert (second.status_code, second.data) == (first.status_code, first.data)
+    return second.headers.get("Idempotent-Replayed") == "true"
+
+
+def passing(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that lockkit does not know: it might be a check."""
+
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if request.headers.get("X-Revoked"):
+            return "revoked", 403
+        return view(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("spelling", ["json.order.id", "json:order.id"])
+def test_one_view_with_its_order_id_in_json(shop: Flask, spelling: str) -> None:
+    shop.add_url_rule(
+        "/buy", view_func=idempotent(order_id=spelling, required=True)(sell), methods=["POST"]
+    )
+    body = {"order": {"id": 17}}
+    assert is_once(twice(shop, "/buy", json=body, headers=ALICE))
+    missing = shop.test_client().post("/buy", json={}, headers=A_1)
+    assert (missing.status_code, missing.json["code"]) == (400, "order-id-missing")
+    other = shop.test_client().post("/buy", json={**body, "n": 2}, headers=ALICE)
+    assert other.status_code == 422
+    assert sold(shop) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "request_of"),
+    [
+        ("header:Idempotency-Key", {"headers": {**ALICE, "Idempotency-Key": '"A 1"'}}),
+        ("header:Idempotency-Key", {"headers": {**ALICE, "Idempotency-Key": "A-1"}}),
+        ("header:X-Order-ID", {"headers": A_1}),
+        ("json:order_id", {"json": {"order_id": "A-1"}, "headers": ALICE}),
+        ("form:order_id", {"data": {"order_id": "A-1"}, "headers": ALICE}),
+        ("kwargs:order_id", {"headers": ALICE}),
+    ],
+)
+def test_where_an_order_id_may_come_from(
+    shop: Flask, source: str, request_of: dict[str, Any]
+) -> None:
+    view = idempotent(order_id=source, required=True)(sell)
+    shop.add_url_rule("/buy/<order_id>", view_func=view, methods=["POST"])
+    assert is_once(twice(shop, "/buy/A-1", **request_of))
+    assert sold(shop) == 1
+
+
+def test_a_wrong_order_id_source_is_an_error_at_import() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="cookie"):
+        idempotent(order_id="cookie:order_id")
+    with pytest.raises(lockkit.ConfigurationError, match="decorators"):
+        idempotent(MethodView)
+
+
+def test_without_orders_in_the_app_it_is_an_error_and_no_second_order(
+    make_app: Callable[..., Flask],
+) -> None:
+    app = make_app(TESTING=True)
+    app.add_url_rule("/buy", view_func=idempotent(lambda: "sold"), endpoint="buy", methods=["POST"])
+    with pytest.raises(lockkit.ConfigurationError, match="LOCKKIT_ORDERS"):
+        app.test_client().post("/buy", headers=A_1)
+
+
+def test_an_exempt_view_is_no_order(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop()
+
+    @shop.post("/exempt")
+    @idempotent.exempt
+    def exempt() -> ResponseReturnValue:
+        return sell()
+
+    class Exempt(MethodView):
+        @passing
+        @idempotent.exempt
+        def post(self) -> ResponseReturnValue:
+            return sell()
+
+    @idempotent.exempt
+    class AllExempt(MethodView):
+        def post(self) -> ResponseReturnValue:
+            return sell()
+
+    shop.add_url_rule("/method", view_func=Exempt.as_view("method"))
+    shop.add_url_rule("/class", view_func=AllExempt.as_view("class"))
+    for path in ("/exempt", "/method", "/class"):
+        assert not any("Idempotent-Replayed" in a.headers for a in twice(shop, path))
+    assert sold(shop) == 6
+
+
+def test_safe_methods_of_an_order_view_are_no_orders(shop: Flask) -> None:
+    shop.add_url_rule("/buy", view_func=idempotent(required=True)(sell), methods=["GET", "POST"])
+    assert shop.test_client().get("/buy").status_code == 201
+    assert shop.test_client().options("/buy").status_code == 200
+    assert shop.test_client().post("/buy", headers=ALICE).status_code == 400
+
+
+def test_blueprints_and_their_hooks(shop: Flask) -> None:
+    blueprint = Blueprint("shop", __name__, url_prefix="/shop")
+
+    @blueprint.before_request
+    def check() -> tuple[str, int] | None:
+        return ("no", 403) if request.headers.get("X-Revoked") else None
+
+    blueprint.add_url_rule("/buy", view_func=idempotent(sell), methods=["POST"])
+    inner = Blueprint("inner", __name__, url_prefix="/inner")
+    inner.add_url_rule("/buy", view_func=idempotent(sell), methods=["POST"])
+    blueprint.register_blueprint(inner)
+    shop.register_blueprint(blueprint)
+    for path in ("/shop/buy", "/shop/inner/buy"):  # another route: another order
+        assert is_once(twice(shop, path))
+        refused = shop.test_client().post(path, headers={**A_1, "X-Revoked": "1"})
+        assert refused.status_code == 403
+    assert sold(shop) == 2
+
+
+def test_class_views_in_decorators_and_on_a_method(shop: Flask) -> None:
+    class Whole(MethodView):
+        decorators = [idempotent(required=True)]  # noqa: RUF012
+
+        def post(self, sku: str) -> ResponseReturnValue:
+            return sell()
+
+    class OneMethod(MethodView):
+        @idempotent
+        def post(self, sku: str) -> ResponseReturnValue:
+            return sell()
+
+        def put(self, sku: str) -> ResponseReturnValue:
+            return sell()
+
+    shop.add_url_rule("/whole/<sku>", view_func=Whole.as_view("whole"))
+    shop.add_url_rule("/one-method/<sku>", view_func=OneMethod.as_view("one_method"))
+    assert is_once(twice(shop, "/whole/a"))
+    assert is_once(twice(shop, "/one-method/a"))
+    assert shop.test_client().put("/one-method/a", headers=A_1).status_code == 201
+    assert sold(shop) == 3
+
+
+def test_async_views(shop: Flask) -> None:
+    @idempotent
+    async def buy() -> ResponseReturnValue:
+        return {"id": current_order.order_id, **dict([sell()[0].popitem()])}, 201  # type: ignore[index, union-attr]
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    assert is_once(twice(shop, "/buy"))
+    assert sold(shop) == 1
+
+
+def test_the_running_view_knows_its_order(shop: Flask) -> None:
+    seen: list[CurrentOrder] = []
+
+    @idempotent
+    def buy() -> str:
+        assert current_order.order_id == request.order.order_id  # type: ignore[attr-defined]
+        seen.append(request.order)  # type: ignore[attr-defined]
+        return "no", 503  # type: ignore[return-value]
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    twice(shop, "/buy")
+    assert [order.order_id for order in seen] == ["A-1", "A-1"]
+    assert seen[0].fencing_token < seen[1].fencing_token
+    with shop.test_request_context(), pytest.raises(RuntimeError, match="no order"):
+        current_order.order_id  # noqa: B018
+    assert not current_order
+
+
+def test_checks_above_idempotent_are_asked_before_a_replay(shop: Flask) -> None:
+    shop.add_url_rule("/buy", view_func=passing(idempotent(sell)), methods=["POST"])
+    assert is_once(twice(shop, "/buy"))
+    revoked = shop.test_client().post("/buy", headers={**A_1, "X-Revoked": "1"})
+    assert (revoked.status_code, revoked.text) == (403, "revoked")
+    assert sold(shop) == 1
+
+
+def test_a_decorator_that_may_be_a_check_stops_replays_of_a_covered_path(
+    shop: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.add_url_rule("/covered", view_func=passing(sell), endpoint="maybe", methods=["POST"])
+
+    class InAClass(MethodView):
+        @passing
+        def post(self) -> ResponseReturnValue:
+            return sell()
+
+    shop.add_url_rule("/covered/class", view_func=InAClass.as_view("in_a_class"))
+    for path in ("/covered", "/covered/class"):
+        first, second = twice(shop, path)
+        assert first.status_code == 201
+        assert (second.status_code, second.json["code"]) == (409, "order-completed")
+    assert sold(shop) == 2
+    assert "AUTHORIZE_REPLAY" in caplog.text
+
+
+def test_decorators_that_hide_idempotent_are_an_error_and_no_bypass(shop: Flask) -> None:
+    view = idempotent(sell)
+    shop.add_url_rule("/covered", view_func=lambda: view(), endpoint="hidden", methods=["POST"])  # noqa: PLW0108
+    shop.testing = True
+    for _ in range(2):
+        with pytest.raises(lockkit.ConfigurationError, match=r"functools\.wraps"):
+            shop.test_client().post("/covered", headers=A_1)
+    assert sold(shop) == 0
+
+
+class Customer(UserMixin):
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+@pytest.fixture
+def login_shop(make_shop: Callable[..., Flask]) -> Flask:
+    """With Flask-Login, whose user owns the orders."""
+    shop = make_shop(LOCKKIT_ORDERS=HEADERS_ONLY, LOCKKIT_USER=None)
+    manager = LoginManager(shop)
+    manager.user_loader(Customer)
+    manager.login_view = "login"
+
+    def login() -> str:
+        login_user(Customer(request.args["name"]))
+        return "in"
+
+    def logout() -> str:
+        logout_user()
+        return "out"
+
+    shop.add_url_rule("/login", view_func=login, endpoint="login")
+    shop.add_url_rule("/logout", view_func=logout, endpoint="logout")
+    shop.add_url_rule(
+        "/covered", view_func=login_required(sell), endpoint="covered", methods=["POST"]
+    )
+    return shop
+
+
+def test_login_and_logout_between_tries(login_shop: Flask) -> None:
+    client = login_shop.test_client()
+    header = {"X-Order-ID": "A-1"}
+    post = functools.partial(client.post, "/covered", headers=header)
+    assert post().status_code == 400  # nobody's
+    client.get("/login?name=alice")
+    assert is_once((post(), post()))
+    client.get("/logout")
+    assert post().status_code == 400
+    client.get("/login?name=bob")
+    assert "Idempotent-Replayed" not in post().headers
+    client.get("/logout")
+    client.get("/login?name=alice")
+    assert post().headers["Idempotent-Replayed"] == "true"
+    assert sold(login_shop) == 2
+
+
+def test_the_way_to_the_login_page_is_no_answer_to_keep(login_shop: Flask) -> None:
+    """A token owns the order, and the page wants a login: it is asked again, and at a replay."""
+    client = login_shop.test_client()
+    headers = {"X-Order-ID": "A-1", "Authorization": "Bearer of-mine"}
+    for _ in range(2):
+        answer = client.post("/covered", headers=headers)
+        assert (answer.status_code, "Idempotent-Replayed" in answer.headers) == (302, False)
+    with login_shop.app_context():
+        assert not db.session.execute(sa.text(f"SELECT key FROM {TABLE_NAME}")).all()
+
+
+def test_signals(shop: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[str, str]] = []
+
+    def listen(signal: Any, name: str) -> Any:
+        def receive(sender: Flask, *, request: Any, order_id: str) -> None:
+            assert (sender, request.path) == (shop, "/buy")
+            told.append((name, order_id))
+            raise RuntimeError("of a receiver")
+
+        signal.connect(receive, shop)
+        return receive
+
+    kept = [
+        listen(order_replayed, "replayed"),
+        listen(order_conflict, "conflict"),
+        listen(order_orphaned, "orphaned"),
+    ]
+    shop.add_url_rule("/buy", view_func=idempotent(sell), methods=["POST"])
+    assert is_once(twice(shop, "/buy"))
+    assert shop.test_client().post("/buy", headers=A_1, data=b"x").status_code == 422
+    assert told == [("replayed", "A-1"), ("conflict", "A-1")]
+    assert "of a receiver" in caplog.text
+    del kept
+
+
+def test_recover_knows_what_was_too_large_to_keep(make_shop: Callable[..., Flask]) -> None:
+    config = {**HEADERS_ONLY, "RECOVER": "flask_project.recover", "MAX_RESPONSE": 5}
+    shop = make_shop(LOCKKIT_ORDERS=config)
+    shop.add_url_rule("/buy", view_func=idempotent(sell), methods=["POST"])
+    first, second = twice(shop, "/buy")
+    assert first.json == {"order": 1}
+    assert (second.status_code, second.json) == (201, {"recovered": "A-1", "orders": 1})
+    assert second.headers["Idempotent-Replayed"] == "true"
+    forgotten = shop.test_client().post("/buy", headers={**A_1, "X-Forgotten": "1"})
+    assert (forgotten.status_code, forgotten.json["code"]) == (409, "order-completed")
+    assert sold(shop) == 1
+
+
+@pytest.mark.parametrize("key", ["RECOVER", "SCOPE", "TENANT", "AUTHORIZE_REPLAY"])
+def test_a_hook_that_cannot_be_imported_is_an_error_at_start(
+    make_shop: Callable[..., Flask], key: str
+) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=key):
+        make_shop(LOCKKIT_ORDERS={key: "no.such_hook"})
+
+
+@pytest.fixture
+def two_databases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Flask]]:
+    """``two_databases(USING="other")``: an app with a table ``sale`` in both of its databases."""
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    with ExitStack() as stack:
+        yield lambda **orders: stack.enter_context(_two_databases(tmp_path, orders))
+
+
+@contextmanager
+def _two_databases(path: Path, orders: dict[str, str]) -> Iterator[Flask]:
+    own, app = SQLAlchemy(), Flask("two")
+    app.config.update(
+        SQLALCHEMY_DATABASE_URI=f"sqlite:///{path / 'main.sqlite3'}",
+        SQLALCHEMY_BINDS={"other": f"sqlite:///{path / 'other.sqlite3'}"},
+        LOCKKIT_URL="memory://",
+        LOCKKIT_USER=lambda: "alice",
+        LOCKKIT_ORDERS={**HEADERS_ONLY, **orders},
+    )
+    own.init_app(app)
+    LockKit(app)
+    with app.app_context():
+        for engine in own.engines.values():
+            with engine.begin() as connection:
+                connection.execute(sa.text("CREATE TABLE IF NOT EXISTS sale (n INTEGER)"))
+
+    def buy() -> ResponseReturnValue:
+        for engine in own.engines.values():
+            insert = sa.text("INSERT INTO sale VALUES (1)")
+            own.session.execute(insert, bind_arguments={"bind": engine})
+        own.session.commit()
+        return "sold", int(request.headers.get("X-Status", "201"))
+
+    app.add_url_rule("/covered", view_func=buy, methods=["POST"])
+    app.add_url_rule(
+        "/buy", view_func=idempotent(using="other")(buy), endpoint="in_other", methods=["POST"]
+    )
+    yield app
+    with app.app_context():
+        for engine in own.engines.values():
+            engine.dispose()
+
+
+def rows(app: Flask, table: str = "sale") -> tuple[int, int]:
+    """How many there are in the app's two databases."""
+    with app.app_context():
+        engines = app.extensions["sqlalchemy"].engines
+        return _count(engines[None], table), _count(engines["other"], table)
+
+
+def _count(engine: sa.Engine, table: str) -> int:
+    if not sa.inspect(engine).has_table(table):
+        return -1
+    with engine.connect() as connection:
+        return int(connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def test_only_the_database_of_the_record_is_exact(two_databases: Callable[..., Flask]) -> None:
+    """The record is where the view says; what it commits elsewhere stays."""
+    shop = two_databases()
+    with shop.app_context():
+        LockKit.create_tables()
+    assert rows(shop, TABLE_NAME) == (0, 0)
+    broken = shop.test_client().post("/buy", headers={**A_1, "X-Status": "500"})
+    assert (broken.status_code, rows(shop)) == (500, (1, 0))
+    assert is_once(twice(shop, "/buy"))
+    assert rows(shop) == (2, 1)
+    assert rows(shop, TABLE_NAME) == (0, 1)
+
+
+def test_using_in_the_settings(two_databases: Callable[..., Flask]) -> None:
+    shop = two_databases(USING="other")
+    with shop.app_context():
+        shop.extensions["sqlalchemy"].create_all()
+    assert is_once(twice(shop, "/covered"))
+    assert rows(shop, TABLE_NAME) == (-1, 1)
+
+
+def test_a_database_that_the_app_does_not_have(two_databases: Callable[..., Flask]) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="USING"):
+        two_databases(USING="nowhere")
+    shop = two_databases()
+    view = idempotent(using="nowhere")(sell)
+    shop.add_url_rule("/wrong", view_func=view, endpoint="wrong", methods=["POST"])
+    shop.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match="nowhere"):
+        shop.test_client().post("/wrong", headers=A_1)
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_together_with_lock_view(shop: Flask, above: bool) -> None:
+    lock = lock_view("stock:{sku}", timeout=0)
+    view = lock(idempotent(sell)) if above else idempotent(lock(sell))
+    shop.add_url_rule("/buy/<sku>", view_func=view, methods=["POST"])
+    with shop.app_context(), locks["default"].lock("stock:42"):
+        busy = shop.test_client().post("/buy/42", headers=A_1)
+        assert (busy.status_code, busy.json["code"]) == (423, "lock-busy")
+        assert set(busy.json) == {"type", "title", "status", "detail", "code"}
+    assert is_once(twice(shop, "/buy/42"))
+    assert sold(shop) == 1
+    with shop.app_context():
+        assert not list(locks["default"].holders())
+
+
+def test_a_lock_that_would_end_before_the_order_is_an_error(shop: Flask) -> None:
+    view = lock_view("stock", hold="view")(idempotent(sell))
+    shop.add_url_rule("/buy", view_func=view, methods=["POST"])
+    shop.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match="hold"):
+        shop.test_client().post("/buy", headers=A_1)
+    assert sold(shop) == 0
+    with shop.app_context():
+        assert not list(locks["default"].holders())
+
+
+def test_expired_records_are_pruned_in_batches(shop: Flask) -> None:
+    from lockkit_flask.extension import app_locks
+
+    shop.add_url_rule("/buy", view_func=idempotent(sell), methods=["POST"])
+    for number in range(5):
+        shop.test_client().post("/buy", headers={**ALICE, "X-Order-ID": str(number)})
+    orders = app_locks(shop).orders
+    assert orders is not None
+    with shop.app_context():
+        db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET expires = 1 WHERE order_id <> '4'"))
+        db.session.commit()
+        (store,) = orders.stores()
+        assert list(store.records.prune(3)) == [3, 1]  # type: ignore[attr-defined]
+        left = db.session.execute(sa.text(f"SELECT order_id FROM {TABLE_NAME}")).scalars().all()
+    assert left == ["4"]
