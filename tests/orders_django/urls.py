@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from orders_django import views
+from orders_django import people, views
 
 KINDS = {
     "function": views.function,
@@ -69,5 +69,11 @@ urlpatterns = [
     path("orders/wrong-way-round/<str:sku>", views.wrong_way_round),
     path("orders/locked/<str:sku>", views.locked),
     path("orders/named/<str:name>", views.named),
+    path("orders/gated", people.gated),
+    path("orders/async-gated", people.async_gated),
+    path("people/in/<str:name>", people.sign_in),
+    path("people/out", people.sign_out),
+    path("people/<str:name>/<int:may>", people.permit),
+    path("people/guest", people.guest),
     path("elsewhere", views.fields),
 ]

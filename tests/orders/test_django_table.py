@@ -1,0 +1,328 @@
+"""The table of behaviours through gunicorn and uvicorn: raw requests in, raw answers out."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+import pytest
+from orders_django.running import CSRF, Answer, Machine, environment, machines, migrate
+
+import lockkit
+
+pytestmark = pytest.mark.timeout(180)
+
+CHAIN = ["header:Idempotency-Key", "header:X-Order-ID", "json:order_id", "form:order_id"]
+FORM = "application/x-www-form-urlencoded"
+
+
+class Site(NamedTuple):
+    """Three machines of one shop, and what its database and its locks say."""
+
+    patient: Machine  #: its duplicates wait; there is one seat
+    hasty: Machine  #: its duplicates do not wait
+    lost: Machine  #: its lock store is down
+    database: Path
+    locks: str
+    gate: socket.socket
+
+    def query(self, sql: str, *values: Any) -> list[Any]:
+        with closing(sqlite3.connect(self.database, timeout=30)) as connection, connection:
+            return connection.execute(sql, values).fetchall()
+
+    def sales(self) -> int:
+        return int(self.query("SELECT COUNT(*) FROM shop_sale")[0][0])
+
+    def records(self, order_id: str) -> list[Any]:
+        sql = "SELECT state, status, headers, body FROM lockkit_order_record WHERE order_id = ?"
+        return self.query(sql, order_id)
+
+    @contextmanager
+    def running(
+        self, kind: str, order_id: str
+    ) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], Answer]]]:
+        """While a first request is in its view; the call lets it go on, and returns its answer."""
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(self.patient.send, f"/orders/{kind}", order_id=order_id)
+            connection, _ = self.gate.accept()
+            with connection:
+                assert connection.recv(2) == b"in"
+
+                def go_on() -> Answer:
+                    connection.sendall(b"!")
+                    return first.result(60)
+
+                yield pool, go_on
+
+
+@pytest.fixture(scope="module", params=["gunicorn", "uvicorn"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("site")
+    path = home / "shop.sqlite3"
+    options = {"transaction_mode": "IMMEDIATE", "timeout": 30}
+    options["init_command"] = "PRAGMA journal_mode=WAL"
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": options}
+    locks = f"sqlite:///{home}/locks.sqlite3"
+    rules = {"ORDER_ID": CHAIN, "MAX_REQUEST": 10_000, "MAX_RESPONSE": 1000, "MAX_WAITERS": 1}
+    with closing(socket.create_server(("127.0.0.1", 0))) as gate:
+        gate.settimeout(60)
+        places = [
+            environment(database, where, home, **rules, WAIT=wait)
+            | {"ORDERS_GATE": str(gate.getsockname()[1])}
+            for where, wait in ((locks, 60), (locks, 0), ("redis://127.0.0.1:1/0", 0))
+        ]
+        migrate(places[0])
+        with machines(request.param, *places, home=home) as (patient, hasty, lost):
+            yield Site(patient, hasty, lost, path, locks, gate)
+
+
+@pytest.fixture
+def order_id() -> str:
+    return token_hex(8)
+
+
+KINDS = ["function", "async", "class", "api", "api-mixed", "api-function", "template"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_id_same_request(site: Site, kind: str, order_id: str) -> None:
+    before = site.sales()
+    first, second, third = (
+        machine.send(f"/orders/{kind}", order_id=order_id)
+        for machine in (site.patient, site.hasty, site.patient)
+    )
+    assert [first.replayed, second.replayed, third.replayed] == [False, True, True]
+    assert first.status == second.status == third.status == 201
+    assert first.body == second.body == third.body
+    kept = ("Content-Type", "Location")
+    assert [first.headers[name] for name in kept] == [second.headers[name] for name in kept]
+    assert site.sales() == before + 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"headers": [("X-Order-ID", "%s")]},
+        {"body": b'{"order_id": "%s"}'},
+        {"body": b"order_id=%s", "content_type": FORM},
+    ],
+    ids=["X-Order-ID", "json", "form"],
+)
+def test_where_the_id_comes_from(site: Site, order_id: str, more: dict[str, Any]) -> None:
+    if "body" in more:
+        more = {**more, "body": more["body"] % order_id.encode()}
+    else:
+        more = {"headers": [("X-Order-ID", order_id)]}
+    answers = [site.hasty.send("/orders/fields", order_id=None, **more) for _ in range(2)]
+    assert [(each.status, each.replayed) for each in answers] == [(201, False), (201, True)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "a,b", '"a", "b"', '"a', "x" * 256, "x" * 4000, "é", b"\xff", "a\tb", "a'\"b"],
+)
+def test_malformed_ids(site: Site, value: str | bytes) -> None:
+    before = site.sales()
+    raw = value.encode() if isinstance(value, str) else value
+    refused = site.hasty.send("/orders/function", order_id=raw)
+    assert (refused.status, refused.code) == (400, "order-id-malformed")
+    assert site.sales() == before
+
+
+@pytest.mark.parametrize("value", [b"a\x00b", b"a\r\n b"])
+def test_what_no_header_may_contain_does_not_reach_a_view(site: Site, value: bytes) -> None:
+    before = site.sales()
+    head = b"POST /orders/function HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"
+    with closing(socket.create_connection(("127.0.0.1", site.hasty.port), 60)) as link:
+        link.sendall(head + b"Connection: close\r\nIdempotency-Key: " + value + b"\r\n\r\n")
+        link.settimeout(60)
+        status = link.makefile("rb").readline()
+    assert b" 400 " in status or b" 403 " in status or status == b""
+    assert site.sales() == before
+
+
+def test_a_header_given_twice(site: Site, order_id: str) -> None:
+    twice = [("Idempotency-Key", f"{order_id}-2")]
+    before = site.sales()
+    answer = site.hasty.send("/orders/function", order_id=order_id, headers=twice)
+    assert (answer.status, answer.code, site.sales()) == (400, "order-id-malformed", before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"body": b'{"n": 2}'},
+        {"content_type": "text/plain"},
+        {"path": "/orders/fields?a=2"},
+        {"method": "PATCH"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_same_id_other_content(site: Site, order_id: str, change: dict[str, Any]) -> None:
+    same: dict[str, Any] = {"path": "/orders/fields", "order_id": order_id}
+    assert site.hasty.send(**same).status == 201
+    other = site.hasty.send(**{**same, **change})
+    assert (other.status, other.code) == (422, "order-id-reused")
+
+
+def test_what_is_no_difference(site: Site, order_id: str) -> None:
+    def send(query: str, token: str) -> Answer:
+        body = f"sku=x{token}".encode()
+        path = f"/orders/fields?{query}"
+        return site.hasty.send(path, body, order_id, content_type=f"{FORM}; charset=utf-8")
+
+    first, second = send("a=1&b=2", f"&csrfmiddlewaretoken={CSRF}"), send("b=2&a=1", "")
+    assert [first.replayed, second.replayed] == [False, True]
+
+
+def test_files_by_name_size_and_hash(site: Site, order_id: str) -> None:
+    def send(content: bytes, boundary: str, name: str = "a.txt") -> Answer:
+        head = f'Content-Disposition: form-data; name="f"; filename="{name}"'
+        body = f"--{boundary}\r\n{head}\r\n\r\n".encode() + content
+        body += f"\r\n--{boundary}--\r\n".encode()
+        kind = f"multipart/form-data; boundary={boundary}"
+        return site.hasty.send("/orders/fields", body, order_id, content_type=kind)
+
+    assert b"hello" in send(b"hello", "one").body
+    assert send(b"hello", "two").replayed
+    assert send(b"other", "one").status == 422
+    assert send(b"hello", "one", "b.txt").status == 422
+
+
+@pytest.mark.parametrize("kind", ["gated", "async-gated"])
+def test_same_id_still_running(site: Site, kind: str, order_id: str) -> None:
+    before = site.sales()
+    with site.running(kind, order_id) as (pool, go_on):
+        late = site.hasty.send(f"/orders/{kind}", order_id=order_id)
+        assert (late.status, late.code) == (409, "order-running")
+        assert int(late.headers["Retry-After"]) >= 1
+        other = site.patient.send(f"/orders/{kind}", b'{"n": 2}', order_id)
+        assert (other.status, other.code) == (422, "order-id-reused")  # at once, before waiting
+        waiting = pool.submit(site.patient.send, f"/orders/{kind}", order_id=order_id)
+        wait_for_a_waiter(site)
+        crowded = site.patient.send(f"/orders/{kind}", order_id=order_id)
+        assert (crowded.status, crowded.code) == (503, "order-waiting-room-full")
+        assert int(crowded.headers["Retry-After"]) >= 1
+        first, second = go_on(), waiting.result(60)
+    assert (first.replayed, second.replayed, second.body) == (False, True, first.body)
+    assert site.sales() == before + 1
+
+
+def wait_for_a_waiter(site: Site) -> None:
+    """And see on the way that the lock of an order is a lease that ends."""
+    deadline = time.monotonic() + 60
+    with closing(lockkit.connect(site.locks)) as locks:
+        while True:
+            orders = [info for info in locks.holders() if info.name.startswith("order:")]
+            assert all(info.left is not None for info in orders)
+            if sum(info.waiters for info in orders):
+                return
+            assert time.monotonic() < deadline
+            time.sleep(0.02)  # another process: there is no event to wait for
+
+
+@pytest.mark.parametrize("status", [200, 301, 400, 404, 410, 422])
+def test_statuses_that_are_stored(site: Site, order_id: str, status: int) -> None:
+    answers = [site.hasty.send(f"/orders/status/{status}", order_id=order_id) for _ in range(2)]
+    assert [(a.status, a.replayed) for a in answers] == [(status, False), (status, True)]
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 409, 423, 425, 429, 500, 503])
+def test_statuses_that_are_rolled_back(site: Site, order_id: str, status: int) -> None:
+    before = site.sales()
+    answers = [site.hasty.send(f"/orders/status/{status}", order_id=order_id) for _ in range(2)]
+    assert [(a.status, a.replayed) for a in answers] == [(status, False)] * 2
+    assert (site.sales(), site.records(order_id)) == (before, [])
+
+
+@pytest.mark.parametrize("kind", ["broken", "async-broken", "api-broken", "template-broken"])
+def test_a_view_that_fails_is_no_409_for_ever(site: Site, order_id: str, kind: str) -> None:
+    before = site.sales()
+    answers = [site.hasty.send(f"/orders/{kind}", order_id=order_id) for _ in range(2)]
+    assert [a.status for a in answers] == [500, 500]
+    assert (site.sales(), site.records(order_id)) == (before, [])
+
+
+def test_headers_that_are_kept(site: Site, order_id: str) -> None:
+    first, second = [site.hasty.send("/orders/cookie", order_id=order_id) for _ in range(2)]
+    assert (first.headers["ETag"], second.headers["ETag"]) == ('"e"', '"e"')
+    assert "of-the-first" in first.headers["Set-Cookie"]
+    assert (second.headers["Set-Cookie"], second.headers["X-Other"]) == (None, None)
+    ((state, _, headers, _),) = site.records(order_id)
+    assert (state, sorted(name for name, _ in json.loads(headers))) == (
+        "done",
+        ["Content-Type", "ETag"],
+    )
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_that_is_too_large(site: Site, order_id: str, chunked: bool) -> None:
+    before = site.sales()
+    body: Any = (b"x" * 1000 for _ in range(11)) if chunked else b"x" * 10_001
+    refused = site.hasty.send("/orders/fields", body, order_id, content_type="text/plain")
+    if chunked and refused.status == 201:
+        assert b"x" not in refused.body  # Django on WSGI sees no body without a length
+    else:
+        assert (refused.status, refused.code, site.sales()) == (413, "order-too-large", before)
+
+
+def test_chunked_bodies_are_compared_as_the_view_sees_them(site: Site, order_id: str) -> None:
+    def send(text: bytes) -> Answer:
+        return site.hasty.send("/orders/fields", [text], order_id, content_type="text/plain")
+
+    first, again, other = send(b"one"), send(b"one"), send(b"two")
+    assert (first.status, again.replayed) == (201, True)
+    assert (other.status == 422) is (b"one" in first.body)
+
+
+@pytest.mark.parametrize("kind", ["streaming", "large"])
+def test_answers_that_are_not_kept(site: Site, order_id: str, kind: str) -> None:
+    before = site.sales()
+    first, second = [site.hasty.send(f"/orders/{kind}", order_id=order_id) for _ in range(2)]
+    assert (first.status, second.status, second.code) == (200, 409, "order-completed")
+    assert second.headers["Location"] == first.headers["Location"]
+    assert site.sales() == before + 1
+
+
+@pytest.mark.parametrize("kind", ["function", "async", "api", "api-mixed"])
+def test_the_store_is_down(site: Site, order_id: str, kind: str) -> None:
+    before = site.sales()
+    refused = site.lost.send(f"/orders/{kind}", order_id=order_id)
+    assert (refused.status, refused.code) == (503, "order-store-unavailable")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert site.sales() == before
+
+
+def test_a_record_expires_and_its_order_can_be_made_anew(site: Site, order_id: str) -> None:
+    first = site.hasty.send("/orders/function", order_id=order_id)
+    site.query("UPDATE lockkit_order_record SET expires = 1 WHERE order_id = ?", order_id)
+    again = [site.hasty.send("/orders/function", order_id=order_id) for _ in range(2)]
+    assert [each.replayed for each in again] == [False, True]
+    assert first.body != again[0].body
+    assert len(site.records(order_id)) == 1
+
+
+@pytest.mark.parametrize("change", ["version = 99", "fingerprint = '99:a'", "state = 'new'"])
+def test_a_record_of_a_newer_release(site: Site, order_id: str, change: str) -> None:
+    site.hasty.send("/orders/function", order_id=order_id)
+    before = site.sales()
+    site.query(f"UPDATE lockkit_order_record SET {change} WHERE order_id = ?", order_id)
+    refused = site.hasty.send("/orders/function", order_id=order_id)
+    assert (refused.status, refused.code) == (503, "order-record-unreadable")
+    assert site.sales() == before
+
+
+def test_without_an_id_it_is_a_plain_request(site: Site) -> None:
+    before = site.sales()
+    assert [site.hasty.send("/orders/function", order_id=None).status for _ in "12"] == [201] * 2
+    assert site.sales() == before + 2

@@ -1,0 +1,168 @@
+"""The project behind real servers, and a client that sends exactly what it is told to."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lockkit.testing.servers.base import free_port
+
+TESTS = Path(__file__).parent.parent
+WSGI = ("gunicorn", "orders_django.servers:wsgi", "--worker-class", "gthread", "--threads", "8")
+WSGI_OPTIONS = ("--access-logfile", "-", "--no-control-socket", "--graceful-timeout", "1")
+ASGI = ("uvicorn", "orders_django.servers:asgi", "--lifespan", "off")
+CSRF = "c" * 32
+SECONDS = 60.0
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def replayed(self) -> bool:
+        return self.headers.get("Idempotent-Replayed") == "true"
+
+    @property
+    def code(self) -> str:
+        """Of a problem: which is never cached."""
+        assert self.headers["Content-Type"] == "application/problem+json", self.body
+        assert self.headers["Cache-Control"] == "no-store"
+        problem = json.loads(self.body)
+        assert problem["status"] == self.status
+        return str(problem["code"])
+
+
+class Machine(NamedTuple):
+    """One server process."""
+
+    port: int
+    log: Path
+
+    def send(
+        self,
+        path: str,
+        body: bytes | Iterable[bytes] = b"{}",
+        order_id: str | bytes | None = "A-1",
+        *,
+        token: str | None = "Token a",
+        method: str = "POST",
+        content_type: str | None = "application/json",
+        headers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> Answer:
+        """One request. A body that is not bytes is sent in chunks, without a length."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)) as link:
+            link.putrequest(method, path)
+            for name, value in _headers(order_id, token, content_type, headers):
+                link.putheader(name, value)
+            if isinstance(body, bytes):
+                link.putheader("Content-Length", str(len(body)))
+                link.endheaders(body)
+            else:
+                link.putheader("Transfer-Encoding", "chunked")
+                link.endheaders(body, encode_chunked=True)
+            response = link.getresponse()
+            return Answer(response.status, response.headers, response.read())
+
+
+def _headers(
+    order_id: str | bytes | None,
+    token: str | None,
+    content_type: str | None,
+    more: Iterable[tuple[str, str | bytes]],
+) -> Iterator[tuple[str, str | bytes]]:
+    more = list(more)
+    cookies = [str(value) for name, value in more if name == "Cookie"]
+    yield "Cookie", "; ".join([f"csrftoken={CSRF}", *cookies])
+    yield "X-CSRFToken", CSRF
+    if order_id is not None:
+        yield "Idempotency-Key", order_id
+    if token is not None:
+        yield "Authorization", token
+    if content_type is not None:
+        yield "Content-Type", content_type
+    yield from (pair for pair in more if pair[0] != "Cookie")
+
+
+def environment(
+    database: Mapping[str, Any], locks: str, home: Path, **orders: Any
+) -> dict[str, str]:
+    """Of server processes; ``orders``: changes of LOCKKIT_ORDERS."""
+    made = {
+        **os.environ,
+        "ORDERS_DATABASE": json.dumps(database),
+        "ORDERS_LOCKS": locks,
+        "ORDERS_SETTINGS": json.dumps(orders),
+        "ORDERS_DEATH": str(home / "death"),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+        "DJANGO_SETTINGS_MODULE": "orders_django.settings",
+        "PYTHONUNBUFFERED": "1",
+    }
+    made.pop("LOCKKIT_URL", None)
+    return made
+
+
+def migrate(surroundings: dict[str, str]) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "django", "migrate", "--run-syncdb", "-v0"]
+    subprocess.run(command, env=surroundings, check=True, timeout=SECONDS)
+
+
+@contextmanager
+def machines(server: str, *surroundings: dict[str, str], home: Path) -> Iterator[list[Machine]]:
+    """A gunicorn or an uvicorn with each environment, on private ports."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(_machine(server, each, home / f"{server}-{number}.log"))
+            for number, each in enumerate(surroundings)
+        ]
+        for machine, process in started:
+            _wait_for(machine, process)
+        yield [machine for machine, _ in started]
+
+
+@contextmanager
+def _machine(
+    server: str, surroundings: dict[str, str], log: Path
+) -> Iterator[tuple[Machine, subprocess.Popen[bytes]]]:
+    port = free_port()
+    where = (
+        (*WSGI, *WSGI_OPTIONS, "--bind", f"127.0.0.1:{port}")
+        if server == "gunicorn"
+        else (*ASGI, "--port", str(port))
+    )
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", *where],
+            env=surroundings,
+            cwd=TESTS,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield Machine(port, log), process
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
+
+
+def _wait_for(machine: Machine, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", machine.port), SECONDS).close()
+        except OSError:
+            assert process.poll() is None, machine.log.read_text()
+            assert time.monotonic() < deadline, "the server does not listen"
+            time.sleep(0.05)  # another process: there is no event to wait for
+        else:
+            return
