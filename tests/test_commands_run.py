@@ -109,7 +109,7 @@ def test_a_signal_while_waiting_leaves_nothing_behind(
     with start("run", "job", "--timeout", "60", *python(READY), url=url) as process:
         until(lambda: (found := client.inspect("job")) and found.waiters_alive)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=10)
+        out, _ = process.communicate(timeout=40)
     assert (process.returncode, out) == (status, "")
     info = client.inspect("job")
     assert info is not None
@@ -130,7 +130,7 @@ def test_a_lost_lease_ends_the_program(client: LockClient, url: str, tmp_path: P
         assert info is not None
         assert info.fence is not None
         assert client.break_("job", fence=info.fence)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=40)
     assert process.returncode == 1
     assert "the lease on job was lost" in err
     assert ended.exists(), "it was asked to end"
@@ -140,7 +140,7 @@ def test_max_hold_ends_a_program_that_takes_too_long(url: str) -> None:
     program = python("import signal; signal.pause()")
     short = ("--ttl", "0.5", "--max-hold", "0.1")
     with start("run", "job", *short, *program, url=url) as process:
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=40)
     assert process.returncode == 1
     assert "the lease on job was lost" in err
 

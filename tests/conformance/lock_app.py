@@ -13,7 +13,7 @@ Message = MutableMapping[str, Any]
 NAME = "uvicorn:stock"
 held: list[aio.AsyncLease] = []
 served: list[str] = []
-locks = aio.connect(os.environ.get("LOCK_APP_URL", "memory://"), ttl=5)
+locks = aio.connect(os.environ.get("LOCK_APP_URL", "memory://"), ttl=30)
 
 
 async def app(
@@ -29,6 +29,7 @@ async def app(
 
 async def hold(_: str) -> str:
     held.append(await locks.lock(NAME).acquire())
+    served.clear()
     return "held"
 
 
