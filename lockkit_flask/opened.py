@@ -25,6 +25,7 @@ class CurrentOrder(NamedTuple):
 
     order_id: str
     fencing_token: int  #: grows with each try: a resource elsewhere may refuse smaller ones
+    orphan: bool = False  #: an earlier try was begun, and its end is not known: ORPHANS "retry"
 
 
 class Opened(ABC):
@@ -43,8 +44,9 @@ class Opened(ABC):
         self.environ = request.environ
         self._outer = of_context()
         setattr(g, sessions.ORDER, self)
-        token = int(self.proceed.lease.fencing_token)
-        setattr(request, _ATTRIBUTE, CurrentOrder(self.proceed.order.order_id, token))
+        order, lease, _, orphan = self.proceed
+        current = CurrentOrder(order.order_id, int(lease.fencing_token), orphan)
+        setattr(request, _ATTRIBUTE, current)
 
     def detach(self) -> None:
         """Idempotent. A view may have sent the app another order, within its app context."""

@@ -1,0 +1,273 @@
+"""STORE = "redis": orders whose effects are in no database of the app."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask_project.claims import create_app, die
+
+import lockkit
+from lockkit.idempotency.redis_records import orphans, resolve
+from lockkit_flask import idempotent, locks, order_orphaned
+from lockkit_flask.extension import app_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from flask import Flask
+    from werkzeug.test import TestResponse
+
+    from lockkit.inspect import LockInfo
+
+A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
+RECOVER = "flask_project.claims.recover"
+
+
+@pytest.fixture
+def make_shop(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Flask]]:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    made: list[Flask] = []
+
+    def make(**orders: Any) -> Flask:
+        made.append(create_app(tmp_path / "paid", redis_url, **orders))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app_locks(app).close()
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    return make_shop()
+
+
+def post(app: Flask, path: str, **headers: str) -> TestResponse:
+    return app.test_client().post(path, headers={**A_1, **headers})
+
+
+def effects(app: Flask) -> int:
+    paid: Path = app.config["PAID"]
+    return len(paid.read_text().splitlines()) if paid.exists() else 0
+
+
+def orphans_of(app: Flask) -> list[LockInfo]:
+    return list(orphans(app_locks(app)["default"]))
+
+
+def nothing_is_held(app: Flask) -> bool:
+    with app.app_context():
+        return not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/answers", 201), ("/answers", 302), ("/answers", 404), ("/aborts", 410), ("/refuses", 422)],
+)
+def test_an_answer_is_replayed(shop: Flask, path: str, status: int) -> None:
+    first, second = [post(shop, path, **{"X-Status": str(status)}) for _ in range(2)]
+    assert (first.status_code, second.status_code) == (status, status)
+    assert second.headers["Idempotent-Replayed"] == "true"
+    assert second.data == first.data
+    assert second.headers.get("Location") == first.headers.get("Location")
+    assert "Set-Cookie" not in second.headers
+    assert effects(shop) == 1
+    assert nothing_is_held(shop)
+    assert not orphans_of(shop)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/answers", 409), ("/answers", 503), ("/aborts", 409), ("/aborts", 503), ("/refuses", 409)],
+)
+def test_a_view_that_says_so_runs_again(shop: Flask, path: str, status: int) -> None:
+    for _ in range(2):
+        assert post(shop, path, **{"X-Status": str(status)}).status_code == status
+    assert post(shop, path, **{"X-Status": "410"}).status_code == 410
+    assert effects(shop) == 3
+    assert not orphans_of(shop)
+
+
+def test_an_exception_leaves_an_orphan_which_blocks(shop: Flask) -> None:
+    told: list[str] = []
+
+    def receive(_: Any, *, order_id: str, **__: object) -> None:
+        told.append(order_id)
+
+    order_orphaned.connect(receive, shop)
+    assert post(shop, "/raises").status_code == 500
+    assert post(shop, "/refuses", **{"X-Order-ID": "A-2", "X-Status": "500"}).status_code == 500
+    for order_id, path in (("A-1", "/raises"), ("A-2", "/refuses")):
+        again = post(shop, path, **{"X-Order-ID": order_id})
+        assert (again.status_code, again.json["code"]) == (409, "order-orphaned")
+    assert effects(shop) == 2
+    assert told == ["A-1", "A-2"]
+    assert len(orphans_of(shop)) == 2
+    assert nothing_is_held(shop)
+
+
+def test_an_exception_that_propagates_leaves_an_orphan(shop: Flask) -> None:
+    shop.testing = True
+    with pytest.raises(RuntimeError):
+        post(shop, "/raises")
+    assert len(orphans_of(shop)) == 1
+    assert nothing_is_held(shop)
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_an_operator_resolves_an_orphan(shop: Flask, done: bool) -> None:
+    post(shop, "/raises")
+    (orphan,) = orphans_of(shop)
+    assert resolve(app_locks(shop)["default"], orphan, done=done)
+    again = post(shop, "/raises")
+    if done:
+        assert (again.status_code, again.json["code"]) == (409, "order-completed")
+    assert effects(shop) == (1 if done else 2)
+
+
+def test_a_killed_worker_leaves_an_orphan_and_retry_runs_it_again(
+    make_shop: Callable[..., Flask], redis_url: str, tmp_path: Path
+) -> None:
+    child = multiprocessing.get_context("spawn").Process(
+        target=die, args=[tmp_path / "paid", redis_url]
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -9
+    shop, retrying = make_shop(WAIT=0), make_shop(ORPHANS="retry")
+    assert post(shop, "/dies").status_code == 409  # its lease lives on
+    release_all(shop)
+    assert post(shop, "/dies").json["code"] == "order-orphaned"
+    first, second = post(retrying, "/dies"), post(retrying, "/dies")
+    assert first.text.endswith("orphan: True")
+    assert (second.data, "Idempotent-Replayed" in second.headers) == (first.data, True)
+    dead, alive = [int(line.split()[1]) for line in (tmp_path / "paid").read_text().splitlines()]
+    assert dead < alive  # the fencing tokens
+
+
+def release_all(app: Flask) -> None:
+    """As if every lease had expired."""
+    client = app_locks(app)["default"]
+    for info in client.holders():
+        assert info.fence is not None
+        client.break_(info.name, fence=info.fence)
+
+
+def test_the_app_may_know_what_became_of_an_orphan(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(RECOVER=RECOVER)
+    assert post(shop, "/raises").status_code == 500
+    assert post(shop, "/raises", **{"X-Unknown": "1"}).json["code"] == "order-orphaned"
+    for headers in ({}, {"X-Unknown": "1"}):  # the second time it is stored
+        answer = post(shop, "/raises", **headers)
+        assert (answer.status_code, answer.text) == (201, "known: A-1")
+        assert answer.headers["Idempotent-Replayed"] == "true"
+    assert effects(shop) == 1
+    assert not orphans_of(shop)
+
+
+def test_the_app_may_know_what_was_too_large(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(RECOVER=RECOVER, MAX_RESPONSE=1)
+    post(shop, "/answers")
+    assert post(shop, "/answers").text == "known: A-1"
+    unknown = post(shop, "/answers", **{"X-Unknown": "1"})
+    assert (unknown.status_code, unknown.headers["Location"]) == (409, "/paid/1")
+
+
+def test_a_busy_lock_of_the_view_is_no_answer_to_keep(shop: Flask) -> None:
+    with shop.app_context(), locks["default"].lock("stock:42"):
+        assert post(shop, "/locked").text == "busy"
+    assert effects(shop) == 0
+    assert not orphans_of(shop)
+    first, second = post(shop, "/locked"), post(shop, "/locked")
+    assert (second.data, "Idempotent-Replayed" in second.headers) == (first.data, True)
+    assert effects(shop) == 1
+
+
+def test_simultaneous_first_requests_are_one_order(shop: Flask) -> None:
+    answers: list[TestResponse] = []
+    start = threading.Barrier(6)
+
+    def buy() -> None:
+        start.wait()
+        answers.append(post(shop, "/answers"))
+
+    threads = [threading.Thread(target=buy) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.data for answer in answers}) == 1
+    assert sum("Idempotent-Replayed" in answer.headers for answer in answers) == 5
+    assert effects(shop) == 1
+
+
+def test_other_payloads_other_users_and_nobody(shop: Flask) -> None:
+    assert post(shop, "/answers").status_code == 201
+    assert post(shop, "/answers?n=2").status_code == 422
+    assert post(shop, "/answers", **{"X-User": "bob"}).status_code == 201
+    assert post(shop, "/answers", **{"X-User": ""}).status_code == 400
+    assert effects(shop) == 2
+
+
+def test_the_store_is_down(shop: Flask) -> None:
+    down = create_app(shop.config["PAID"], "redis://127.0.0.1:1/0")
+    answer = post(down, "/answers")
+    assert (answer.status_code, answer.json["code"]) == (503, "order-store-unavailable")
+    assert effects(down) == 0
+    app_locks(down).close()
+
+
+def test_the_answer_cannot_be_stored(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The effects are there: the client is told that it is not known, and nothing runs again."""
+    found = app_locks(shop).orders
+    assert found is not None
+
+    def fail(*_: object) -> None:
+        raise lockkit.BackendUnavailable("down")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(found.store.records, "finish", fail)
+        answer = post(shop, "/answers")
+    assert (answer.status_code, answer.json["code"]) == (503, "order-outcome-unknown")
+    assert post(shop, "/answers").json["code"] == "order-orphaned"
+    assert effects(shop) == 1
+
+
+def test_a_record_of_a_newer_release_is_503_and_never_a_second_run(
+    shop: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr("lockkit.idempotency.admission.replace", _newer)
+        post(shop, "/answers")
+    answer = post(shop, "/answers")
+    assert (answer.status_code, answer.json["code"]) == (503, "order-record-unreadable")
+    assert effects(shop) == 1
+
+
+def _newer(record: Any, **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(record, version=99, **changes)
+
+
+def test_the_locks_must_be_in_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    with pytest.raises(lockkit.ConfigurationError, match="Redis"):
+        create_app(tmp_path / "paid", "memory://")
+    with pytest.raises(lockkit.ConfigurationError, match="USING"):
+        create_app(tmp_path / "paid", "redis://127.0.0.1:1/0", USING="other")
+
+
+def test_a_database_of_one_view_is_an_error(shop: Flask) -> None:
+    view = idempotent(using="other")(lambda: "ok")
+    shop.add_url_rule("/wrong", view_func=view, endpoint="wrong", methods=["POST"])
+    shop.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match="other"):
+        post(shop, "/wrong")
