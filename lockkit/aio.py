@@ -29,6 +29,7 @@ from lockkit.types import UNSET, LockInfo, Unset
 if TYPE_CHECKING:
     from lockkit.backends.base import AsyncBackend
     from lockkit.config import AliasSettings
+    from lockkit.multi import AsyncMultiLock
 
 __all__ = ["AsyncLease", "AsyncLock", "AsyncLockClient", "connect"]
 
@@ -59,6 +60,20 @@ class AsyncLockClient(BaseClient):
     ) -> AsyncLock:
         """A lock on ``name``: no I/O yet. Arguments as in ``LockClient.lock``."""
         return AsyncLock(self, *self._lock_arguments(name, ttl, timeout), label)
+
+    def multi(
+        self,
+        *names: str,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        **options: Any,
+    ) -> AsyncMultiLock:
+        """Several names at once, all or none. Arguments as in ``LockClient.multi``."""
+        from lockkit.multi import AsyncMultiLock, in_order
+
+        arguments = {"ttl": ttl, "timeout": timeout, "label": label, **options}
+        return AsyncMultiLock([self.lock(name, **arguments) for name in in_order(names)])
 
     def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""

@@ -21,6 +21,7 @@ from lockkit.watchdog import Watchdog
 if TYPE_CHECKING:
     from lockkit.backends.base import Backend
     from lockkit.config import AliasSettings
+    from lockkit.multi import MultiLock
 
 __all__ = ["Lease", "Lock", "LockClient"]
 
@@ -53,6 +54,24 @@ class LockClient(BaseClient):
         None: for ever. label: what people see beside the owner. Raises ConfigurationError.
         """
         return Lock(self, *self._lock_arguments(name, ttl, timeout), label)
+
+    def multi(
+        self,
+        *names: str,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        **options: Any,
+    ) -> MultiLock:
+        """Several names at once, all or none: ``with client.multi("stock:a", "stock:b"):``
+
+        Arguments as of ``lock``; ``timeout`` is for all together. The order and the number of
+        times in which the names are given do not matter. Raises ConfigurationError.
+        """
+        from lockkit.multi import MultiLock, in_order
+
+        arguments = {"ttl": ttl, "timeout": timeout, "label": label, **options}
+        return MultiLock([self.lock(name, **arguments) for name in in_order(names)])
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""

@@ -1,0 +1,300 @@
+"""Several names at once: all of them, or none.
+
+The locks are taken one after the other in one order for everybody (the names' UTF-8 bytes), so two
+callers who name them in opposite orders do not wait for each other for ever. Limit: that holds for
+those who take all their names through one ``multi``; who holds a lock and then asks for more can
+deadlock, until a timeout or a TTL ends it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+from lockkit.clock import now
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.log import log
+from lockkit.types import UNSET, Unset
+from lockkit.values import check_timeout
+
+if TYPE_CHECKING:
+    from lockkit.aio import AsyncLease, AsyncLock
+    from lockkit.client import Lease, Lock
+
+__all__ = ["AsyncMultiLease", "AsyncMultiLock", "MultiLease", "MultiLock", "in_order"]
+
+AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
+L = TypeVar("L")
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Each name once, in the order in which everybody takes them. Raises ConfigurationError."""
+    if not names:
+        raise ConfigurationError("a multi-lock needs at least one name")
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"{name!r} is no lock name: multi('a', 'b')")
+    return sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
+
+
+class _Budget:
+    """One deadline for all of them."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._start = now()
+
+    def left(self) -> float | None:
+        return None if self._timeout is None else max(self._timeout - self.waited, 0.0)
+
+    @property
+    def waited(self) -> float:
+        return now() - self._start
+
+
+class _MultiLease(Generic[AnyLease]):
+    """The leases of all names, as one. Local: reading it costs no round trip."""
+
+    def __init__(self, leases: Sequence[AnyLease]) -> None:
+        self._leases: dict[str, AnyLease] = {lease.name: lease for lease in leases}
+
+    def __getitem__(self, name: str) -> AnyLease:
+        """The lease on one of the names, with its ``fencing_token``."""
+        return self._leases[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._leases)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._leases)
+
+    @property
+    def lost(self) -> bool:
+        """Whether one of them can no longer be relied on. Final."""
+        return any(lease.lost for lease in self._leases.values())
+
+    def remaining(self) -> float:
+        """Seconds for which all can be relied on if no renewal succeeds."""
+        return min(lease.remaining() for lease in self._leases.values())
+
+    def check(self) -> None:
+        """Raise LeaseLost, which names it, if one can no longer be relied on."""
+        for lease in self._leases.values():
+            lease.check()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(map(repr, self._leases))}>"
+
+    @property
+    def _backwards(self) -> list[AnyLease]:
+        return list(self._leases.values())[::-1]
+
+
+class MultiLease(_MultiLease["Lease"]):
+    def extend(self, ttl: float | None = None) -> None:
+        """Set what is left of each to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
+        for lease in self._leases.values():
+            lease.extend(ttl)
+
+    def release(self) -> bool:
+        """Give all back; True if all were still ours. Errors as of ``Lease.release``."""
+        return _release_all(self._backwards)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release. Raises LeaseLost if one was lost while the body went through."""
+        lost = next((lease.name for lease in self._backwards if lease.lost), None)
+        try:
+            kept = self.release()
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", failure.name, failure)
+            return
+        if not kept and kind is None:
+            raise _lost(lost or self.names[0])
+
+
+class MultiLock:
+    """A claim on several names, made by ``client.multi``. Holds nothing itself."""
+
+    def __init__(self, locks: Sequence[Lock]) -> None:
+        self._locks = locks
+        self._timeout = locks[0].timeout
+        self._entered: dict[int, list[MultiLease]] = {}
+
+    def acquire(self, timeout: float | None | Unset = UNSET) -> MultiLease:
+        """Wait for all within ``timeout`` seconds. Errors as of ``Lock.acquire``, which name the
+        one that was not granted; then none is held."""
+        budget = _Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
+        leases: list[Lease] = []
+        try:
+            for lock in self._locks:
+                leases.append(lock.acquire(budget.left()))  # noqa: PERF401  kept if the next fails
+        except BaseException as error:
+            _give_back(leases)
+            if isinstance(error, AcquireTimeout):
+                error.waited = budget.waited
+            raise
+        return MultiLease(leases)
+
+    def try_acquire(self) -> MultiLease | None:
+        """All of them at once, or None if somebody has one. Every other failure raises."""
+        try:
+            return self.acquire(timeout=0)
+        except AcquireTimeout:
+            return None
+
+    def __enter__(self) -> MultiLease:
+        leases = self.acquire()
+        self._entered.setdefault(threading.get_ident(), []).append(leases)
+        return leases
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _leave(self._entered, threading.get_ident()).__exit__(kind, error, traceback)
+
+
+def _give_back(leases: Sequence[Lease]) -> None:
+    try:
+        _release_all([*reversed(leases)])
+    except BackendError as failure:
+        log.warning("release of %r not confirmed: %s", failure.name, failure)
+
+
+def _release_all(leases: Sequence[Lease]) -> bool:
+    """Each is tried, whatever becomes of the others."""
+    if not leases:
+        return True
+    try:
+        first = leases[0].release()
+    finally:
+        rest = _release_all(leases[1:])
+    return first and rest
+
+
+class AsyncMultiLease(_MultiLease["AsyncLease"]):
+    async def extend(self, ttl: float | None = None) -> None:
+        """The twin of ``MultiLease.extend``."""
+        for lease in self._leases.values():
+            await lease.extend(ttl)
+
+    async def release(self) -> bool:
+        """The twin of ``MultiLease.release``."""
+        return await _arelease_all(self._backwards)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lost = next((lease.name for lease in self._backwards if lease.lost), None)
+        try:
+            kept = await self.release()
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", failure.name, failure)
+            return
+        if not kept and kind is None:
+            raise _lost(lost or self.names[0])
+
+
+class AsyncMultiLock:
+    """The twin of ``MultiLock``."""
+
+    def __init__(self, locks: Sequence[AsyncLock]) -> None:
+        self._locks = locks
+        self._timeout = locks[0].timeout
+        self._entered: dict[int, list[AsyncMultiLease]] = {}
+
+    async def acquire(
+        self,
+        timeout: float | None | Unset = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
+    ) -> AsyncMultiLease:
+        """The twin of ``MultiLock.acquire``; cancelled, it holds none."""
+        budget = _Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
+        leases: list[AsyncLease] = []
+        try:
+            for lock in self._locks:
+                leases.append(await lock.acquire(budget.left()))  # noqa: PERF401  as above
+        except BaseException as error:
+            await _agive_back(leases)
+            if isinstance(error, AcquireTimeout):
+                error.waited = budget.waited
+            raise
+        return AsyncMultiLease(leases)
+
+    async def try_acquire(self) -> AsyncMultiLease | None:
+        """The twin of ``MultiLock.try_acquire``."""
+        try:
+            return await self.acquire(timeout=0)
+        except AcquireTimeout:
+            return None
+
+    async def __aenter__(self) -> AsyncMultiLease:
+        leases = await self.acquire()
+        self._entered.setdefault(_task(), []).append(leases)
+        return leases
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await _leave(self._entered, _task()).__aexit__(kind, error, traceback)
+
+
+async def _agive_back(leases: Sequence[AsyncLease]) -> None:
+    try:
+        await _arelease_all([*reversed(leases)])
+    except BackendError as failure:
+        log.warning("release of %r not confirmed: %s", failure.name, failure)
+
+
+async def _arelease_all(leases: Sequence[AsyncLease]) -> bool:
+    """Each is tried, whatever becomes of the others, also when it is cancelled in one."""
+    if not leases:
+        return True
+    try:
+        first = await leases[0].release()
+    finally:
+        rest = await _arelease_all(leases[1:])
+    return first and rest
+
+
+def _leave(entered: dict[int, list[L]], who: int) -> L:
+    """What this thread or task has entered last: one description may be entered by many."""
+    leases = entered[who].pop()
+    if not entered[who]:
+        del entered[who]
+    return leases
+
+
+def _task() -> int:
+    """A key for the current task. asyncio is there if there is one."""
+    import asyncio
+
+    return id(asyncio.current_task())
+
+
+def _lost(name: str) -> LeaseLost:
+    return LeaseLost(f"the lease on {name!r} was lost before its end", name=name)
