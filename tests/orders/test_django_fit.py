@@ -1,0 +1,238 @@
+"""Orders in every shape of view that a project has, with its checks before a replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connections
+from django.test import AsyncClient, Client, override_settings
+from django_project.shop.models import Sale
+from ninja.decorators import decorate_view
+from orders_django import fit_views, views
+
+from lockkit.errors import ConfigurationError
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+from lockkit_django.orders import idempotent
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REPLAYED = "Idempotent-Replayed"
+BUY = {"sku": "x", "order_id": "A-1"}
+
+
+@pytest.fixture(autouse=True)
+def fitting(fresh_orders: None) -> Iterator[None]:
+    fit_views.revoked.clear()
+    with override_settings(ROOT_URLCONF="orders_django.fit_views"):
+        yield
+
+
+@pytest.fixture(params=[False, True], ids=["autocommit", "atomic"])
+def atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
+    return bool(request.param)
+
+
+def client() -> Client:
+    return Client(raise_request_exception=False)
+
+
+def send(kind: str, order_id: str | None = "A-1", token: str = "Token alice", **more: Any) -> Any:
+    headers = {"Authorization": token, **more.pop("headers", {})}
+    if order_id is not None:
+        headers["Idempotency-Key"] = order_id
+    more = {"data": BUY, "content_type": "application/json", **more}
+    return more.pop("by", client()).post(f"/orders/{kind}", headers=headers, **more)
+
+
+def twice(kind: str, **more: Any) -> Any:
+    """Sends it two times, and returns the first answer: the second is a replay of it."""
+    first, second = send(kind, **more), send(kind, **more)
+    assert (first.status_code, REPLAYED in first) in {(201, False), (302, False)}, first.content
+    assert (second.status_code, second.get(REPLAYED)) == (first.status_code, "true")
+    assert second.content == first.content
+    assert OrderRecord.objects.count() == 1
+    assert not list(locks["default"].holders())
+    return first
+
+
+@pytest.mark.parametrize("kind", ["with-dot", "with-colon"])
+def test_a_source_for_one_view(kind: str, atomic: bool) -> None:
+    with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/nowhere/"]}):
+        twice(kind, order_id=None)
+        missing = send(kind, None, data={"sku": "x"})
+    assert (missing.status_code, missing.json()["code"]) == (400, "order-id-missing")
+    assert views.calls == [kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["method", "api-inside", "api-method", "api-below-lock", "sales/gift/", "sales-mixed/gift/"],
+)
+def test_functions_below_the_callback(kind: str, atomic: bool) -> None:
+    if kind == "sales-mixed/gift/":
+        assert send(kind).status_code == 500  # it has an order already
+        return
+    twice(kind)
+    assert (len(views.calls), Sale.objects.count()) == (1, 1)
+
+
+def test_one_method_of_a_class_is_exempt_and_another_as_the_settings_say() -> None:
+    with override_settings(
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "METHODS": ["PUT", "PATCH", "POST"]}
+    ):
+        headers = {"Authorization": "T", "Idempotency-Key": "1"}
+        for method, expected in (("put", False), ("patch", True)):
+            answers = [
+                getattr(client(), method)("/orders/method", headers=headers) for _ in range(2)
+            ]
+            assert [a.status_code for a in answers] == [201, 201]
+            assert [REPLAYED in a for a in answers] == [False, expected]
+
+
+async def test_an_async_method() -> None:
+    headers = {"Authorization": "T", "Idempotency-Key": "1"}
+    answers = [await AsyncClient().post("/orders/async-method", headers=headers) for _ in range(2)]
+    assert [(a.status_code, REPLAYED in a) for a in answers] == [(201, False), (201, True)]
+    assert views.calls == ["async-method"]
+
+
+@pytest.mark.parametrize("kind", ["create-view", "form-view"])
+def test_generic_views(kind: str, atomic: bool) -> None:
+    form = {"data": {"sku": "x"}, "content_type": "application/x-www-form-urlencoded"}
+    first = twice(kind, **{**form, "data": "sku=x"})
+    assert (first.status_code, Sale.objects.count()) == (302, 1)
+
+
+def test_a_permission_on_a_method_with_the_order_below_it(atomic: bool) -> None:
+    user = User.objects.create(username="carol")
+    permission = Permission.objects.get(codename="add_sale")
+    user.user_permissions.add(permission)
+    browser = client()
+    browser.force_login(user)
+    twice("decorated", by=browser)
+    user.user_permissions.remove(permission)
+    assert send("decorated", by=browser).status_code == 403
+    assert views.calls == ["decorated"]
+
+
+@pytest.mark.parametrize("kind", ["create", "create-mixed", "sales/", "sales-mixed/"])
+def test_drf_generics_and_routers(kind: str, atomic: bool) -> None:
+    first = twice(kind)
+    assert first.json()["sku"] == "x"
+    assert Sale.objects.count() == 1
+    views.refused_drf_users.add("alice")
+    assert send(kind).status_code == 403
+    assert send(kind, token="Token wrong").status_code == 401
+    assert REPLAYED not in send(kind, token="Token bob")
+    assert Sale.objects.count() == 2
+
+
+def test_drf_refuses_what_its_own_validation_refuses_and_remembers_it() -> None:
+    answers = [send("create", data={"sku": ""}) for _ in range(2)]
+    assert [a.status_code for a in answers] == [400, 400]
+    assert REPLAYED in answers[1]
+    assert Sale.objects.count() == 0
+
+
+@pytest.mark.parametrize("kind", ["sales", "sales-mixed"])
+def test_object_permissions_are_asked_by_the_hook(kind: str, atomic: bool) -> None:
+    sale = Sale.objects.create(sku="s")
+    rules = {"PATHS": ["^/orders/"], "AUTHORIZE_REPLAY": "orders_django.hooks.may_see_sale"}
+    with override_settings(LOCKKIT_ORDERS=rules):
+        twice(f"{kind}/{sale.pk}/refund/")
+        fit_views.revoked.add("alice")
+        refused = send(f"{kind}/{sale.pk}/refund/")
+        assert (refused.status_code, b"refunded" in refused.content) == (403, False)
+        fit_views.revoked.clear()
+        assert REPLAYED in send(f"{kind}/{sale.pk}/refund/")
+    assert views.calls.count("refund") == 2  # once by ``calls``, once by ``sell``
+
+
+@pytest.mark.parametrize("kind", ["sales", "sales-mixed"])
+def test_an_action_that_raises_a_4xx(kind: str, atomic: bool) -> None:
+    sale = Sale.objects.create(sku="s")
+    answers = [send(f"{kind}/{sale.pk}/fails/") for _ in range(2)]
+    assert [(a.status_code, REPLAYED in a) for a in answers] == [(404, False), (404, True)]
+    assert views.calls == ["fails"]
+
+
+def test_a_lock_named_by_a_body_that_drf_has_read() -> None:
+    answer = send("locked-data", None)
+    assert (answer.status_code, answer.json()) == (200, {"locked": "stock:x", "sku": "x"})
+
+
+NINJA = ["covered", "inside", "async-covered", "async-inside"]
+
+
+@pytest.mark.parametrize("kind", NINJA)
+def test_ninja(kind: str, atomic: bool) -> None:
+    if atomic and kind.startswith("async"):
+        return  # Django has no ATOMIC_REQUESTS for async views
+    twice(f"ninja/{kind}", token="Bearer alice")
+    assert len(views.calls) == 1
+    other = send(f"ninja/{kind}", token="Bearer alice", data={**BUY, "sku": "y"})
+    assert (other.status_code, other.json()["code"]) == (422, "order-id-reused")
+    assert REPLAYED not in send(f"ninja/{kind}", token="Bearer bob")
+
+
+@pytest.mark.parametrize("kind", NINJA)
+def test_ninja_authenticates_before_a_replay(kind: str) -> None:
+    assert send(f"ninja/{kind}", token="Bearer alice").status_code == 201
+    fit_views.revoked.add("alice")
+    answers = [send(f"ninja/{kind}", token=t) for t in ("Bearer alice", "Token alice", "")]
+    assert [a.status_code for a in answers] == [401, 401, 401]
+    assert not any(b"sold" in a.content for a in answers)
+    assert len(views.calls) == 1
+
+
+@pytest.mark.parametrize("kind", NINJA)
+async def test_ninja_on_asgi(kind: str) -> None:
+    async def buy(token: str) -> Any:
+        headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "A-1"}
+        return await AsyncClient().post(
+            f"/orders/ninja/{kind}", BUY, content_type="application/json", headers=headers
+        )
+
+    answers = [await buy("alice"), await buy("alice")]
+    assert [(a.status_code, REPLAYED in a) for a in answers] == [(201, False), (201, True)]
+    fit_views.revoked.add("alice")
+    assert (await buy("alice")).status_code == 401
+
+
+def test_a_ninja_key_stands_for_its_user() -> None:
+    def buy(key: str) -> Any:
+        headers = {"X-API-Key": key, "Idempotency-Key": "1"}
+        return client().post("/orders/ninja/key", BUY, "application/json", headers=headers)
+
+    answers = [buy("alice"), buy("alice"), buy("bob"), buy("")]
+    assert [a.status_code for a in answers] == [201, 201, 201, 401]
+    assert [REPLAYED in a for a in answers] == [False, True, False, False]
+
+
+def test_ninja_with_a_lock_and_exempt(atomic: bool, releases: Any) -> None:
+    twice("ninja/locked/s1", token="Bearer alice")
+    assert [name for name, *_ in releases.seen] == ["stock", "order"]
+    assert [REPLAYED in send("ninja/exempt", token="Bearer a") for _ in range(2)] == [False] * 2
+
+
+def test_ninja_errors() -> None:
+    refused = [send("ninja/refuses", token="Bearer a") for _ in range(2)]
+    assert [(a.status_code, REPLAYED in a) for a in refused] == [(404, False), (404, True)]
+    broken = [send("ninja/broken", token="Bearer a") for _ in range(2)]
+    assert [a.status_code for a in broken] == [500, 500]
+    assert (views.calls, Sale.objects.count()) == (["ninja-broken"] * 2, 0)
+    invalid = [send("ninja/covered", "B", "Bearer a", data={"n": 1}) for _ in range(2)]
+    assert [(a.status_code, REPLAYED in a) for a in invalid] == [(422, False), (422, True)]
+    assert "detail" in json.loads(invalid[1].content)
+
+
+def test_an_order_outside_of_ninjas_authentication_is_refused() -> None:
+    operation = fit_views.api.default_router.path_operations["/key"].operations[0]
+    with pytest.raises(ConfigurationError, match=r"below @api\.post"):
+        decorate_view(idempotent)(operation.view_func)
