@@ -3,13 +3,16 @@
 # make test         everything CI does: lint, types, tests of the installed wheel on real servers
 # make check        lint and types only
 # make bench        the numbers in the README
+# make soak-orders  orders at two machines that are killed hundreds of times, and a verdict
 # make matrix       the tests on Python 3.11 + Django 5.2, 3.12 and 3.13 + the newest Django
 # make constraints  move constraints.txt to the newest releases
 #
-# Variables: VENV, PYTHON (the interpreter of a new VENV), PYTEST_ARGS ("-k redis", "-n 0").
+# Variables: VENV, PYTHON (the interpreter of a new VENV), PYTEST_ARGS ("-k redis", "-n 0"),
+# SOAK_ARGS ("--requests 1000 --shop flask --seed 7", "--help").
 
 VENV ?= .venv
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
 # Most tests wait for other processes. Each of these has servers of its own.
 PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadscope
 CONSTRAINTS ?= --constraint constraints.txt
@@ -20,7 +23,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The tests find the installed package or nothing: not the checkout, not a package of the user's.
 ISOLATED := env -u PYTHONPATH PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
 
-.PHONY: demo serve test check lint format types bench matrix constraints clean environment servers tests wheel
+.PHONY: demo serve test check lint format types bench soak-orders matrix constraints clean environment servers tests wheel
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -52,6 +55,10 @@ tests: $(VENV)/.dev
 bench: wheel $(VENV)/.dev
 	@tools/servers redis
 	$(BIN)/python -m benchmarks
+
+soak-orders: wheel $(VENV)/.dev
+	@tools/servers redis postgresql
+	$(ISOLATED) PYTHONPATH=$(CURDIR)/tests $(BIN)/python -W ignore -m soak $(SOAK_ARGS)
 
 matrix:
 	@tools/matrix

@@ -11,6 +11,8 @@ from crashing.customers import post
 from crashing.machines import DJANGO, FLASK
 from crashing.stories import Shop, open_shop
 
+pytestmark = pytest.mark.timeout(180)  # seconds; most of a test is waiting
+
 
 class TestDjango:
     @pytest.fixture(scope="class")

@@ -10,6 +10,8 @@ from crashing.configuration import Configuration
 from crashing.machines import DJANGO
 from crashing.stories import Restarts, Shop, Stories, open_shop
 
+pytestmark = pytest.mark.timeout(180)  # seconds; most of a test is waiting
+
 
 class TestSQLite(Stories):
     @pytest.fixture(scope="class")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from crashing.machines import DJANGO, FLASK
 from crashing.orphans import Orphans
+
+pytestmark = pytest.mark.timeout(180)  # seconds; most of a test is waiting
 
 
 class TestDjango(Orphans):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,6 +28,7 @@ GUNICORN = (
 )
 UVICORN = "uvicorn --host 127.0.0.1 --port 0 --lifespan off --no-access-log"
 READY = {"gunicorn": "Booting worker", "uvicorn": "Uvicorn running on"}
+REPORT = re.compile(r"(\w+@\w+) \d+$")
 SECONDS = 60.0
 
 Server = Literal["gunicorn", "uvicorn"]
@@ -47,6 +48,7 @@ class Machine:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.reports: Counter[str] = Counter()  #: how often each stop was reported
         self._lines: deque[str] = deque(maxlen=300)
         self._news = threading.Condition()
         self._ended = False
@@ -108,8 +110,11 @@ class Machine:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            report = REPORT.match(line)
             with self._news:
                 self._lines.append(line)
+                if report:
+                    self.reports[report[1]] += 1
                 self._news.notify_all()
         with self._news:
             self._ended = True

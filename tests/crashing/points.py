@@ -4,6 +4,7 @@
 ``kill``                SIGKILL
 ``pause``               SIGSTOP; the test sends SIGCONT
 ``wait``                only this request waits, until the test opens the gate
+``linger``              a moment, long enough for others to come in between
 ``tell``                it goes on
 ======================  =======================================================================
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -26,6 +28,9 @@ __all__ = ["GATE", "HEADER", "POINTS", "asgi", "at", "statement", "wsgi"]
 
 GATE = "CRASHING_GATE"
 HEADER = "X-Stop"
+MOMENT = 0.05
+"""Seconds."""
+
 RECORDS = "lockkit_order_record"
 POINTS = ("locked", "recorded", "view", "committing", "committed", "answering")
 """After the lock, after the record is inserted, inside the view, before COMMIT, after COMMIT (and
@@ -55,6 +60,8 @@ def at(where: str) -> None:
         case "pause":
             # To this thread: another one could take it while this one goes on for a moment.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        case "linger":
+            time.sleep(MOMENT)
         case "wait":
             Path(os.environ[GATE]).read_bytes()  # a pipe: ends when it was opened for writing
 

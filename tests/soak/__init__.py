@@ -1,0 +1,1 @@
+"""``python -m soak``: orders on two machines that are killed all the time, and a verdict."""
