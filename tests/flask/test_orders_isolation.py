@@ -1,0 +1,193 @@
+"""Duplicates at once, where transactions see snapshots: PostgreSQL and MariaDB."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask, request
+from flask_project import Order, create_app, db, put
+
+from lockkit_flask.extension import app_locks
+from lockkit_flask.records import TABLE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from werkzeug.test import TestResponse
+
+DRIVERS = {"postgresql://": "postgresql+psycopg://", "mysql://": "mysql+pymysql://"}
+LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
+A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
+DUPLICATES = 4
+
+
+@pytest.fixture(params=["postgres_url", "mariadb_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    for scheme, driver in DRIVERS.items():
+        found = found.replace(scheme, driver, 1)
+    return found
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> str:
+    level: str = request.param
+    return level
+
+
+class Machine(NamedTuple):
+    """One process's app; its view waits in ``gate`` when it has ordered."""
+
+    app: Flask
+    inside: threading.Semaphore
+    gate: threading.Event
+
+
+@pytest.fixture
+def machine(
+    url: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Machine]]:
+    """``machine()``: each has locks of its own, so that only the unique key is common."""
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(_machine(url, level))
+
+
+@contextmanager
+def _machine(url: str, level: str) -> Iterator[Machine]:
+    app = create_app(
+        SQLALCHEMY_DATABASE_URI=url,
+        SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level},
+        LOCKKIT_URL="memory://",
+        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "WAIT": 60},
+    )
+    made = Machine(app, threading.Semaphore(0), threading.Event())
+
+    @app.before_request
+    def read() -> None:
+        """As Flask-Login: a snapshot from before the lock."""
+        db.session.execute(sa.select(sa.func.count()).select_from(Order)).scalar_one()
+
+    def buy() -> tuple[str, int]:
+        order = put("bought")
+        db.session.commit()
+        made.inside.release()
+        assert made.gate.wait(60)
+        return f"order {order.id}", int(request.headers.get("X-Status", "201"))
+
+    app.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    with app.app_context():
+        db.create_all()
+    yield made
+    with app.app_context():
+        for engine in db.engines.values():
+            engine.dispose()
+    app_locks(app).close()
+
+
+def post(machine: Machine, **headers: str) -> TestResponse:
+    return machine.app.test_client().post("/buy", headers={**A_1, **headers})
+
+
+def count(machine: Machine, table: str = "order") -> int:
+    with machine.app.app_context(), db.engine.connect() as connection:
+        query = sa.select(sa.func.count()).select_from(db.metadata.tables[table])
+        return int(connection.execute(query).scalar_one())
+
+
+def waiting(machine: Machine) -> int:
+    """Transactions of others that wait for a row of ours."""
+    query = {
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+        "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    }
+    with machine.app.app_context(), db.engine.connect() as connection:
+        return int(connection.execute(sa.text(query[db.engine.dialect.name])).scalar_one())
+
+
+class Posts:
+    """Requests that run at once, and their answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[TestResponse] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, machine: Machine, **headers: str) -> None:
+        def run() -> None:
+            self.answers.append(post(machine, **headers))
+
+        self._threads.append(threading.Thread(target=run))
+        self._threads[-1].start()
+
+    def join(self) -> list[TestResponse]:
+        for thread in self._threads:
+            thread.join()
+        return self.answers
+
+
+def test_duplicates_at_once_are_one_order(machine: Callable[[], Machine]) -> None:
+    """Under one lock: who waited sees the winner's record, whatever was read before."""
+    shop, posts = machine(), Posts()
+    for _ in range(DUPLICATES):
+        posts.start(shop)
+    assert shop.inside.acquire(timeout=60)
+    shop.gate.set()
+    _is_one_order(posts.join(), shop)
+
+
+def test_a_second_runner_waits_for_the_first_ones_record(machine: Callable[[], Machine]) -> None:
+    """What a lost lease looks like: two run, and the unique key lets one of them in."""
+    shops, posts = [machine(), machine()], Posts()
+    posts.start(shops[0])
+    assert shops[0].inside.acquire(timeout=60)
+    posts.start(shops[1])
+    _until(lambda: waiting(shops[0]) == 1)
+    assert not shops[1].inside.acquire(blocking=False)
+    shops[0].gate.set()
+    shops[1].gate.set()
+    _is_one_order(posts.join(), shops[0])
+
+
+def test_a_second_runner_goes_on_when_the_first_has_failed(
+    machine: Callable[[], Machine],
+) -> None:
+    shops, posts = [machine(), machine()], Posts()
+    posts.start(shops[0], **{"X-Status": "503"})
+    assert shops[0].inside.acquire(timeout=60)
+    posts.start(shops[1])
+    _until(lambda: waiting(shops[0]) == 1)
+    shops[0].gate.set()
+    shops[1].gate.set()
+    assert sorted(answer.status_code for answer in posts.join()) == [201, 503]
+    assert (count(shops[0]), count(shops[0], TABLE_NAME)) == (1, 1)
+
+
+def _is_one_order(answers: list[TestResponse], shop: Machine) -> None:
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.data for answer in answers}) == 1
+    assert sum("Idempotent-Replayed" in answer.headers for answer in answers) == len(answers) - 1
+    assert (count(shop), count(shop, TABLE_NAME)) == (1, 1)
+
+
+def _until(true: Callable[[], bool]) -> None:
+    """A database says in no other way that somebody waits."""
+    pause = threading.Event()
+    for _ in range(3000):
+        if true():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it did not come to that")
+
+
+def test_the_longest_answer_that_is_kept(machine: Callable[[], Machine]) -> None:
+    """In MariaDB a plain BLOB would end at 64 KiB."""
+    shop = machine()
+    shop.app.add_url_rule("/large", view_func=lambda: b"\0\xff" * 131072, methods=["POST"])
+    answers: list[Any] = [shop.app.test_client().post("/large", headers=A_1) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[1].data == answers[0].data
+    assert answers[1].headers["Idempotent-Replayed"] == "true"
