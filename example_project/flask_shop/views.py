@@ -11,10 +11,10 @@ from flask.typing import ResponseReturnValue
 
 from flask_shop import books
 from flask_shop.books import db, user_of_session
-from lockkit_flask import lock_view, locks
+from lockkit_flask import current_order, lock_view, locks, order_id_field
 from shop import page, place
 from shop import status as watch
-from shop.rules import Order, Refused, read_document, read_order, sell, shown
+from shop.rules import GUEST, Order, Refused, read_document, read_order, sell, shown
 
 shop = Blueprint("shop", __name__)
 
@@ -49,7 +49,7 @@ def add_headers(response: Response) -> Response:
 @shop.get("/")
 def index() -> ResponseReturnValue:
     token = session.setdefault("csrf", secrets.token_urlsafe(32))
-    visit = page.Visit(user_of_session(), CSRF_FIELD, token, "flask")
+    visit = page.Visit(user_of_session(), CSRF_FIELD, token, order_id_field, "flask")
     return page.index(visit, books.shelves()), {"Cache-Control": "no-store"}
 
 
@@ -57,11 +57,9 @@ def index() -> ResponseReturnValue:
 @lock_view("stock:{form.sku}")
 def orders() -> ResponseReturnValue:
     """Place an order: once per user and order ID, by LOCKKIT_ORDERS; one at a time, by the lock."""
-    user = user_of_session()
-    if user is None:
-        return _refused("log in first", 403)
+    fields = request.form.to_dict() | {"order_id": current_order.order_id}
     try:
-        sold = sell(books.SQLAlchemyBooks(), read_order(request.form, user=user))
+        sold = sell(books.SQLAlchemyBooks(), read_order(fields, user=user_of_session() or GUEST))
     except Refused as refusal:
         return _refused(str(refusal), refusal.status)
     db.session.commit()

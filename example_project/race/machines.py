@@ -86,6 +86,11 @@ class Machine:
         if not answered:
             raise MachineFailed(f"machine {self.name} is not well\n{self.log_end()}")
 
+    def terminate(self) -> None:
+        """Ask it to end. Idempotent."""
+        if self._process is not None:
+            self._process.terminate()
+
     def stop(self) -> None:
         """End it and its workers. Idempotent."""
         self._listener.close()
@@ -116,6 +121,7 @@ def running(plan: Plan) -> Iterator[list[Machine]]:
         ]
         for machine in machines:
             stack.callback(machine.stop)
+        stack.callback(lambda: [machine.terminate() for machine in machines])  # all at once
         environment = _environment(plan, machines)
         for machine, framework in zip(machines, plan.frameworks, strict=True):
             machine.start(framework, plan.workers, environment)

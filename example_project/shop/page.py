@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -25,11 +24,13 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Who looks at the page, and the hidden field that proves that a form is ours."""
+    """Who looks at the page, and the hidden fields of its forms: they are ours, and each one
+    order."""
 
-    user: str | None
+    user: str | None  #: None: a guest
     csrf_field: str
     csrf_token: str
+    order_id_field: Callable[[], str]  #: lockkit's: another one for each form
     framework: str
 
 
@@ -41,9 +42,10 @@ def index(visit: Visit, shelves: Iterable[Shelf]) -> str:
 <header><h1>The shop</h1><p>machine <b>{escape(place.machine())}</b> ({escape(visit.framework)})</p>
 {_user(visit)}</header>
 <main><section><h2>Stock</h2>{products}
-<p class="hint">The form carries an order ID. Press a button as often as you like, on either
-machine: it is one order. Change the quantity, and it is refused. Load the page again for the
-next order.</p><ol id="answers"></ol></section>
+<p class="hint">Each form carries an order ID. Press a button as often as you like, on either
+machine: it is one order. Change the quantity, and it is refused. Buy as a guest, log in, and buy
+again: it is the same order. Become another user, and it is an order of his own. Load the page
+again for the next order.</p><p id="summary"></p><ol id="answers"></ol></section>
 <section><h2>Machines</h2><ul id="machines">{_machines(place.machines())}</ul></section>
 <section><h2>Locks</h2><table id="locks"><thead><tr><th>name<th>state<th>owner<th>age
 <th>left<th>waiters</tr></thead><tbody></tbody></table>
@@ -95,7 +97,7 @@ def _product(visit: Visit, shelf: Shelf) -> str:
     return f"""<article><h3>{escape(shelf.title)}</h3>
 <p><b class="stock" data-sku="{sku}">{shelf.stock}</b> left</p>
 <form class="buy" method="post" action="/orders/">{_csrf(visit)}
-<input type="hidden" name="order_id" value="{uuid.uuid4()}">
+{visit.order_id_field()}
 <input type="hidden" name="sku" value="{sku}">
 <label>quantity <input name="quantity" type="number" min="1" max="99" value="1"></label>
 {_buttons(visit)}</form></article>"""
@@ -103,30 +105,29 @@ def _product(visit: Visit, shelf: Shelf) -> str:
 
 def _buttons(visit: Visit) -> str:
     """For all machines that take this form: a session belongs to one framework."""
-    off = " disabled" if visit.user is None else ""
     machines = [m for m in place.machines() if m.framework == visit.framework]
     if len(machines) < 2:
-        return f"<button{off}>Buy</button>"
+        return "<button>Buy</button>"
     buttons = (
-        f'<button formaction="{escape(m.url)}/orders/"{off}>Buy at {escape(m.name)}</button>'
+        f'<button formaction="{escape(m.url)}/orders/">Buy at {escape(m.name)}</button>'
         for m in machines
     )
-    return " ".join(buttons) + f' <button type="button" class="ten"{off}>Ten clicks</button>'
+    return " ".join(buttons) + ' <button type="button" class="ten">Ten clicks</button>'
 
 
 def _user(visit: Visit) -> str:
-    if visit.user is not None:
-        return (
-            f'<form method="post" action="/logout">{_csrf(visit)}{escape(visit.user)} '
-            "<button>Log out</button></form>"
-        )
-    users = "".join(f'<button name="user" value="{u}">{u}</button> ' for u in DEMO_USERS)
-    return f'<form method="post" action="/login">{_csrf(visit)}Log in to buy: {users}</form>'
+    """Who he is, and who he may become."""
+    users = " ".join(f'<button name="user" value="{u}">{u}</button>' for u in DEMO_USERS)
+    return (
+        f'<div id="who">You are <b>{escape(visit.user or "a guest")}</b>. '
+        f'<form method="post" action="/login">{_csrf(visit)}Become {users}</form> '
+        f'<form method="post" action="/logout">{_csrf(visit)}<button>a guest</button></form></div>'
+    )
 
 
 def _csrf(visit: Visit) -> str:
     return (
-        f'<input type="hidden" name="{escape(visit.csrf_field)}" '
+        f'<input type="hidden" class="csrf" name="{escape(visit.csrf_field)}" '
         f'value="{escape(visit.csrf_token)}">'
     )
 

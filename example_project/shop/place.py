@@ -15,6 +15,7 @@ DATABASE_VARIABLE = "DATABASE_URL"
 ORDERS = {
     "ORDER_ID": ["header:Idempotency-Key", "form:order_id", "json:order_id"],
     "PATHS": [r"^/orders/$"],
+    "REQUIRED": True,
 }
 """LOCKKIT_ORDERS, of both frameworks."""
 

@@ -18,6 +18,10 @@ LONGEST = 64
 """Characters of an order ID or a user's name."""
 
 
+GUEST = "guest"
+"""Whose orders those of nobody are."""
+
+
 class Refused(Exception):
     """The shop says no. ``status`` is what HTTP calls it."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.contrib.auth import get_user_model, login, logout
 from django.db.models import Count
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -10,15 +12,22 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
 from lockkit_django import lock_view, locks
+from lockkit_django.forms import order_id_field
 from shop import models, page, place
 from shop import status as watch
 from shop.books import DjangoBooks
-from shop.rules import Order, Refused, read_order, sell, shown
+from shop.rules import GUEST, Order, Refused, read_order, sell, shown
 
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    visit = page.Visit(_user(request), "csrfmiddlewaretoken", get_token(request), "django")
+    visit = page.Visit(
+        user=_user(request),
+        csrf_field="csrfmiddlewaretoken",
+        csrf_token=get_token(request),
+        order_id_field=partial(order_id_field, request),
+        framework="django",
+    )
     return HttpResponse(page.index(visit, _shelves()), headers={"Cache-Control": "no-store"})
 
 
@@ -26,11 +35,9 @@ def index(request: HttpRequest) -> HttpResponse:
 @lock_view("stock:{form.sku}")
 def orders(request: HttpRequest) -> HttpResponse:
     """Place an order: once per user and order ID, by the middleware; one at a time, by the lock."""
-    user = _user(request)
-    if user is None:
-        return _refused(request, "log in first", 403)
+    fields = request.POST.dict() | {"order_id": request.order.order_id}
     try:
-        sold = sell(DjangoBooks(), read_order(request.POST.dict(), user=user))
+        sold = sell(DjangoBooks(), read_order(fields, user=_user(request) or GUEST))
     except Refused as refusal:
         return _refused(request, str(refusal), refusal.status)
     return _ordered(request, sold.order)

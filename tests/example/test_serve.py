@@ -167,13 +167,19 @@ def test_only_the_forms_of_the_shop_are_taken(served: Served, port: int) -> None
         assert served.ask(port, "POST", path, "user=alice&sku=mug&order_id=1", **form)[0] == 403
 
 
-def test_a_visitor_who_is_not_logged_in_cannot_buy(port: int) -> None:
+def test_a_form_of_a_user_is_worth_nothing_after_his_logout(port: int) -> None:
     customer = Customer(port, "carol")
     form = customer.form()
-    fresh = customer.browser.form(customer.url, "mug")
-    customer.browser.post(f"{customer.url}/logout", fresh)
-    anonymous = customer.browser.form(customer.url, "mug") | {"order_id": form["order_id"]}
-    assert customer.buy(anonymous | {"quantity": "1"}).status in (400, 401, 403)
+    customer.browser.post(f"{customer.url}/logout", customer.form())
+    assert customer.buy(customer.form(order_id=form["order_id"])).status == 403
+    assert customer.buy(customer.form()).status == 201  # as a guest
+
+
+def test_an_order_id_is_required(port: int) -> None:
+    customer = Customer(port, "carol")
+    form = customer.form()
+    del form["order_id"]
+    assert customer.buy(form).status == 400
 
 
 def test_nobody_becomes_an_unknown_user(port: int) -> None:

@@ -2,6 +2,7 @@
 // The live part of the page. Values go in as text, never as HTML.
 
 const REFRESH_MS = 700;
+const MOST_TRIES = 30;
 const machines = [...document.querySelectorAll("#machines li")];
 
 async function refresh() {
@@ -58,22 +59,48 @@ async function ping(item) {
   }
 }
 
-async function order(form, url) {
-  let text;
-  let replayed = false;
-  try {
+// Come again when the shop says so: the first click is still under way.
+async function post(url, body) {
+  for (let tries = 1; ; tries += 1) {
     const answer = await fetch(url, {
       method: "POST",
-      body: new URLSearchParams(new FormData(form)),
+      body,
       credentials: "include",
       headers: { Accept: "application/json" },
     });
+    const seconds = Number(answer.headers.get("Retry-After"));
+    if (!seconds || tries === MOST_TRIES) return answer;
+    await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+  }
+}
+
+const tally = { answers: 0, orders: 0, replays: 0, others: 0 };
+
+async function order(form, url) {
+  const who = document.querySelector("#who b").textContent;
+  let status = 0;
+  let text;
+  let replayed = false;
+  try {
+    const answer = await post(url, new URLSearchParams(new FormData(form)));
     replayed = answer.headers.get("Idempotent-Replayed") === "true";
-    text = `${answer.status} ${(await answer.text()).slice(0, 200)}`;
+    status = answer.status;
+    text = `${status} ${(await answer.text()).slice(0, 200)}`;
   } catch {
     text = "no answer";
   }
-  note(`${new URL(url, location.href).host}: ${text}`, replayed);
+  note(`${who} at ${new URL(url, location.href).host}: ${text}`, replayed);
+  count(status, replayed);
+}
+
+function count(status, replayed) {
+  tally.answers += 1;
+  if (replayed) tally.replays += 1;
+  else if (status === 201) tally.orders += 1;
+  else tally.others += 1;
+  const { answers, orders, replays, others } = tally;
+  document.querySelector("#summary").textContent =
+    `${answers} answers: ${orders} new, ${replays} replayed, ${others} not taken`;
 }
 
 function note(text, replayed) {
@@ -88,6 +115,24 @@ function tenClicks(form) {
     order(form, `${machines[click % machines.length].dataset.url}/orders/`);
   }
 }
+
+// Log in or out, and keep the forms with their order IDs. What is new is the token of the session.
+async function become(form, button) {
+  const answer = await fetch(form.action, {
+    method: "POST",
+    body: new URLSearchParams(new FormData(form, button)),
+  });
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const token = page.querySelector("form.buy .csrf").value;
+  for (const field of document.querySelectorAll(".csrf")) field.value = token;
+  document.querySelector("#who").replaceWith(page.querySelector("#who"));
+}
+
+document.addEventListener("submit", (event) => {
+  if (!event.target.closest("#who")) return;
+  event.preventDefault();
+  become(event.target, event.submitter);
+});
 
 for (const form of document.querySelectorAll("form.buy")) {
   form.addEventListener("submit", (event) => {

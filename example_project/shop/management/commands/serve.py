@@ -26,6 +26,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--restock", action="store_true", help="fill the shelves again")
         add_machine_arguments(parser)
+        parser.set_defaults(workers="gthread")  # browsers open connections before they need them
 
     def handle(self, *_: Any, **options: Any) -> None:
         plan = Plan(
