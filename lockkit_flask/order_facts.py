@@ -54,8 +54,8 @@ class FactsReader:
 
     def _payload(self, request: Request) -> Payload:
         if request.content_length is None:  # chunked: it could go on for ever
-            least = request.max_content_length or self._limit
-            request.max_content_length = min(least, self._limit)
+            most = self._limit + 1  # Werkzeug would cut it off: then it is seen to be too large
+            request.max_content_length = min(request.max_content_length or most, most)
         if request.mimetype not in FORM_TYPES:
             return Payload(body=request.get_data())
         files = [_file(name, file) for name, file in request.files.items(multi=True)]

@@ -1,0 +1,98 @@
+"""The shop as real servers run it. Tests only."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask, request
+
+from flask_project import create_app, db, put
+from lockkit import BackendUnavailable
+from lockkit_flask.extension import app_locks
+
+if TYPE_CHECKING:
+    from flask.typing import ResponseReturnValue
+
+LARGEST_REQUEST = 1000
+LARGEST_RESPONSE = 2000
+PATIENCE = 60.0
+
+entered = threading.Event()
+released = threading.Event()
+
+
+def wsgi() -> Flask:
+    app = create_app(
+        LOCKKIT_ORDERS={
+            "ORDER_ID": ["header:Idempotency-Key", "json:order_id"],
+            "PATHS": ["^/covered/"],
+            "REQUIRED": True,
+            "WAIT": 5,
+            "MAX_REQUEST": LARGEST_REQUEST,
+            "MAX_RESPONSE": LARGEST_RESPONSE,
+        }
+    )
+    for rule in list(app.url_map.iter_rules()):
+        if rule.methods is not None and "POST" in rule.methods:
+            view = app.view_functions[rule.endpoint]
+            app.add_url_rule(
+                f"/covered{rule.rule}", f"covered-{rule.endpoint}", view, methods=["POST"]
+            )
+    app.add_url_rule("/covered/held", view_func=held, methods=["POST"])
+    app.add_url_rule("/covered/large", view_func=large, methods=["POST"])
+    app.add_url_rule("/entered", view_func=wait_for_entry, methods=["POST"])
+    app.add_url_rule("/release", view_func=release, methods=["POST"])
+    _break_on_demand(app)
+    with app.app_context():
+        db.create_all()
+    return app
+
+
+def asgi() -> Any:
+    from a2wsgi import WSGIMiddleware
+
+    app = wsgi()
+
+    def to_its_end(environ: dict[str, Any], start_response: Any) -> Any:
+        """Without this Werkzeug sees no body that has no length."""
+        environ["wsgi.input_terminated"] = True
+        return app(environ, start_response)
+
+    return WSGIMiddleware(to_its_end, workers=16)
+
+
+def held() -> ResponseReturnValue:
+    put("held")
+    db.session.commit()
+    entered.set()
+    released.wait(PATIENCE)
+    return "ok"
+
+
+def wait_for_entry() -> ResponseReturnValue:
+    return "", 204 if entered.wait(PATIENCE) else 504
+
+
+def release() -> ResponseReturnValue:
+    released.set()
+    return "", 204
+
+
+def large() -> ResponseReturnValue:
+    return "x" * (LARGEST_RESPONSE + 1), {"Location": "/here"}
+
+
+def _break_on_demand(app: Flask) -> None:
+    """As when the database cannot be reached."""
+    orders = app_locks(app).orders
+    assert orders is not None
+    records: Any = orders.store.records
+    find = records.find
+
+    def find_or_fail(key: str, *, fresh: bool) -> Any:
+        if request.headers.get("X-Down"):
+            raise BackendUnavailable("down")
+        return find(key, fresh=fresh)
+
+    records.find = find_or_fail
