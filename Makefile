@@ -67,7 +67,7 @@ constraints:
 	@tools/matrix --pin
 
 servers:
-	@tools/servers redis openssl postgresql mariadb
+	@tools/servers redis openssl postgresql mariadb chromium
 
 clean:
 	rm -rf .venv .venv-* build dist example_project/*.sqlite3*
