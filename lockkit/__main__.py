@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import islice
 
 __all__ = ["main"]
+
+OURS = ("--url", "--key-prefix")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status. Usage errors exit with 2 by themselves."""
     parser = _parser()
-    ours, theirs = _split(list(sys.argv[1:] if argv is None else argv))
+    ours, theirs = _split(list(sys.argv[1:] if argv is None else argv), OURS)
     arguments = parser.parse_args(ours)
     if arguments.command is None:
         parser.error("say what to do: locks")
@@ -33,10 +36,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """What follows ``locks`` is the command's own."""
+def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Ours, and what is for ``locks``, which it follows: but our options may stand there, too.
+
+    Not in the arguments of a program that ``locks run`` starts.
+    """
     position = argv.index("locks") + 1 if "locks" in argv else len(argv)
-    return argv[:position], argv[position:]
+    ours, theirs = argv[:position], argv[position:]
+    from lockkit.commands.arguments import program_at
+
+    end = program_at(theirs, options)
+    left = iter(theirs[:end])
+    moved: list[str] = []
+    kept: list[str] = []
+    for text in left:
+        if text in options:
+            moved += [text, *islice(left, 1)]
+        else:
+            (moved if text.startswith(tuple(f"{o}=" for o in options)) else kept).append(text)
+    return [*moved, *ours], [*kept, *theirs[end:]]
 
 
 def _locks(arguments: argparse.Namespace, argv: Sequence[str]) -> int:

@@ -30,7 +30,7 @@ class Stuck(NamedTuple):
 
     code: str
     """``abandoned``, ``no-ttl``, ``process-gone``, ``max-hold``, ``older-than``,
-    ``renewals-missed`` or ``queue-dead``. Stable: for programs."""
+    ``renewals-missed``, ``queue-dead`` or ``orphan``. Stable: for programs."""
 
     reason: str
     """For people."""
@@ -83,6 +83,8 @@ def _reasons(info: LockInfo, older_than: float | None) -> Iterator[Stuck]:
     if info.state is LockState.QUEUED:
         if not info.waiters_alive:
             yield Stuck("queue-dead", "nobody in the queue is alive")
+    elif info.state is LockState.ORPHAN:
+        yield Stuck("orphan", "the order was begun and its end is not known: locks resolve")
     elif info.state is LockState.ABANDONED:
         yield Stuck("abandoned", _abandoned(info))
     else:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import click
-from flask.cli import with_appcontext
+from flask import Flask, current_app, has_app_context
+from flask.cli import ScriptInfo
 
-from lockkit.commands import run
+from lockkit.commands import OrderRecords, run
 from lockkit.errors import ConfigurationError
 from lockkit_flask.extension import app_locks
 
+if TYPE_CHECKING:
+    from lockkit_flask.records import Records
+
 __all__ = ["locks"]
+
+T = TypeVar("T")
 
 
 class _Mount(click.Command):
@@ -29,12 +37,37 @@ class _Mount(click.Command):
     short_help="Show what is locked, by whom, and what is stuck; release what is stuck.",
 )
 @click.pass_context
-@with_appcontext
 def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
     """The exit statuses are those of ``lockkit.commands``."""
+    with _app(ctx).app_context():
+        found = _settled(app_locks)
+        clients = {alias: partial(found.__getitem__, alias) for alias in found}
+        ctx.exit(run(argv, clients, prog=ctx.command_path, records=_order_records))
+
+
+def _app(ctx: click.Context) -> Flask:
+    """Wrong settings are found while the app is made: that is one line, and no traceback."""
+    if has_app_context():
+        return current_app._get_current_object()  # type: ignore[attr-defined, no-any-return]
+    return _settled(ctx.ensure_object(ScriptInfo).load_app)
+
+
+def _settled(step: Callable[[], T]) -> T:
     try:
-        found = app_locks()
+        return step()
     except ConfigurationError as error:
         raise click.ClickException(str(error)) from error
-    clients = {alias: partial(found.__getitem__, alias) for alias in found}
-    ctx.exit(run(argv, clients, prog=ctx.command_path))
+
+
+def _order_records() -> OrderRecords:
+    """The binds that the settings and the views name. Orders in Redis have nothing to prune."""
+    from lockkit_flask.records import Records  # imports SQLAlchemy
+
+    orders = app_locks().orders
+    found = [] if orders is None else [store.records for store in orders.stores()]
+    databases = {_bind(each): each.prune for each in found if isinstance(each, Records)}
+    return OrderRecords(databases, tuple(databases))
+
+
+def _bind(records: Records) -> str:
+    return records.table.metadata.info.get("bind_key") or "default"

@@ -228,7 +228,7 @@ def test_wide_shows_more(memory: LockClient) -> None:
 
 def test_nothing_held_is_said_and_not_listed(memory: LockClient) -> None:
     assert locks(memory) == (0, "", "nothing is held in memory://\n")
-    assert locks(memory, "--stuck") == (0, "", "nothing matches\n")
+    assert locks(memory, "--stuck") == (0, "", "nothing matches in memory://\n")
 
 
 def test_names_and_owners_cannot_act_on_a_terminal(client: LockClient) -> None:
@@ -335,8 +335,8 @@ def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClien
         (["show", "x" * 256], "255 is the most"),
         (["--older-than", "soon"], "not a duration"),
         (["--older-than", "5x"], "not a duration"),
-        (["--limit", "0"], "not a number of rows"),
-        (["--limit", "²"], "not a number of rows"),
+        (["--limit", "0"], "not a number, of 1 or more"),
+        (["--limit", "²"], "not a number, of 1 or more"),
         (["--watch", "0"], "shortest interval"),
         (["--sort", "colour"], "invalid choice"),
         (["--reverse"], "--reverse needs --sort"),

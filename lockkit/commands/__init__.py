@@ -14,14 +14,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from lockkit.commands.arguments import OPTIONS, HelpAsked, parse
 from lockkit.commands.exits import Exit, UsageError
+from lockkit.commands.records import OrderRecords, RecordsFactory, no_records
 from lockkit.commands.stores import ClientFactory, Stores
 from lockkit.commands.terminal import Console, Readable, Writable, printable
 from lockkit.errors import BackendError, ConfigurationError, LockError
 
-__all__ = ["OPTIONS", "ClientFactory", "Exit", "run"]
+__all__ = ["OPTIONS", "ClientFactory", "Exit", "OrderRecords", "run"]
 
 
 def run(
@@ -33,17 +35,19 @@ def run(
     stdin: Readable | None = None,
     color: bool | None = None,
     prog: str = "locks",
+    records: RecordsFactory = no_records,
 ) -> int:
     """Run the command and return its exit status, an ``Exit`` (or the child's, of ``locks run``).
 
     argv: what follows ``locks``, with every ``--`` in it. clients: alias → a function that returns
     its client; called only for the aliases that are looked at, and never closed here. Streams
     default to the process's own. color: None means on a terminal, unless NO_COLOR is set.
+    records: says which are the databases with records of orders, for ``locks prune``.
     Raises nothing that a user can cause.
     """
     console = Console(stdout or sys.stdout, stderr or sys.stderr, stdin or sys.stdin, color)
     try:
-        return int(_run(argv, Stores(clients, console), console, prog))
+        return int(_run(argv, Stores(clients, console), console, prog, records))
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     except BrokenPipeError:
@@ -51,10 +55,12 @@ def run(
         return int(Exit.OK)
 
 
-def _run(argv: Sequence[str], stores: Stores, console: Console, prog: str) -> int:
+def _run(
+    argv: Sequence[str], stores: Stores, console: Console, prog: str, records: RecordsFactory
+) -> int:
     try:
         arguments = parse(argv, prog)
-        return _command(arguments.command)(arguments, stores, console)
+        return _command(arguments.command, records)(arguments, stores, console)
     except HelpAsked as asked:
         console.write(asked.text)
         return Exit.OK
@@ -71,7 +77,7 @@ def _run(argv: Sequence[str], stores: Stores, console: Console, prog: str) -> in
         return Exit.ERROR
 
 
-def _command(name: str) -> Callable[..., int]:
+def _command(name: str, records: RecordsFactory) -> Callable[..., int]:
     """Found when it is asked for: a listing need not import what starts processes."""
     if name == "release":
         from lockkit.commands.release import release
@@ -81,6 +87,14 @@ def _command(name: str) -> Callable[..., int]:
         from lockkit.commands.child import run_command
 
         return run_command
+    if name == "prune":
+        from lockkit.commands.records import prune
+
+        return partial(prune, records)
+    if name == "resolve":
+        from lockkit.commands.resolve import resolve_order
+
+        return resolve_order
     from lockkit.commands.listing import list_locks, show
 
     return show if name == "show" else list_locks

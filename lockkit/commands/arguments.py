@@ -8,21 +8,21 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from lockkit.commands import converters as to
 from lockkit.commands.exits import UsageError
 from lockkit.commands.stores import SORTS
-from lockkit.commands.terminal import seconds
-from lockkit.errors import InvalidName
-from lockkit.naming import check_name
 
-__all__ = ["COMMANDS", "FORMATS", "OPTIONS", "HelpAsked", "parse"]
+__all__ = ["COMMANDS", "FORMATS", "OPTIONS", "HelpAsked", "parse", "program_at"]
 
 FORMATS = ("table", "wide", "json", "jsonl", "csv")
 
 COMMANDS = {
-    "list": "show what is held, abandoned or queued for (the default)",
+    "list": "show what is held, abandoned, queued for or orphaned (the default)",
     "show": "show all that is known of one name",
     "release": "release what somebody else holds",
     "run": "hold a lock while another program runs",
+    "resolve": "say how an order ended that was begun and whose end is not known",
+    "prune": "delete the expired records of orders from the database",
 }
 
 EPILOG = """\
@@ -111,7 +111,18 @@ def _split_program(rest: list[str]) -> tuple[list[str], list[str]]:
     return rest[:end], rest[end:]
 
 
-def _first_word(rest: Sequence[str]) -> int | None:
+def program_at(argv: Sequence[str], also: Sequence[str] = ()) -> int:
+    """Where the arguments of ``locks run``'s program begin; else the end. ``also``: other options
+    that have a value."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    first = _first_word(argv[:end], also)
+    if end < len(argv) or first is None or argv[first] != "run":
+        return end
+    name = _first_word(argv[first + 1 :], also)
+    return end if name is None else first + name + 2
+
+
+def _first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
     """Where the first argument stands that is neither an option nor the value of one."""
     value_follows = False
     for position, text in enumerate(rest):
@@ -122,13 +133,13 @@ def _first_word(rest: Sequence[str]) -> int | None:
         elif not text.startswith("-"):
             return position
         else:
-            value_follows = text in WITH_VALUE
+            value_follows = text in WITH_VALUE or text in also
     return None
 
 
-FLAGS = ("dry_run", "fail_on_stuck", "reverse", "stuck", "yes")
-VALUES = ("alias", "fence", "format", "limit", "match", "max_hold", "older_than", "owner", "sort",
-          "timeout", "ttl", "watch")  # fmt: skip
+FLAGS = ("done", "dry_run", "fail_on_stuck", "retry", "reverse", "stuck", "yes")
+VALUES = ("alias", "batch", "database", "fence", "format", "limit", "match", "max_hold",
+          "older_than", "owner", "sort", "timeout", "ttl", "watch")  # fmt: skip
 OPTIONS = (*FLAGS, *VALUES)
 """Of all commands, as Python spells them. A test compares them with the parsers."""
 
@@ -141,7 +152,7 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
     add("--stuck", action="store_true", help="only what an operator should look at, and why")
     add(
         "--older-than",
-        type=_duration,
+        type=to.duration,
         metavar="DURATION",
         help="only what is held longer, such as 90, 5m or 2h; it counts as stuck. "
         "With --stuck: also what is stuck for another reason",
@@ -150,9 +161,9 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
     add("--owner", metavar="GLOB", help="only owners whose host, host:pid or label is like this")
     add("--sort", choices=sorted(SORTS), help="default: as the stores deliver")
     add("--reverse", action="store_true", help="the other way round (with --sort)")
-    add("--limit", type=_count, metavar="N", help="at most N rows")
+    add("--limit", type=to.count, metavar="N", help="at most N rows")
     _add_format(parser)
-    add("--watch", type=_interval, metavar="SECONDS", help="again and again, until Ctrl-C")
+    add("--watch", type=to.interval, metavar="SECONDS", help="again and again, until Ctrl-C")
     add("--fail-on-stuck", action="store_true", help="exit with 3 when something stuck is shown")
 
 
@@ -167,12 +178,9 @@ def _add_release(parser: argparse.ArgumentParser) -> None:
         "Release what somebody else holds: exactly the lease that is shown, and no other. "
         "Its holder is not stopped; it hears of it when it next renews."
     )
-    add = parser.add_argument
     _add_name(parser)
     _add_alias(parser, help="needed when the name is held in several")
-    add("--fence", type=_fence, metavar="N", help="release only if this is its fencing token")
-    add("--yes", action="store_true", help="do not ask; needed where there is no terminal")
-    add("--dry-run", action="store_true", help="only show what would be released")
+    _add_caution(parser, "release")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -185,15 +193,55 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _add_name(parser)
     _add_alias(parser, help="default: default")
-    add("--ttl", type=_duration, metavar="DURATION", help="a lease's life without renewal")
-    add("--timeout", type=_duration, metavar="DURATION", help="how long to wait; 0: not at all")
+    add("--ttl", type=to.duration, metavar="DURATION", help="a lease's life without renewal")
+    add("--timeout", type=to.duration, metavar="DURATION", help="how long to wait; 0: not at all")
     add(
         "--max-hold",
-        type=_duration_or_none,
+        type=to.duration_or_none,
         default=math.nan,
         metavar="DURATION",
         help="how long it may run at most, or none; default: the alias's MAX_HOLD",
     )
+
+
+def _add_resolve(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Say how an order ended that is an orphan: it was begun, nobody holds its lock, and its "
+        "end is not known. Exactly the orphan that is shown, and no other."
+    )
+    add = parser.add_argument
+    add("name", type=to.order_name, metavar="ORDER_KEY", help="the name that is listed")
+    ended = parser.add_mutually_exclusive_group(required=True)
+    ended.add_argument(
+        "--done", action="store_true", help="it took effect: its duplicates hear that it did"
+    )
+    ended.add_argument(
+        "--retry", action="store_true", help="it did not: the next request with its ID runs"
+    )
+    _add_alias(parser, help="needed when several have such an orphan")
+    _add_caution(parser, "resolve")
+
+
+def _add_prune(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Delete the records of orders whose time is over, a few in each transaction. Records in "
+        "Redis expire by themselves."
+    )
+    add = parser.add_argument
+    add("--batch", type=to.count, default=1000, metavar="N", help="in one transaction; 1000")
+    add(
+        "--database",
+        action="append",
+        metavar="NAME",
+        help="a Django database or a bind key; may be repeated. Default: those of the settings",
+    )
+
+
+def _add_caution(parser: argparse.ArgumentParser, what: str) -> None:
+    add = parser.add_argument
+    add("--fence", type=to.fence, metavar="N", help=f"{what} only if this is its fencing token")
+    add("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    add("--dry-run", action="store_true", help=f"only show what it would {what}")
 
 
 _ADD: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -201,11 +249,13 @@ _ADD: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "show": _add_show,
     "release": _add_release,
     "run": _add_run,
+    "resolve": _add_resolve,
+    "prune": _add_prune,
 }
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=_name, metavar="NAME", help="one exact name; not a pattern")
+    parser.add_argument("name", type=to.name, metavar="NAME", help="one exact name; not a pattern")
 
 
 def _add_alias(parser: argparse.ArgumentParser, *, help: str) -> None:  # noqa: A002
@@ -220,40 +270,3 @@ def _add_aliases(parser: argparse.ArgumentParser) -> None:
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-
-
-def _name(text: str) -> str:
-    try:
-        return check_name(text)
-    except InvalidName as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _duration(text: str) -> float:
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _duration_or_none(text: str) -> float | None:
-    return None if text == "none" else _duration(text)
-
-
-def _interval(text: str) -> float:
-    value = _duration(text)
-    if value < 0.1:  # noqa: PLR2004
-        raise argparse.ArgumentTypeError("0.1 seconds is the shortest interval")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
-    return int(text)
-
-
-def _fence(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a fencing token")
-    return int(text)

@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.formats import Format, format_named
 from lockkit.commands.stores import Row, Stores, limited, ordered
-from lockkit.commands.terminal import Console, duration, escape
-from lockkit.types import LockInfo
+from lockkit.commands.terminal import Console, duration, escape, printable
+from lockkit.types import LockInfo, LockState
 
 __all__ = ["details", "list_locks", "show"]
 
@@ -79,7 +79,8 @@ class _Listing:
         if arguments.fail_on_stuck:
             self._look_on(pages)
         if not self._matched and ending is Exit.OK and arguments.format in ("table", "wide"):
-            self._console.complain("nothing matches" if self._is_filtered() else "nothing is held")
+            nothing = "nothing matches" if self._is_filtered() else "nothing is held"
+            self._console.complain(f"{nothing} in {printable(self._stores.where(self._aliases))}")
         if ending is Exit.OK and arguments.fail_on_stuck and self._stuck:
             return Exit.STUCK
         return ending
@@ -147,11 +148,14 @@ def details(row: Row, console: Console) -> str:
     if info.owner:
         lines.append(("owner", escape(str(info.owner))))
         lines.append(("thread", escape(info.owner.thread)))
-    if info.age is not None:
+    if info.state is LockState.ORPHAN:
+        lines += [("age", duration(info.age)), ("expires", f"in {duration(info.left)}")]
+    elif info.age is not None:
         lines += [("age", duration(info.age)), ("left", _left(info)),
                   ("renewed", f"{duration(info.renewed)} ago"), ("ttl", duration(info.ttl)),
                   ("max hold", duration(info.max_hold))]  # fmt: skip
-    lines.append(("waiters", f"{info.waiters} ({info.waiters_alive} alive)"))
+    if info.state is not LockState.ORPHAN:
+        lines.append(("waiters", f"{info.waiters} ({info.waiters_alive} alive)"))
     if info.fence is not None:
         lines.append(("fence", str(info.fence)))
     return "".join(f"{key + ':':10}{value}\n" for key, value in lines) + "\n"

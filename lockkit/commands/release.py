@@ -17,8 +17,9 @@ from lockkit.commands.listing import details
 from lockkit.commands.stores import Row, Stores
 from lockkit.commands.terminal import Console, escape
 from lockkit.errors import BackendError
+from lockkit.types import LockState
 
-__all__ = ["release"]
+__all__ = ["audit", "confirmed", "operator", "release"]
 
 audit = logging.getLogger("lockkit.audit")
 """One line for each attempt, as a warning: without a logging configuration it is printed."""
@@ -30,7 +31,7 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
     rows = [row for page in stores.pages(aliases, arguments.name) for row in page]
     if stores.ending() is not Exit.OK:
         return stores.ending()  # the name may be held in the alias that could not be asked
-    held = [row for row in rows if row.info.fence is not None]
+    held = [row for row in rows if _is_held(row)]
     if not held:
         console.complain(_nothing(arguments.name, rows))
         return Exit.ERROR
@@ -40,6 +41,10 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
             f"({', '.join(escape(row.alias) for row in held)}): say which with --alias"
         )
     return _release(held[0], arguments, stores, console)
+
+
+def _is_held(row: Row) -> bool:
+    return row.info.fence is not None and row.info.state is not LockState.ORPHAN
 
 
 def _release(row: Row, arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
@@ -53,7 +58,7 @@ def _release(row: Row, arguments: argparse.Namespace, stores: Stores, console: C
     if arguments.dry_run:
         console.complain("not released: this was a dry run")
         return Exit.OK
-    if not _confirmed(arguments, console):
+    if not confirmed(arguments, console, "Release this lease? Its holder is not stopped."):
         console.complain("not released")
         return Exit.ERROR
     if not _broken(row, fence, stores):
@@ -64,12 +69,13 @@ def _release(row: Row, arguments: argparse.Namespace, stores: Stores, console: C
     return Exit.OK
 
 
-def _confirmed(arguments: argparse.Namespace, console: Console) -> bool:
+def confirmed(arguments: argparse.Namespace, console: Console, question: str) -> bool:
+    """Whether the operator means it. Raises UsageError where nobody can be asked."""
     if arguments.yes:
         return True
     if not console.interactive:
         raise UsageError("there is no terminal to ask: say --yes")
-    return console.confirm("Release this lease? Its holder is not stopped.")
+    return console.confirm(question)
 
 
 def _broken(row: Row, fence: int, stores: Stores) -> bool:
@@ -88,7 +94,7 @@ def _audit(row: Row, outcome: str) -> None:
     audit.warning(
         "locks release: operator=%s alias=%s name=%s fence=%s owner=%s state=%s stuck=%s "
         "outcome=%s",
-        escape(_operator()),
+        escape(operator()),
         escape(row.alias),
         escape(info.name),
         info.fence,
@@ -99,7 +105,8 @@ def _audit(row: Row, outcome: str) -> None:
     )
 
 
-def _operator() -> str:
+def operator() -> str:
+    """Who is at work, for the audit."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container's user may have no name
@@ -108,6 +115,8 @@ def _operator() -> str:
 
 
 def _nothing(name: str, rows: list[Row]) -> str:
+    if any(row.info.state is LockState.ORPHAN for row in rows):
+        return f"nothing to release: {escape(name)} is an orphan, see locks resolve"
     if rows:
         return f"nothing to release: {escape(name)} has no holder with a fencing token"
     hint = "; release takes one exact name, never a pattern" if set(name) & set("*?[") else ""

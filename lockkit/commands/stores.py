@@ -55,6 +55,13 @@ class Stores:
         """Raises ConfigurationError."""
         return self._clients[alias]()
 
+    def where(self, aliases: Iterable[str]) -> str:
+        """Which stores these are, without passwords."""
+        shown = {alias: self.client(alias).settings.shown_location for alias in aliases}
+        if len(shown) == 1:
+            return next(iter(shown.values()))
+        return ", ".join(f"{escape(alias)} ({place})" for alias, place in shown.items())
+
     def forgive(self) -> None:
         """Forget the failures of an earlier look."""
         self.down.clear()
@@ -77,7 +84,7 @@ class Stores:
         page: list[Row] = []
         failed: tuple[dict[str, str], str] | None = None
         try:
-            for info in self.client(alias).holders(name):
+            for info in _all(self.client(alias), name):
                 page.append(Row(alias, info, stuck(info, older_than)))
                 if len(page) == PAGE:
                     yield page
@@ -91,6 +98,15 @@ class Stores:
         if failed:
             failed[0][alias] = failed[1]
             self._console.complain(f"alias {escape(alias)}: {printable(failed[1])}")
+
+
+def _all(client: LockClient, name: str | None) -> Iterator[LockInfo]:
+    """What the locks are, then the orders that were begun and are nobody's any more."""
+    yield from client.holders(name)
+    if client.backend.records() is not None:  # only then is there more to import
+        from lockkit.idempotency.redis_records import orphans
+
+        yield from orphans(client, name)
 
 
 SORTS: Mapping[str, Callable[[Row], tuple[float | str, ...]]] = {

@@ -8,10 +8,13 @@ from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
+from django.db import connections
 
-from lockkit.commands import OPTIONS, run
+from lockkit.commands import OPTIONS, OrderRecords, run
 from lockkit.errors import ConfigurationError
 from lockkit_django.handler import locks
+from lockkit_django.orders.gate import order_rules, store_for
+from lockkit_django.orders.prune import prune
 
 __all__ = ["Command"]
 
@@ -56,6 +59,7 @@ class Command(BaseCommand):
             stderr=_Stream(self.stderr),
             color=False if options["no_color"] else options["force_color"] or None,
             prog=self._prog,
+            records=_order_records,
         )
         if status:
             self._end(status)
@@ -64,6 +68,13 @@ class Command(BaseCommand):
         if getattr(self, "_called_from_command_line", False):
             sys.exit(status)
         raise CommandError(f"locks ended with exit status {status}", returncode=status)
+
+
+def _order_records() -> OrderRecords:
+    """Every database may have some, of views with a database of their own."""
+    rules = order_rules().settings
+    databases = {alias: partial(prune, using=alias) for alias in connections}
+    return OrderRecords(databases, () if rules.claims else (store_for(None).using,))
 
 
 class _Parser(CommandParser):

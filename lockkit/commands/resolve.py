@@ -1,0 +1,90 @@
+"""``locks resolve ORDER_KEY --done|--retry``: an operator's word about exactly one orphan.
+
+The store compares the fencing token, and that nobody holds the order's lock, in the step that
+writes: an order that was tried again while the operator was reading is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from lockkit.commands.exits import Exit, UsageError
+from lockkit.commands.listing import details
+from lockkit.commands.release import audit, confirmed, operator
+from lockkit.commands.stores import Row, Stores
+from lockkit.commands.terminal import Console, escape
+from lockkit.errors import BackendError
+from lockkit.types import LockState
+
+__all__ = ["resolve_order"]
+
+QUESTIONS = {
+    True: "Did this order take effect? Its duplicates will be told that it did.",
+    False: "Did this order not take effect? The next request with its ID will run.",
+}
+
+
+def resolve_order(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Show, ask, compare and write. Never more than one order."""
+    aliases = stores.select([arguments.alias] if arguments.alias else None)
+    rows = [row for page in stores.pages(aliases, arguments.name) for row in page]
+    if stores.ending() is not Exit.OK:
+        return stores.ending()
+    found = [row for row in rows if row.info.state is LockState.ORPHAN]
+    if not found:
+        console.complain(f"nothing to resolve: {escape(arguments.name)} is no orphan")
+        return Exit.ERROR
+    if len(found) > 1:
+        raise UsageError(
+            f"{escape(arguments.name)} is an orphan in several aliases "
+            f"({', '.join(escape(row.alias) for row in found)}): say which with --alias"
+        )
+    return _resolve(found[0], arguments, stores, console)
+
+
+def _resolve(row: Row, arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    console.write(details(row, console))
+    console.flush()
+    if arguments.fence not in (None, row.info.fence):
+        console.complain(
+            f"not resolved: its fencing token is {row.info.fence}, not {arguments.fence}"
+        )
+        return Exit.ERROR
+    if arguments.dry_run:
+        console.complain("not resolved: this was a dry run")
+        return Exit.OK
+    if not confirmed(arguments, console, QUESTIONS[arguments.done]):
+        console.complain("not resolved")
+        return Exit.ERROR
+    if not _written(row, stores, done=arguments.done):
+        console.complain("not resolved: it is not the orphan that was shown any more")
+        return Exit.ERROR
+    console.write("resolved: done\n" if arguments.done else "resolved: it may be tried again\n")
+    console.flush()
+    return Exit.OK
+
+
+def _written(row: Row, stores: Stores, *, done: bool) -> bool:
+    """Resolve, and write down who did it and what came of it."""
+    from lockkit.idempotency.redis_records import resolve
+
+    try:
+        resolved = resolve(stores.client(row.alias), row.info, done=done)
+    except BackendError as error:
+        _audit(row, f"unknown: {type(error).__name__}", done=done)
+        raise
+    _audit(row, "resolved" if resolved else "not resolved: it had changed", done=done)
+    return resolved
+
+
+def _audit(row: Row, outcome: str, *, done: bool) -> None:
+    audit.warning(
+        "locks resolve: operator=%s alias=%s name=%s fence=%s owner=%s as=%s outcome=%s",
+        escape(operator()),
+        escape(row.alias),
+        escape(row.info.name),
+        row.info.fence,
+        escape(str(row.info.owner or "-")),
+        "done" if done else "retry",
+        outcome,
+    )
