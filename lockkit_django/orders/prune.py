@@ -6,18 +6,25 @@ import time
 from collections.abc import Iterator
 
 from lockkit.idempotency.record import VERSION
+from lockkit_django.models import OrderRecord
 from lockkit_django.orders.gate import store_for
-from lockkit_django.orders.store import MICROSECONDS, OrderRecord
+from lockkit_django.orders.store import MICROSECONDS, typed_errors
 
 __all__ = ["prune"]
 
 
-def prune(batch: int = 1000) -> Iterator[int]:
+def prune(batch: int = 1000, *, using: str | None = None) -> Iterator[int]:
     """Delete expired records, at most ``batch`` in one transaction; yields how many each time.
 
-    Records of a newer release are left to it. Raises the database's errors.
+    ``using``: the database; None: that of the settings. Records of a newer release are left to
+    it. Raises BackendUnavailable, and ConfigurationError if there is no table.
     """
-    rows = OrderRecord.objects.using(store_for(None).using)
+    with typed_errors():
+        yield from _prune(batch, using or store_for(None).using)
+
+
+def _prune(batch: int, using: str) -> Iterator[int]:
+    rows = OrderRecord.objects.using(using)
     now = int(time.time() * MICROSECONDS)
     expired = rows.filter(expires__lte=now, version__lte=VERSION)
     while keys := list(expired.order_by("expires").values_list("key", flat=True)[:batch]):

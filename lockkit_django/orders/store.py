@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from asgiref.sync import sync_to_async
@@ -34,7 +35,7 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
         "orders need 'lockkit_django' in INSTALLED_APPS, and then 'manage.py migrate'"
     ) from missing
 
-__all__ = ["AsyncOrderStore", "OrderStore"]
+__all__ = ["AsyncOrderStore", "OrderStore", "typed_errors"]
 
 MICROSECONDS = 1_000_000
 
@@ -55,14 +56,16 @@ class OrderStore:
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
-        with _typed_errors():
+        with typed_errors():
             row = OrderRecord.objects.using(alias).filter(key=key).first()
-        return None if row is None else _record(row)
+        if row is None:
+            return None
+        return _record(row) if fresh else _as_seen_without_the_lock(_record(row))
 
     def start(self, record: Record, *, replaces: bool) -> None:
         """Insert. Raises DuplicateKeyError. ``replaces``: an expired one with this key goes."""
         rows = OrderRecord.objects.using(self.using)
-        with _typed_errors():
+        with typed_errors():
             if replaces:
                 now = int(time.time() * MICROSECONDS)
                 rows.filter(key=record.key, expires__lte=now).delete()
@@ -90,7 +93,7 @@ class AsyncOrderStore:
 
 
 @contextmanager
-def _typed_errors() -> Iterator[None]:
+def typed_errors() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError) as error:
@@ -122,6 +125,16 @@ def _columns(record: Record) -> dict[str, object]:
         "created": int(record.created * MICROSECONDS),
         "expires": int(record.expires * MICROSECONDS),
     }
+
+
+def _as_seen_without_the_lock(record: Record) -> Record:
+    """Between ``commit_in`` and its response an order is done, and somebody has its lock: wait.
+
+    Where that lock is free the process has died; under the lock the record says what it is.
+    """
+    if record.state == State.TOMBSTONE and record.snapshot.status == 0:
+        return replace(record, state=State.RUNNING)
+    return record
 
 
 def _record(row: OrderRecord) -> Record:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -154,3 +157,37 @@ def test_a_process_that_is_killed_after_the_commit(query: str, expected: int) ->
     answer = buy(f"dies-after-commit{query}")
     assert (answer.status_code, REPLAYED in answer) == (expected, expected == 201)
     assert (Sale.objects.count(), views.calls) == (1, [])
+
+
+def test_a_duplicate_waits_for_the_response_after_the_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the two the order is done, and who has its lock is about to say how."""
+    from lockkit_django.orders.store import OrderStore
+
+    finish = OrderStore.finish
+    duplicates: list[Future[Any]] = []
+
+    def duplicate_first(self: OrderStore, record: Any) -> None:
+        duplicates.append(pool.submit(buy_and_close, "plain"))
+        deadline = time.monotonic() + 30
+        while not any(info.waiters for info in locks["default"].holders()):
+            assert not duplicates[0].done()
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.005)
+        finish(self, record)
+
+    monkeypatch.setattr(OrderStore, "finish", duplicate_first)
+    waiting = override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "WAIT": 30})
+    with waiting, ThreadPoolExecutor(1) as pool:
+        first = buy("plain")
+        second = duplicates[0].result(30)
+    assert (second.content, second[REPLAYED]) == (first.content, "true")
+    assert views.calls == ["plain"]
+
+
+def buy_and_close(kind: str) -> Any:
+    try:
+        return buy(kind)
+    finally:
+        connections.close_all()

@@ -1,0 +1,227 @@
+"""Orders on PostgreSQL and MariaDB, under READ COMMITTED and REPEATABLE READ: real servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.db import connections
+from django.test import Client, override_settings
+from django_project.shop.models import Sale
+from orders_django import elsewhere, mysql
+from psycopg import IsolationLevel
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+
+__all__ = ["mysql"]
+
+REPLAYED = "Idempotent-Replayed"
+SECONDS = 30.0
+LEVELS = {"read-committed": "read committed", "repeatable-read": "repeatable read"}
+BLOCKED = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    " AND datname = current_database()",
+    "mysql": "SELECT variable_value FROM information_schema.global_status"
+    " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
+}
+
+
+@pytest.fixture(
+    params=[(kind, level) for kind in ("postgres", "mariadb") for level in LEVELS],
+    ids="-".join,
+    autouse=True,
+)
+def database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[Any]:
+    """The alias ``orders``, with the two tables; it has the records and ATOMIC_REQUESTS."""
+    kind, level = request.param
+    url = request.getfixturevalue(f"{kind}_url")
+    connections.settings["orders"] = entry(url, level)
+    reset()
+    with django_db_blocker.unblock():
+        connection = connections["orders"]
+        with connection.schema_editor() as editor:
+            editor.create_model(OrderRecord)
+            editor.create_model(Sale)
+        with project():
+            yield connection
+        connection.close()
+    del connections["orders"]
+    del connections.settings["orders"]
+
+
+def entry(url: str, level: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    is_mysql = parts.scheme == "mysql"
+    isolation = IsolationLevel[LEVELS[level].upper().replace(" ", "_")]
+    handler = type(connections)(
+        {
+            "default": {
+                "ENGINE": f"django.db.backends.{'mysql' if is_mysql else 'postgresql'}",
+                "NAME": parts.path[1:],
+                "HOST": parts.hostname,
+                "PORT": parts.port,
+                "USER": parts.username,
+                "PASSWORD": parts.password or "",
+                "ATOMIC_REQUESTS": True,
+                "OPTIONS": {"isolation_level": LEVELS[level] if is_mysql else isolation},
+            }
+        }
+    )
+    return dict(handler.settings["default"])
+
+
+def reset() -> None:
+    elsewhere.calls.clear()
+    elsewhere.started.clear()
+    elsewhere.go_on.clear()
+    elsewhere.both.reset()
+    elsewhere.before_update.clear()
+
+
+def project() -> Any:
+    return override_settings(
+        ROOT_URLCONF="orders_django.elsewhere",
+        MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"],
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "USING": "orders", "WAIT": SECONDS},
+    )
+
+
+@pytest.fixture
+def send() -> Iterator[Callable[..., Future[Any]]]:
+    """Sends an order from a thread of its own, which closes its connections."""
+
+    def work(kind: str, order_id: str = "A-1") -> Any:
+        try:
+            return buy(kind, order_id)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as pool:
+        try:
+            yield lambda *args: pool.submit(work, *args)
+        finally:
+            elsewhere.go_on.set()
+
+
+def buy(kind: str, order_id: str = "A-1") -> Any:
+    headers = {"Idempotency-Key": order_id, "Authorization": "Token a"}
+    return Client(raise_request_exception=False).post(f"/orders/{kind}", headers=headers)
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+
+
+def counts() -> tuple[int, int]:
+    return Sale.objects.using("orders").count(), OrderRecord.objects.using("orders").count()
+
+
+@pytest.mark.parametrize("kind", ["quick", "commits"])
+def test_of_many_at_once_one_takes_effect(kind: str, send: Any) -> None:
+    answers = [future.result(SECONDS) for future in [send(kind) for _ in range(6)]]
+    assert {answer.status_code for answer in answers} == {201}
+    assert sorted(REPLAYED in answer for answer in answers) == [False, *[True] * 5]
+    assert len({answer.content for answer in answers}) == 1
+    assert (elsewhere.calls, counts()) == ([kind], (1, 1))
+
+
+def test_who_has_waited_sees_what_was_committed_meanwhile(send: Any) -> None:
+    first = send("waits")
+    assert elsewhere.started.wait(SECONDS)
+    second = send("waits")
+    until(lambda: any(info.waiters for info in locks["default"].holders()))
+    elsewhere.go_on.set()
+    answers = [first.result(SECONDS), second.result(SECONDS)]
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+    assert (elsewhere.calls, counts()) == (["waits"], (1, 1))
+
+
+@pytest.mark.parametrize("end", ["commits", "fails"])
+def test_a_second_runner_is_blocked_by_the_key_until_the_first_has_ended(
+    end: str, send: Any, database: Any
+) -> None:
+    """The first has lost its lease without knowing; the second is not to reach its view."""
+    kind = "waits?fail" if end == "fails" else "waits"
+    first = send(kind)
+    assert elsewhere.started.wait(SECONDS)
+    (held,) = locks["default"].holders()
+    assert held.fence is not None
+    assert locks["default"].break_(held.name, fence=held.fence)
+    second = send(kind)
+    until(lambda: ask(database, BLOCKED[database.vendor]))
+    assert elsewhere.calls == ["waits"]
+    elsewhere.go_on.set()
+    answers = [first.result(SECONDS), second.result(SECONDS)]
+    assert [a.status_code for a in answers] == [500 if end == "fails" else 201, 201]
+    assert [REPLAYED in answer for answer in answers] == [False, end == "commits"]
+    assert counts() == (1, 1)
+
+
+def test_of_a_deadlock_one_is_told_to_repeat_and_is_done_then(send: Any) -> None:
+    one, two = (Sale.objects.using("orders").create(sku="").pk for _ in range(2))
+    futures = [send(f"crosses/{one}/{two}", "A-1"), send(f"crosses/{two}/{one}", "A-2")]
+    answers = [future.result(SECONDS) for future in futures]
+    assert sorted(answer.status_code for answer in answers) == [201, 503]
+    (victim,) = (i for i, answer in enumerate(answers) if answer.status_code == 503)
+    assert answers[victim].json()["code"] == "order-not-saved"
+    assert int(answers[victim]["Retry-After"]) >= 1
+    again = buy(("crosses/1/2", "crosses/2/1")[victim], f"A-{victim + 1}")
+    assert (again.status_code, REPLAYED in again) == (201, False)
+
+
+def test_a_row_that_changed_since_the_snapshot(database: Any, send: Any) -> None:
+    """PostgreSQL refuses to go on from a snapshot that is too old; MariaDB 10.11 does not."""
+    row = Sale.objects.using("orders").create(sku="").pk
+    elsewhere.before_update.append(lambda: send_update(row))
+    answer = buy(f"reads-first/{row}")
+    level = database.settings_dict["OPTIONS"]["isolation_level"]
+    if level == IsolationLevel.REPEATABLE_READ:
+        assert (answer.status_code, answer.json()["code"]) == (503, "order-not-saved")
+        assert counts()[1] == 0
+        answer = buy(f"reads-first/{row}")
+    assert (answer.status_code, REPLAYED in answer) == (201, False)
+    assert Sale.objects.using("orders").get().sku == "mine"
+
+
+def send_update(row: int) -> None:
+    def work() -> None:
+        Sale.objects.using("orders").filter(pk=row).update(sku="theirs")
+        connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_an_expired_record_is_replaced_once(send: Any) -> None:
+    buy("quick")
+    OrderRecord.objects.using("orders").update(expires=1)
+    answers = [future.result(SECONDS) for future in [send("quick") for _ in range(4)]]
+    assert sorted(REPLAYED in answer for answer in answers) == [False, True, True, True]
+    assert counts() == (2, 1)
+
+
+def test_pruning_leaves_what_counts() -> None:
+    from lockkit_django.orders.prune import prune
+
+    for number in range(5):
+        buy("quick", f"A-{number}")
+    rows = OrderRecord.objects.using("orders")
+    rows.exclude(order_id="A-4").update(expires=1)
+    assert list(prune(batch=3)) == [3, 1]
+    assert REPLAYED in buy("quick", "A-4")
+
+
+def ask(connection: Any, sql: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return int(cursor.fetchone()[0])

@@ -1,0 +1,129 @@
+"""Views that sell in the databases ``orders`` and ``other``, which tests set up."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django_project.shop.models import Sale
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from lockkit_django import lock_view
+from lockkit_django.orders import IdempotentMixin, idempotent
+
+calls: list[str] = []
+started = threading.Event()
+go_on = threading.Event()
+both = threading.Barrier(2)
+before_update: list[Any] = []
+
+
+def sell(kind: str, using: str = "orders") -> int:
+    calls.append(kind)
+    return int(Sale.objects.using(using).create(sku=kind).pk)
+
+
+def quick(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {sell('quick')}", status=201)
+
+
+def waits(request: HttpRequest) -> HttpResponse:
+    number = sell("waits")
+    started.set()
+    if len(calls) == 1:
+        go_on.wait(30)
+    status = 500 if "fail" in request.GET and len(calls) == 1 else 201
+    return HttpResponse(f"sold {number}", status=status)
+
+
+def crosses(request: HttpRequest, first: int, second: int) -> HttpResponse:
+    """Changes two rows; the first time it meets the one who changes them the other way round."""
+    rows = Sale.objects.using("orders")
+    rows.filter(pk=first).update(sku="crossed")
+    if not both.broken and len(calls) < 2:
+        calls.append("crosses")
+        both.wait(30)
+    rows.filter(pk=second).update(sku="crossed")
+    return HttpResponse("crossed", status=201)
+
+
+def reads_first(request: HttpRequest, row: int) -> HttpResponse:
+    """Somebody else changes the row between its reading and its writing."""
+    rows = Sale.objects.using("orders").filter(pk=row)
+    rows.get()
+    while before_update:
+        before_update.pop()()
+    rows.update(sku="mine")
+    return HttpResponse("changed", status=201)
+
+
+@idempotent(using="orders", atomic=False)
+def commits(request: HttpRequest) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic("orders", durable=True)):  # type: ignore[attr-defined]
+        return HttpResponse(f"sold {sell('commits')}", status=201)
+
+
+def where(kind: str) -> HttpResponse:
+    """Sells in both; tells which databases have a transaction."""
+    open_in = [a for a in ("default", "other") if connections[a].in_atomic_block]
+    sell(kind, "default")
+    sell(kind, "other")
+    return HttpResponse(" ".join(open_in), status=201)
+
+
+def outside(request: HttpRequest) -> HttpResponse:
+    return where("outside")
+
+
+@idempotent
+def inside(request: HttpRequest) -> HttpResponse:
+    return where("inside")
+
+
+@idempotent(using="other")
+def inside_other(request: HttpRequest) -> HttpResponse:
+    return where("inside-other")
+
+
+@idempotent
+@lock_view("stock:s1")
+def inside_locked(request: HttpRequest) -> HttpResponse:
+    return where("inside-locked")
+
+
+class Method(View):
+    @method_decorator(idempotent)
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return where("method")
+
+    @method_decorator(idempotent)
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return where("method")
+
+
+class Mixed(IdempotentMixin, APIView):
+    authentication_classes = ()
+
+    def post(self, request: Any) -> Response:
+        return Response(where("mixed").content.decode(), 201)
+
+
+urlpatterns = [
+    path("orders/quick", quick),
+    path("orders/waits", waits),
+    path("orders/crosses/<int:first>/<int:second>", crosses),
+    path("orders/reads-first/<int:row>", reads_first),
+    path("orders/commits", commits),
+    path("orders/outside", outside),
+    path("orders/inside", inside),
+    path("orders/inside-other", inside_other),
+    path("orders/inside-locked", inside_locked),
+    path("orders/method", Method.as_view()),
+    path("orders/mixed", Mixed.as_view()),
+]
