@@ -82,7 +82,8 @@ class IdempotentOrderMiddleware:
     ) -> HttpResponseBase | None:
         options = options_of(view, request.method)
         if not _is_ours(request, options):
-            return _stand_by(request, options)
+            _stand_by(request, options)
+            return None
         return Gate(request, view, options, checked=False).enter(
             begin=not has_lock(view, request.method)
         )
@@ -92,7 +93,8 @@ class IdempotentOrderMiddleware:
     ) -> HttpResponseBase | None:
         options = options_of(view, request.method)
         if not _is_ours(request, options):
-            return _stand_by(request, options)
+            _stand_by(request, options)
+            return None
         return await Gate(request, view, options, checked=False).aenter(
             begin=not has_lock(view, request.method)
         )

@@ -47,8 +47,8 @@ class FileFacts(NamedTuple):
 class Payload:
     """The body: raw bytes, or the fields and files of a form (then ``body`` is empty)."""
 
-    body: bytes = b""
-    form: Sequence[tuple[str, str]] = ()
+    body: bytes = field(default=b"", repr=False)
+    form: Sequence[tuple[str, str]] = field(default=(), repr=False)
     files: Sequence[FileFacts] = ()
 
 
@@ -75,11 +75,11 @@ class RequestFacts:
     method: str
     path: str  #: as PATHS match it; shown to operators
     route: str  #: the URL pattern, not the path
-    header: Callable[[str], str | None]
-    read_payload: Callable[[], Payload] = Payload
-    read_identity: Callable[[], Identity] = _nobody
+    header: Callable[[str], str | None] = field(repr=False)
+    read_payload: Callable[[], Payload] = field(default=Payload, repr=False)
+    read_identity: Callable[[], Identity] = field(default=_nobody, repr=False)
     kwargs: Mapping[str, object] = field(default_factory=dict)
-    query: Sequence[tuple[str, str]] = ()
+    query: Sequence[tuple[str, str]] = field(default=(), repr=False)
     media_type: str = ""  #: lower case, without parameters
     content_length: int | None = None
 
@@ -97,6 +97,10 @@ class ResponseFacts(NamedTuple):
     status: int
     headers: Sequence[tuple[str, str]]
     body: bytes | None
+
+    def __repr__(self) -> str:
+        """Without what belongs to its client alone: cookies, the body."""
+        return f"ResponseFacts(status={self.status})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,9 @@ def _user(request: HttpRequest) -> str | None:
     Django Ninja leaves the user that a token stands for in ``request.auth``.
     """
     for user in (getattr(request, "user", None), getattr(request, "auth", None)):
-        if getattr(user, "is_authenticated", False) is True and user.pk is not None:
+        if user is None or getattr(user, "is_authenticated", False) is not True:
+            continue
+        if user.pk is not None:
             meta = getattr(user, "_meta", None)
             return f"{meta.label if meta else type(user).__qualname__}:{user.pk}"
     return None

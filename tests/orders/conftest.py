@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from secrets import token_hex
 from typing import Any
 
 import django
@@ -15,6 +18,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
 
 from django.test import override_settings  # noqa: E402  needs the settings
+from orders_django.running import Site, environment, machines, migrate  # noqa: E402
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -83,3 +87,37 @@ def fresh_orders() -> Iterator[None]:
         LOCKKIT_ORDERS=ORDERS,
     ):
         yield
+
+
+@pytest.fixture(scope="module", params=["gunicorn", "uvicorn"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """Real servers of one SQLite file, which keeps sessions and users as well."""
+    home = tmp_path_factory.mktemp("site")
+    path = home / "shop.sqlite3"
+    options = {"transaction_mode": "IMMEDIATE", "timeout": 30}
+    options["init_command"] = "PRAGMA journal_mode=WAL"
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": options}
+    locks = f"sqlite:///{home}/locks.sqlite3"
+    rules = {
+        "ORDER_ID": ORDERS["ORDER_ID"],
+        "MAX_REQUEST": 10_000,
+        "MAX_RESPONSE": 1000,
+        "MAX_WAITERS": 1,
+    }
+    with closing(socket.create_server(("127.0.0.1", 0))) as gate:
+        gate.settimeout(60)
+        places = [
+            environment(database, where, home, **rules, WAIT=wait)
+            | {"ORDERS_GATE": str(gate.getsockname()[1])}
+            for where, wait in ((locks, 60), (locks, 0), ("redis://127.0.0.1:1/0", 0))
+        ]
+        migrate(places[0])
+        with machines(request.param, *places, home=home) as (patient, hasty, lost):
+            yield Site(patient, hasty, lost, path, locks, gate)
+
+
+@pytest.fixture
+def order_id() -> str:
+    return token_hex(8)

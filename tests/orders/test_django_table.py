@@ -4,91 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from pathlib import Path
-from secrets import token_hex
-from typing import Any, NamedTuple
+from contextlib import closing
+from typing import Any
 
 import pytest
-from orders_django.running import CSRF, Answer, Machine, environment, machines, migrate
+from orders_django.running import CSRF, Answer, Site
 
 import lockkit
 
 pytestmark = pytest.mark.timeout(180)
 
-CHAIN = ["header:Idempotency-Key", "header:X-Order-ID", "json:order_id", "form:order_id"]
 FORM = "application/x-www-form-urlencoded"
-
-
-class Site(NamedTuple):
-    """Three machines of one shop, and what its database and its locks say."""
-
-    patient: Machine  #: its duplicates wait; there is one seat
-    hasty: Machine  #: its duplicates do not wait
-    lost: Machine  #: its lock store is down
-    database: Path
-    locks: str
-    gate: socket.socket
-
-    def query(self, sql: str, *values: Any) -> list[Any]:
-        with closing(sqlite3.connect(self.database, timeout=30)) as connection, connection:
-            return connection.execute(sql, values).fetchall()
-
-    def sales(self) -> int:
-        return int(self.query("SELECT COUNT(*) FROM shop_sale")[0][0])
-
-    def records(self, order_id: str) -> list[Any]:
-        sql = "SELECT state, status, headers, body FROM lockkit_order_record WHERE order_id = ?"
-        return self.query(sql, order_id)
-
-    @contextmanager
-    def running(
-        self, kind: str, order_id: str
-    ) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], Answer]]]:
-        """While a first request is in its view; the call lets it go on, and returns its answer."""
-        with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(self.patient.send, f"/orders/{kind}", order_id=order_id)
-            connection, _ = self.gate.accept()
-            with connection:
-                assert connection.recv(2) == b"in"
-
-                def go_on() -> Answer:
-                    connection.sendall(b"!")
-                    return first.result(60)
-
-                yield pool, go_on
-
-
-@pytest.fixture(scope="module", params=["gunicorn", "uvicorn"])
-def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    home = tmp_path_factory.mktemp("site")
-    path = home / "shop.sqlite3"
-    options = {"transaction_mode": "IMMEDIATE", "timeout": 30}
-    options["init_command"] = "PRAGMA journal_mode=WAL"
-    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": options}
-    locks = f"sqlite:///{home}/locks.sqlite3"
-    rules = {"ORDER_ID": CHAIN, "MAX_REQUEST": 10_000, "MAX_RESPONSE": 1000, "MAX_WAITERS": 1}
-    with closing(socket.create_server(("127.0.0.1", 0))) as gate:
-        gate.settimeout(60)
-        places = [
-            environment(database, where, home, **rules, WAIT=wait)
-            | {"ORDERS_GATE": str(gate.getsockname()[1])}
-            for where, wait in ((locks, 60), (locks, 0), ("redis://127.0.0.1:1/0", 0))
-        ]
-        migrate(places[0])
-        with machines(request.param, *places, home=home) as (patient, hasty, lost):
-            yield Site(patient, hasty, lost, path, locks, gate)
-
-
-@pytest.fixture
-def order_id() -> str:
-    return token_hex(8)
 
 
 KINDS = ["function", "async", "class", "api", "api-mixed", "api-function", "template"]

@@ -5,21 +5,32 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lockkit.testing.servers.base import free_port
-
 TESTS = Path(__file__).parent.parent
-WSGI = ("gunicorn", "orders_django.servers:wsgi", "--worker-class", "gthread", "--threads", "8")
-WSGI_OPTIONS = ("--access-logfile", "-", "--no-control-socket", "--graceful-timeout", "1")
-ASGI = ("uvicorn", "orders_django.servers:asgi", "--lifespan", "off")
+WSGI = (
+    *(
+        "gunicorn",
+        "orders_django.servers:wsgi",
+        "--bind",
+        "127.0.0.1:0",
+        "--worker-class",
+        "gthread",
+    ),
+    *("--threads", "8", "--access-logfile", "-", "--no-control-socket", "--graceful-timeout", "1"),
+)
+ASGI = ("uvicorn", "orders_django.servers:asgi", "--lifespan", "off", "--port", "0")
+LISTENS = re.compile(r"(?:Listening at|running on).*http://127\.0\.0\.1:(\d+)")
 CSRF = "c" * 32
 SECONDS = 60.0
 
@@ -119,50 +130,83 @@ def migrate(surroundings: dict[str, str]) -> None:
 
 @contextmanager
 def machines(server: str, *surroundings: dict[str, str], home: Path) -> Iterator[list[Machine]]:
-    """A gunicorn or an uvicorn with each environment, on private ports."""
+    """A gunicorn or an uvicorn with each environment, on ports of their own choice."""
     with ExitStack() as stack:
         started = [
-            stack.enter_context(_machine(server, each, home / f"{server}-{number}.log"))
+            stack.enter_context(_process(server, each, home / f"{server}-{number}.log"))
             for number, each in enumerate(surroundings)
         ]
-        for machine, process in started:
-            _wait_for(machine, process)
-        yield [machine for machine, _ in started]
+        yield [Machine(_port(process, log), log) for process, log in started]
 
 
 @contextmanager
-def _machine(
+def _process(
     server: str, surroundings: dict[str, str], log: Path
-) -> Iterator[tuple[Machine, subprocess.Popen[bytes]]]:
-    port = free_port()
-    where = (
-        (*WSGI, *WSGI_OPTIONS, "--bind", f"127.0.0.1:{port}")
-        if server == "gunicorn"
-        else (*ASGI, "--port", str(port))
-    )
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", *where],
+            [sys.executable, "-W", "ignore", "-m", *(WSGI if server == "gunicorn" else ASGI)],
             env=surroundings,
             cwd=TESTS,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
         try:
-            yield Machine(port, log), process
+            yield process, log
         finally:
             process.terminate()
             process.wait(SECONDS)
 
 
-def _wait_for(machine: Machine, process: subprocess.Popen[bytes]) -> None:
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """As the server says in its log. A gunicorn listens before its worker is there."""
     deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", machine.port), SECONDS).close()
-        except OSError:
-            assert process.poll() is None, machine.log.read_text()
-            assert time.monotonic() < deadline, "the server does not listen"
-            time.sleep(0.05)  # another process: there is no event to wait for
-        else:
-            return
+    while (said := LISTENS.search(log.read_text())) is None:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, "the server does not listen"
+        time.sleep(0.05)  # another process: there is no event to wait for
+    return int(said[1])
+
+
+class Site(NamedTuple):
+    """Three machines of one shop, and what its database and its locks say."""
+
+    patient: Machine  #: its duplicates wait; there is one seat
+    hasty: Machine  #: its duplicates do not wait
+    lost: Machine  #: its lock store is down
+    database: Path
+    locks: str
+    gate: socket.socket
+
+    def query(self, sql: str, *values: Any) -> list[Any]:
+        with closing(sqlite3.connect(self.database, timeout=30)) as connection, connection:
+            return connection.execute(sql, values).fetchall()
+
+    def dump(self) -> bytes:
+        """All that the tables hold; blobs in hexadecimal."""
+        with closing(sqlite3.connect(self.database, timeout=30)) as connection:
+            return "\n".join(connection.iterdump()).encode("utf-8", "surrogateescape")
+
+    def sales(self) -> int:
+        return int(self.query("SELECT COUNT(*) FROM shop_sale")[0][0])
+
+    def records(self, order_id: str) -> list[Any]:
+        sql = "SELECT state, status, headers, body FROM lockkit_order_record WHERE order_id = ?"
+        return self.query(sql, order_id)
+
+    @contextmanager
+    def running(
+        self, kind: str, order_id: str
+    ) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], Answer]]]:
+        """While a first request is in its view; the call lets it go on, and returns its answer."""
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(self.patient.send, f"/orders/{kind}", order_id=order_id)
+            connection, _ = self.gate.accept()
+            with connection:
+                assert connection.recv(2) == b"in"
+
+                def go_on() -> Answer:
+                    connection.sendall(b"!")
+                    return first.result(60)
+
+                yield pool, go_on
