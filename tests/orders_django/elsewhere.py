@@ -71,8 +71,8 @@ def commits(request: HttpRequest) -> HttpResponse:
 
 def where(kind: str) -> HttpResponse:
     """Sells in both; tells which databases have a transaction."""
-    open_in = [a for a in ("default", "other") if connections[a].in_atomic_block]
-    sell(kind, "default")
+    open_in = [a for a in ("orders", "other") if connections[a].in_atomic_block]
+    sell(kind, "orders")
     sell(kind, "other")
     return HttpResponse(" ".join(open_in), status=201)
 

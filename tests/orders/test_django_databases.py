@@ -1,0 +1,99 @@
+"""Two databases, both with ATOMIC_REQUESTS: one has the record, both have their transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client, override_settings
+from django_project.shop.models import Sale
+from orders_django import elsewhere
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+
+REPLAYED = "Idempotent-Replayed"
+KINDS = ["outside", "inside", "inside-other", "inside-locked", "method", "mixed"]
+
+
+ALIASES = ("orders", "other")
+
+
+@pytest.fixture(autouse=True)
+def files(django_db_blocker: Any, tmp_path: Path) -> Iterator[Path]:
+    """A directory with one file for each database."""
+    elsewhere.calls.clear()
+    for alias in ALIASES:
+        connections.settings[alias] = entry(tmp_path / alias)
+    settings = {"PATHS": ["^/orders/"], "USING": "orders"}
+    try:
+        with (
+            django_db_blocker.unblock(),
+            override_settings(ROOT_URLCONF="orders_django.elsewhere", LOCKKIT_ORDERS=settings),
+            override_settings(MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"]),
+        ):
+            for alias in ALIASES:
+                with connections[alias].schema_editor() as editor:
+                    editor.create_model(OrderRecord)
+                    editor.create_model(Sale)
+            yield tmp_path
+    finally:
+        for alias in ALIASES:
+            connections[alias].close()
+            del connections[alias]
+            del connections.settings[alias]
+
+
+def entry(path: Path) -> dict[str, Any]:
+    engine = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "ATOMIC_REQUESTS": True}
+    return dict(type(connections)({"default": engine}).settings["default"])
+
+
+def records(alias: str) -> int:
+    return OrderRecord.objects.using(alias).count()
+
+
+def committed(path: Path) -> int:
+    """What somebody else sees."""
+    with closing(sqlite3.connect(path)) as looking:
+        return int(looking.execute("SELECT COUNT(*) FROM shop_sale").fetchone()[0])
+
+
+def buy(kind: str, method: str = "post", order_id: str | None = "A-1") -> Any:
+    headers = {"Authorization": "Token a"}
+    if order_id is not None:
+        headers["Idempotency-Key"] = order_id
+    return getattr(Client(), method)(f"/orders/{kind}", headers=headers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_database_has_a_transaction_and_one_the_record(kind: str, files: Path) -> None:
+    first, second = buy(kind), buy(kind)
+    assert (first.status_code, b"orders other" in first.content) == (201, True)
+    assert (second[REPLAYED], second.content) == ("true", first.content)
+    assert [committed(files / alias) for alias in ALIASES] == [1, 1]
+    expected = [0, 1] if kind == "inside-other" else [1, 0]
+    assert [records(alias) for alias in ALIASES] == expected
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "order_id"),
+    [
+        ("inside", "post", None),
+        ("method", "get", "A-1"),
+        ("method", "post", None),
+        ("mixed", "post", None),
+    ],
+)
+def test_a_request_that_is_no_order_has_its_transactions_all_the_same(
+    kind: str, method: str, order_id: str | None
+) -> None:
+    response = buy(kind, method, order_id)
+    assert (response.status_code, b"orders other" in response.content) == (201, True)
+    assert records("orders") == 0
