@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import redis
+from claiming import MADE, begun, died, order_of, rules
 
 import lockkit
 from lockkit import aio
@@ -19,27 +18,21 @@ from lockkit.client import LockClient
 from lockkit.errors import ConfigurationError, LayoutMismatch, LeaseLost
 from lockkit.idempotency import (
     DuplicateKeyError,
-    Identity,
     Order,
     Orders,
-    Payload,
     Proceed,
     Reject,
     Replay,
-    RequestFacts,
     ResponseFacts,
     State,
     adrive,
     drive,
     give,
     met_orphan,
-    read_order_settings,
 )
 from lockkit.idempotency.redis_records import AsyncRedisRecords, RedisRecords, orphans, resolve
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
-
-MADE = ResponseFacts(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"\x00\xffmade")
 
 
 @pytest.fixture(params=["redis", "valkey"])
@@ -59,40 +52,9 @@ def store(locks: LockClient) -> RedisRecords:
     return RedisRecords.of(locks)
 
 
-def rules(**settings: Any) -> Orders:
-    return Orders(read_order_settings({"STORE": "redis", "WAIT": 0, **settings}))
-
-
 @pytest.fixture
 def orders() -> Orders:
     return rules()
-
-
-def order_of(orders: Orders, order_id: str = "A-1", body: bytes = b"{}") -> Order:
-    order = orders.identify(
-        RequestFacts(
-            method="POST",
-            path="/orders/",
-            route="orders/",
-            header={"Idempotency-Key": json.dumps(order_id)}.get,
-            media_type="application/json",
-            read_payload=lambda: Payload(body=body),
-            read_identity=lambda: Identity(user="auth.User:1", session="s3cret"),
-        )
-    )
-    assert isinstance(order, Order)
-    return order
-
-
-def begun(orders: Orders, order: Order, store: RedisRecords, locks: LockClient) -> Proceed:
-    decision = drive(orders.admit(order), store, locks)
-    assert isinstance(decision, Proceed)
-    return decision
-
-
-def died(decision: Proceed) -> None:
-    """As a process that is gone: the lease ends, the claim stays."""
-    give(decision.lease)
 
 
 def test_an_order_from_its_first_request_to_its_replay(
