@@ -55,7 +55,7 @@ class Records:
         """What is recorded, outside of any transaction. Raises BackendUnavailable."""
         query = sa.select(self.table).where(self.table.c.key == key)
         try:
-            with self.engine().connect() as connection:
+            with _for_one_query(self.engine()) as connection:
                 row = connection.execute(query).mappings().first()
         except SQLAlchemyError as error:
             raise unavailable(error) from error
@@ -101,6 +101,14 @@ class Records:
         """A refusal, in a transaction of its own: the one of the order is rolled back."""
         with self.engine().begin() as connection:
             self.insert(connection, record, replaces=replaces)
+
+
+def _for_one_query(engine: sa.Engine) -> sa.Connection:
+    """On PostgreSQL without BEGIN and ROLLBACK around it: each would be a round trip."""
+    connection = engine.connect()
+    if engine.dialect.name == "postgresql":
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+    return connection
 
 
 def unavailable(error: SQLAlchemyError) -> BackendUnavailable:
