@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core import checks
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import import_string
 
+from lockkit.config import load_backend
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import OrderSettings, read_order_settings
 from lockkit_django import conf
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["check_orders", "register"]
 
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
+HOOKS = {
+    "scope": "f(request)",
+    "tenant": "f(request)",
+    "authorize_replay": "f(request)",
+    "recover": "f(request, order_id)",
+}
 BEFORE = (
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -35,7 +43,7 @@ def register() -> None:
 
 
 def check_orders(**_: Any) -> list[CheckMessage]:
-    """E101 to E106, W101 and W102."""
+    """E101 to E108, W101 and W102."""
     try:
         rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
     except ConfigurationError as error:
@@ -44,19 +52,40 @@ def check_orders(**_: Any) -> list[CheckMessage]:
 
 
 def _names(rules: OrderSettings) -> Iterator[CheckMessage]:
-    for key in ("scope", "tenant", "authorize_replay"):
+    for key, call in HOOKS.items():
         path = getattr(rules, key)
         if path is not None and not _is_callable(path):
             text = (
                 f"LOCKKIT_ORDERS[{key.upper()!r}] is {path!r}, which cannot be imported or called"
             )
-            yield _error("E102", text, "Give the dotted path of a function that takes a request.")
+            yield _error("E102", text, f"Give the dotted path of a function: {call}.")
     if rules.using is not None and rules.using not in settings.DATABASES:
         text = f"LOCKKIT_ORDERS['USING'] is {rules.using!r}, which DATABASES does not have"
         yield _error("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
     if rules.alias not in _lock_aliases(rules.alias):
         text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
         yield _error("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
+    elif rules.claims and not _is_redis(rules.alias):
+        text = f"LOCKKIT_ORDERS['STORE'] is 'redis', and the lock alias {rules.alias!r} is not"
+        yield _error("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
+    if not rules.claims:
+        yield from _autocommit(rules)
+
+
+def _autocommit(rules: OrderSettings) -> Iterator[CheckMessage]:
+    """Records are committed at the end of a block, which is none with autocommit off."""
+    alias = rules.using or DEFAULT_DB_ALIAS
+    if connections.settings.get(alias, {}).get("AUTOCOMMIT") is False:
+        text = f"orders cannot commit in the database {alias!r}: it has AUTOCOMMIT False"
+        yield _error("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
+
+
+def _is_redis(alias: str) -> bool:
+    try:
+        backend = load_backend(conf.lock_settings()[alias])
+    except ConfigurationError:
+        return True  # lockkit.E001 or E003 says what is wrong
+    return backend.records() is not None
 
 
 def _is_callable(path: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from django.conf import settings
 from django.contrib.admin.sites import AdminSite
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.wsgi import WSGIHandler
-from django.test import RequestFactory, override_settings
+from django.db import connections
+from django.test import Client, RequestFactory, override_settings
 from orders_django import views
 
 from lockkit.errors import ConfigurationError
@@ -34,6 +37,9 @@ def found(**changes: Any) -> list[str]:
         ("E101", {"LOCKKIT_ORDERS": {"PATH": ["^/"]}}),
         ("E102", {"LOCKKIT_ORDERS": {"SCOPE": "orders_django.hooks.nothing"}}),
         ("E102", {"LOCKKIT_ORDERS": {"AUTHORIZE_REPLAY": "no_such_module.x"}}),
+        ("E102", {"LOCKKIT_ORDERS": {"RECOVER": "orders_django.hooks.nothing"}}),
+        ("E107", {"LOCKKIT_ORDERS": {"STORE": "redis"}}),
+        ("E101", {"LOCKKIT_ORDERS": {"STORE": "redis", "USING": "default"}}),
         ("E103", {"LOCKKIT_ORDERS": {"USING": "elsewhere"}}),
         ("E104", {"LOCKKIT_ORDERS": {"ALIAS": "elsewhere"}}),
         ("E105", {"MIDDLEWARE": [OURS, OURS]}),
@@ -76,6 +82,71 @@ def test_idempotent_without_the_middleware_does_not_run_the_view() -> None:
 def test_idempotent_is_not_for_classes() -> None:
     with pytest.raises(ConfigurationError, match="IdempotentMixin"):
         idempotent(views.ClassView)
+
+
+def test_without_the_application_the_middleware_says_what_is_missing() -> None:
+    """In a process of its own: here the application is installed."""
+    code = """
+from django.conf import settings
+settings.configure(MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"])
+import django
+django.setup()
+from django.core.handlers.wsgi import WSGIHandler
+WSGIHandler()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ConfigurationError: orders need 'lockkit_django' in INSTALLED_APPS" in ran.stderr
+
+
+def test_a_database_without_autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
+    assert found() == ["lockkit.E108"]
+
+
+@pytest.mark.django_db
+def test_the_tables_are_as_the_migrations_say() -> None:
+    from django.core.management import call_command
+
+    call_command("makemigrations", "lockkit_django", check=True, dry_run=True, verbosity=0)
+
+
+def test_redis_for_the_records_is_no_mistake(redis_url: str) -> None:
+    assert found(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS={"STORE": "redis"}) == []
+
+
+@pytest.mark.django_db
+def test_the_admin_pages_show_records_and_change_none() -> None:
+    """Through the pages themselves, as the most powerful user."""
+    from django.contrib.auth.models import User
+
+    admin = [
+        *settings.INSTALLED_APPS,
+        "django.contrib.admin",
+        "django.contrib.messages",
+    ]
+    middleware = [*settings.MIDDLEWARE, "django.contrib.messages.middleware.MessageMiddleware"]
+    record = OrderRecord.objects.create(
+        key="k1", order_id="A-1", request="POST /", fingerprint="1:x", state="done", status=201,
+        headers="[]", body=b"a secret of hers", version=1, created=1, expires=2,
+    )  # fmt: skip
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    with override_settings(
+        INSTALLED_APPS=admin, MIDDLEWARE=middleware, ROOT_URLCONF="orders_django.admin"
+    ):
+        page = "/admin/lockkit_django/orderrecord/"
+        listed, shown = client.get(page), client.get(f"{page}k1/change/")
+        answers = [
+            client.get(f"{page}add/"),
+            client.post(f"{page}k1/delete/", {"post": "yes"}),
+            client.post(f"{page}k1/change/", {"order_id": "B"}),
+        ]
+    assert b"A-1" in listed.content
+    assert b"A-1" in shown.content
+    assert b"secret" not in listed.content + shown.content
+    assert [answer.status_code for answer in answers] == [403, 403, 403]
+    record.refresh_from_db()
+    assert record.order_id == "A-1"
 
 
 @override_settings(
