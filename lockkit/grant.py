@@ -94,6 +94,11 @@ class State:
             self.holders.clear()
         return not (self.holders or self.queue or self.tombs)
 
+    def sweep(self, now: int) -> bool:
+        """Forget the dead in the queue as well: for a name that nobody asks for any more."""
+        self.queue = [waiter for waiter in self.queue if waiter.alive > now]
+        return self.prune(now)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):

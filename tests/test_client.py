@@ -10,8 +10,10 @@ import warnings
 import pytest
 
 import lockkit
-from lockkit import aio, errors
-from lockkit.types import Grant, Owner, Request
+from lockkit import aio, errors, grant
+from lockkit.config import load_backend, settings_from_url
+from lockkit.testing.conformance.base import eventually
+from lockkit.types import Grant, Mode, Owner, Request
 
 ERRORS = [
     getattr(errors, name)
@@ -141,6 +143,24 @@ def test_the_memory_of_a_released_name_is_given_back() -> None:
     for number in range(100):
         locks.lock(f"a:{number}").acquire().release()
     assert not locks.backend._states  # type: ignore[attr-defined]
+
+
+def test_the_memory_of_abandoned_names_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They expired, and nobody asks for them again; the dead in a queue count no longer."""
+    monkeypatch.setattr(grant, "GRACE_SECONDS", 0)
+    backend = load_backend(settings_from_url("memory://"))
+    ask = Request("", "", 0.01, "owner", Mode.ENQUEUE)
+    for number in range(50):
+        for token in ("holder", "waiter"):
+            backend.acquire(ask._replace(name=f"old:{number}", token=f"{token}:{number}"))
+    kept = ask._replace(name="kept", token="kept", ttl=600.0)
+    backend.acquire(kept)
+    eventually(lambda: all(not info.waiters_alive for info in backend.holders()))
+    for number in range(60):
+        fresh = ask._replace(name=f"new:{number}", token=f"new:{number}")
+        backend.acquire(fresh)
+        backend.release(fresh)
+    assert [info.name for info in backend.holders()] == ["kept"]
 
 
 def test_clients_of_one_named_memory_share_it() -> None:

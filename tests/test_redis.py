@@ -104,10 +104,26 @@ def test_a_wrong_password_is_an_error_without_the_password(guarded: RedisServer)
     assert "canary-password" not in f"{caught.value!r} {caught.value} {client!r}"
 
 
-@pytest.mark.parametrize("bad", ["redis://127.0.0.1:port/0", "redis://127.0.0.1:1/0?db=x"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "redis://127.0.0.1:port/0",
+        "redis://127.0.0.1:1/0?db=x",
+        "redis://127.0.0.1:1/zero",
+        "rediss://127.0.0.1:1/0/1",
+        "redis://127.0.0.1:1/²",
+        "redis://:secret@127.0.0.1:1/-1",
+    ],
+)
 def test_a_malformed_url_is_a_configuration_error(bad: str) -> None:
-    with pytest.raises(lockkit.ConfigurationError):
+    with pytest.raises(lockkit.ConfigurationError, match="LOCATION") as caught:
         lockkit.connect(bad)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("good", ["redis://h", "redis://h/", "redis://h/15", "unix:///a/b?db=1"])
+def test_a_url_needs_no_database(good: str) -> None:
+    lockkit.connect(good).close()
 
 
 def test_an_unknown_option_is_a_configuration_error() -> None:

@@ -9,16 +9,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sqlalchemy
 
 import lockkit
-from lockkit.backends.sql import SQLiteBackend, backend, codec
+from lockkit.backends.sql import (
+    SQLiteBackend,
+    backend,
+    codec,
+    connector,
+    create_table,
+    guard,
+)
 from lockkit.backends.sql.beside import path_beside
+from lockkit.clock import now
 from lockkit.config import load_backend, settings_from_url
 from lockkit.grant import Holder, State, Waiter
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import PostgresServer
 from lockkit.types import Mode, Request
 
 Connect = Callable[..., lockkit.LockClient]
@@ -297,6 +308,21 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
         assert second.fencing_token > first.fencing_token
 
 
+def test_a_row_of_another_release_does_not_fail_the_locks_of_other_names(
+    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(backend.secrets, "token_hex", lambda _: "")
+    client = connect()
+    for name in ("old", "of another release", "older"):
+        client.lock(name).acquire().release()
+    rows(path, "UPDATE lockkit_lock SET updated = updated - ?", OLD)
+    rows(path, "UPDATE lockkit_lock SET state = '{\"v\": 99}' WHERE name LIKE 'of%'")
+    with client.lock("new"):
+        left = rows(path, "SELECT name FROM lockkit_lock ORDER BY name")
+    assert left == [("new",), ("of another release",)]
+
+
 def test_the_state_survives_its_encoding() -> None:
     state = State(
         7,
@@ -319,6 +345,41 @@ def test_many_are_extended_and_only_those_that_are_ours(connect: Connect) -> Non
     assert [n for n, renewal in enumerate(renewals) if renewal.left is None] == [5, 7]
     for lease in leases:
         assert lease.release()
+
+
+def test_a_server_that_hangs_is_given_up(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes back, and nobody says why: each thread hears of it, none waits for ever."""
+    monkeypatch.setattr(guard, "STEP_SECONDS", 0.5)
+    monkeypatch.setattr(connector, "TURN_SECONDS", 1.0)
+    url = postgres_url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sqlalchemy.create_engine(url)
+    create_table(engine)
+    engine.dispose()
+    with FaultProxy("127.0.0.1", postgres_server.port) as proxy:
+        far = url.replace(f":{postgres_server.port}", f":{proxy.port}")
+        client = lockkit.connect(f"sqlalchemy+{far}?connect_timeout=2")
+        lease = client.lock("a").acquire()
+        proxy.half_open()
+        started = now()
+        with ThreadPoolExecutor() as threads:
+            errors = list(threads.map(lambda _: refusal(client.lock("b").try_acquire), range(3)))
+        assert all(isinstance(error, lockkit.BackendError) for error in errors)
+        assert now() - started < 20
+        lease.check()  # unknown is not lost
+        proxy.half_open(False)
+        lease.extend()
+        assert lease.release()
+        client.close()
+
+
+def refusal(work: Callable[[], object]) -> Exception | None:
+    try:
+        work()
+    except lockkit.LockError as error:
+        return error
+    return None
 
 
 # Applications' databases

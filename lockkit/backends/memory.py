@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -59,7 +60,7 @@ class MemoryBackend(Backend):
 
     def _forget(self) -> None:
         self._mutex = threading.Lock()
-        self._states: dict[str, grant.State] = {}
+        self._states: OrderedDict[str, grant.State] = OrderedDict()
         self._woken: dict[str, threading.Event] = {}
         self._fence = 0
 
@@ -107,9 +108,10 @@ class MemoryBackend(Backend):
     def _step(self, name: str, rule: Callable[[grant.State, int], grant.Outcome[T]]) -> T:
         with self._mutex:
             state = self._states.get(name)
-            if state is None:
-                state = self._states[name] = grant.State(fence=self._fence)
             moment = _now()
+            if state is None:
+                self._sweep(moment)
+                state = self._states[name] = grant.State(fence=self._fence)
             outcome = rule(state, moment)
             self._fence = max(self._fence, state.fence)
             if state.prune(moment):
@@ -119,6 +121,14 @@ class MemoryBackend(Backend):
             if event is not None:
                 event.set()
         return outcome.reply
+
+    def _sweep(self, moment: int) -> None:
+        """For each new name, look at the two not looked at for longest: what was abandoned, and
+        nobody asks for again, would else stay for ever."""
+        for _ in range(min(2, len(self._states))):
+            name, state = self._states.popitem(last=False)
+            if not state.sweep(moment):
+                self._states[name] = state
 
 
 _shared: weakref.WeakValueDictionary[tuple[str, str], MemoryBackend] = weakref.WeakValueDictionary()

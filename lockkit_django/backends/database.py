@@ -23,7 +23,7 @@ from lockkit.backends.sql.backend import SQLBackend
 from lockkit.backends.sql.beside import connector_beside
 from lockkit.backends.sql.connector import Connection, Connector, Parameters, Result
 from lockkit.backends.sql.dialect import Dialect, load_dialect
-from lockkit.backends.sql.postgresql import failure, no_connection
+from lockkit.backends.sql.postgresql import descriptor_of, failure, no_connection
 from lockkit.backends.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.backends.sql.sqlite import busy_seconds
 from lockkit.config import AliasSettings
@@ -154,6 +154,7 @@ class DjangoConnection(Connection):
 
     def __init__(self, wrapper: BaseDatabaseWrapper, alias: str) -> None:
         self.identity = None
+        self.descriptor = descriptor_of(wrapper.connection)
         self._wrapper = wrapper
         self._error: type[Exception] = driver_of(wrapper).Error
         self._remedy = f"run 'manage.py migrate lockkit_django --database {alias}'"

@@ -33,6 +33,7 @@ def connection_pool(settings: AliasSettings, kind: type[P]) -> P:
 
     RESP 2, because scripts reply with nothing newer, and subscriptions then need no push parser.
     """
+    _check_database(settings)
     options: dict[str, Any] = reject_unknown_options(settings, OPTIONS)
     timeout = options.setdefault("socket_timeout", SOCKET_TIMEOUT)
     options.setdefault("socket_connect_timeout", timeout)
@@ -46,3 +47,14 @@ def connection_pool(settings: AliasSettings, kind: type[P]) -> P:
             "redis://user:password@host:6379/0, rediss://… or unix:///path?db=0"
         ) from None
     return pool
+
+
+def _check_database(settings: AliasSettings) -> None:
+    """The path of redis:// is a number. redis-py takes what it cannot read for database 0."""
+    _, _, rest = settings.location.partition("://")
+    path = rest.partition("?")[0].partition("/")[2]
+    if settings.location.startswith("redis") and path and not (path.isascii() and path.isdecimal()):
+        raise ConfigurationError(
+            f"the LOCATION of lock alias {settings.alias!r} must end in the number of a database, "
+            "as redis://host:6379/0 does"
+        )

@@ -15,7 +15,7 @@ from lockkit.backends.sql.backend import SQLBackend
 from lockkit.backends.sql.beside import connector_beside
 from lockkit.backends.sql.connector import Connection, Connector, Parameters, Result
 from lockkit.backends.sql.dialect import Dialect, load_dialect
-from lockkit.backends.sql.postgresql import failure, no_connection
+from lockkit.backends.sql.postgresql import descriptor_of, failure, no_connection
 from lockkit.backends.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.backends.sql.sqlite import busy_seconds
 from lockkit.config import AliasSettings
@@ -147,6 +147,7 @@ class SQLAlchemyConnection(Connection):
     def __init__(self, connection: sqlalchemy.Connection, module: Any) -> None:
         self._connection = connection
         self._text = module.text
+        self.descriptor = descriptor_of(connection.connection.dbapi_connection)
         self._error = module.exc.SQLAlchemyError
 
     def execute(self, statement: str, parameters: Parameters) -> Result:

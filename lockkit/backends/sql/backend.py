@@ -19,7 +19,7 @@ from lockkit.backends.base import Backend
 from lockkit.backends.sql.codec import FREE, decode, encode, row_id, token_digest
 from lockkit.backends.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.backends.sql.dialect import Dialect, expanded
-from lockkit.errors import BackendError, BackendUnavailable
+from lockkit.errors import BackendError, BackendUnavailable, LayoutMismatch
 from lockkit.inspect import info_of
 from lockkit.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
 
@@ -205,9 +205,7 @@ class SQLBackend(Backend):
                 for row, version, fence, text in connection.execute(
                     self._dialect.stale, values
                 ).rows:
-                    state = decode(text, fence)
-                    state.queue = [waiter for waiter in state.queue if waiter.alive > now]
-                    if state.prune(now):
+                    if _is_free(text, fence, now):
                         connection.execute(self._dialect.delete, {"id": row, "version": version})
         except (Missed, BackendError):
             return  # there is a next time; the step that came before it was done
@@ -247,6 +245,14 @@ def _acquired(state: grant.State, request: Request, now: int) -> grant.Outcome[G
 
 def _extended(request: Request, state: grant.State, now: int) -> grant.Outcome[Renewal]:
     return grant.extend(state, request, now)
+
+
+def _is_free(text: str, fence: int, now: int) -> bool:
+    """Nobody holds it or is alive in its queue. What another release wrote is left alone."""
+    try:
+        return decode(text, fence).sweep(now)
+    except LayoutMismatch:
+        return False
 
 
 def _info(name: str, text: str, fence: int, now: int) -> LockInfo | None:

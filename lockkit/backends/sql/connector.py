@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from lockkit import process
 from lockkit.backends.sql.dialect import Dialect
+from lockkit.backends.sql.guard import limited
+from lockkit.errors import BackendUnavailable
 
 __all__ = ["Connection", "Connector", "Missed", "Parameters", "Result", "Slot", "Stale"]
 
@@ -41,6 +43,9 @@ class Connection(ABC):
 
     identity: object
     """What its connector's ``identity()`` was when it was opened."""
+
+    descriptor: int | None = None
+    """Of its socket, if steps over it must be ended when the server hangs."""
 
     @abstractmethod
     def execute(self, statement: str, parameters: Parameters) -> Result:
@@ -98,10 +103,14 @@ class Slot:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """The connection, for one step. After any error but a plain Missed it is closed."""
-        with self._mutex:
+        with self._turn():
             connection = self._opened()
             try:
-                yield connection
+                if connection.descriptor is None:
+                    yield connection
+                else:
+                    with limited(connection.descriptor):
+                        yield connection
             except BaseException as error:
                 if type(error) is not Missed:
                     self._close()
@@ -110,6 +119,16 @@ class Slot:
     def close(self) -> None:
         with self._mutex:
             self._close()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One thread after the other; not for ever, while the one before waits for the server."""
+        if not self._mutex.acquire(timeout=TURN_SECONDS):
+            raise BackendUnavailable(f"the lock database did not answer for {TURN_SECONDS:g} s")
+        try:
+            yield
+        finally:
+            self._mutex.release()
 
     def _opened(self) -> Connection:
         connection = self._connection
@@ -139,6 +158,9 @@ class Slot:
             _inherited.append(self._connection)
         self._reset()
 
+
+TURN_SECONDS = 10.0
+"""What a step waits for those of other threads before it: as long as one can take."""
 
 FORK_WAIT = 5.0
 """Seconds a fork waits for a step of another thread; only a defect would make it wait so long."""

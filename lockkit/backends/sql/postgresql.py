@@ -5,7 +5,7 @@ from __future__ import annotations
 from lockkit.backends.sql.connector import Missed, Stale
 from lockkit.errors import BackendUnavailable, ConfigurationError, LockError, OutcomeUnknown
 
-__all__ = ["failure", "no_connection"]
+__all__ = ["descriptor_of", "failure", "no_connection"]
 
 MISSED = frozenset({"23505", "25P02", "40001", "40P01", "55P03"})
 """unique violation, failed transaction, serialization failure, deadlock, lock not available"""
@@ -32,6 +32,12 @@ def failure(error: BaseException, statement: str, remedy: str) -> Missed | LockE
 
 def no_connection(error: BaseException) -> BackendUnavailable:
     return BackendUnavailable(f"cannot connect to the lock database: {_line(error)}")
+
+
+def descriptor_of(connection: object) -> int | None:
+    """Of a driver's connection; None where the driver does not tell it."""
+    fileno = getattr(connection, "fileno", None)
+    return fileno() if callable(fileno) else None
 
 
 def _sqlstate(error: BaseException) -> str | None:
