@@ -1,0 +1,98 @@
+"""``manage.py locks prune``: expired records, a few in each transaction, and those only."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from lockkit_django.models import OrderRecord
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def prune(*argv: str, **options: Any) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("locks", "prune", *argv, stdout=out, stderr=err, **options)
+    return out.getvalue(), err.getvalue()
+
+
+def record(key: str, *, left: float, version: int = 1) -> None:
+    OrderRecord.objects.create(
+        key=key,
+        order_id=key,
+        request="POST /orders/",
+        fingerprint="1:x",
+        state="done",
+        status=201,
+        headers="[]",
+        body=b"",
+        version=version,
+        created=0,
+        expires=int((time.time() + left) * 1_000_000),
+    )
+
+
+def test_only_what_has_expired() -> None:
+    for number in range(7):
+        record(f"old-{number}", left=-60)
+    record("new", left=3600)
+    record("of a newer release", left=-60, version=2)
+    with CaptureQueriesContext(connection) as queries:
+        assert prune("--batch", "3") == ("default: 7 expired order records deleted\n", "")
+    deletes = [query["sql"] for query in queries if query["sql"].startswith("DELETE")]
+    assert len(deletes) == 3
+    left = OrderRecord.objects.order_by("key").values_list("key", flat=True)
+    assert list(left) == ["new", "of a newer release"]
+    assert prune(database=["default"])[0] == "default: 0 expired order records deleted\n"
+
+
+def test_records_in_redis_expire_by_themselves() -> None:
+    with override_settings(LOCKKIT_ORDERS={"STORE": "redis"}):
+        out, err = prune()
+        assert (out, "in Redis they expire by themselves" in err) == ("", True)
+        record("of before", left=-60)
+        assert prune("--database", "default")[0] == "default: 1 expired order records deleted\n"
+
+
+def test_wrong_settings_are_of_no_concern_to_a_listing() -> None:
+    with override_settings(LOCKKIT_ORDERS={"ORPHANS": "perhaps"}):
+        call_command("locks", stdout=io.StringIO(), stderr=io.StringIO())
+        with pytest.raises(CommandError) as refused:
+            prune()
+    assert refused.value.returncode == 1
+
+
+@pytest.mark.parametrize("argv", [["--database", "nope"], ["--batch", "x"]])
+def test_usage(argv: list[str]) -> None:
+    with pytest.raises(CommandError) as refused:
+        prune(*argv)
+    assert refused.value.returncode == 2
+
+
+def test_a_database_that_fails_on_the_way() -> None:
+    """What was deleted before is deleted, and said."""
+    for number in range(4):
+        record(f"old-{number}", left=-60)
+    seen = []
+
+    def fail(execute: Any, sql: str, *rest: Any) -> Any:
+        seen.extend([sql] * sql.startswith("DELETE"))
+        if len(seen) == 2:
+            raise OperationalError("the disk is gone")
+        return execute(sql, *rest)
+
+    out, err = io.StringIO(), io.StringIO()
+    with connection.execute_wrapper(fail), pytest.raises(CommandError) as failed:
+        call_command("locks", "prune", "--batch", "2", stdout=out, stderr=err)
+    assert failed.value.returncode == 69
+    assert out.getvalue() == "default: 2 expired order records deleted\n"
+    assert "database default:" in err.getvalue()
+    with transaction.atomic():
+        assert OrderRecord.objects.count() == 2
