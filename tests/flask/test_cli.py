@@ -8,6 +8,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+import sqlalchemy as sa
+from flask_project import db
+
 from lockkit_flask import locks
 
 if TYPE_CHECKING:
@@ -41,17 +45,58 @@ def test_arguments_of_a_child_pass_unchanged(make_app: Callable[..., Flask]) -> 
 
 
 def test_as_a_program(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(
+    done = _flask(tmp_path, "locks", "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) is not None
+
+
+def _flask(folder: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "shop.py").write_text(
         "from flask import Flask\n"
         "from lockkit_flask import LockKit\n"
         "app = Flask(__name__)\n"
         "LockKit(app)\n"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "LOCKKIT_URL"}
-    command = [sys.executable, "-m", "flask", "--app", str(tmp_path / "shop.py"), "locks"]
-    done = subprocess.run(
-        [*command, "--format", "json"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    clean = {k: v for k, v in os.environ.items() if k != "LOCKKIT_URL"}
+    command = [sys.executable, "-m", "flask", "--app", str(folder / "shop.py"), *argv]
+    return subprocess.run(
+        command, env={**clean, **environment}, cwd=folder, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) is not None
+
+
+def test_expired_records_of_orders_are_pruned(make_shop: Callable[..., Flask]) -> None:
+    app = make_shop()
+    row = {"order_id": "A", "request": "POST /", "fingerprint": "1:x", "created": 0, "version": 1,
+           "state": "done", "status": 201, "headers": "[]", "body": b""}  # fmt: skip
+    with app.app_context():
+        table = db.metadata.tables["lockkit_order_record"]
+        for key, expires in (("a", 1), ("b", 1), ("c", 2**62)):
+            db.session.execute(sa.insert(table).values(key=key, expires=expires, **row))
+        db.session.commit()
+    runner = app.test_cli_runner()
+    result = runner.invoke(args=["locks", "prune", "--batch", "1"])
+    assert (result.exit_code, result.output) == (0, "default: 2 expired order records deleted\n")
+    with app.app_context():
+        assert db.session.execute(sa.select(table.c.key)).scalars().all() == ["c"]
+    assert runner.invoke(args=["locks", "prune", "--database", "x"]).exit_code == 2
+
+
+def test_without_orders_there_is_nothing_to_prune(make_app: Callable[..., Flask]) -> None:
+    result = make_app().test_cli_runner().invoke(args=["locks", "prune"])
+    assert (result.exit_code, "expire by themselves" in result.output) == (0, True)
+
+
+@pytest.mark.parametrize("url", ["redis2://user:canary@host/0", "redis://user:canary@host:x/0"])
+def test_a_wrong_url_is_one_line(url: str, tmp_path: Path) -> None:
+    """The command is one of an installed package, which flask finds before it loads the app."""
+    info = tmp_path / "shop_commands-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-commands\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[flask.commands]\nlocks = lockkit_flask.cli:locks\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = _flask(tmp_path, "locks", LOCKKIT_URL=url, PYTHONPATH=paths)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+    assert "canary" not in done.stderr
