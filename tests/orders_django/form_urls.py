@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth import login, logout
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
@@ -29,6 +30,11 @@ def late_page(request: HttpRequest) -> HttpResponse:
 
 def jinja_page(request: HttpRequest) -> HttpResponse:
     return HttpResponse(engines["jinja2"].from_string(JINJA).render({}, request))
+
+
+async def async_page(request: HttpRequest) -> HttpResponse:
+    """As async views render what asks for the session: in a thread."""
+    return await sync_to_async(django_page)(request)
 
 
 def no_request(request: HttpRequest) -> HttpResponse:
@@ -59,6 +65,7 @@ def log_out(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("django", django_page),
     path("late", late_page),
+    path("async", async_page),
     path("jinja", jinja_page),
     path("cached", cache_page(600)(django_page)),
     path("no-request", no_request),

@@ -7,7 +7,7 @@ import os
 
 from django_project.settings import *  # noqa: F403
 
-ROOT_URLCONF = "orders_django.urls"
+ROOT_URLCONF = os.environ.get("ORDERS_URLS", "orders_django.urls")
 DATABASES = {"default": json.loads(os.environ["ORDERS_DATABASE"])}
 LOCKKIT = {"default": os.environ["ORDERS_LOCKS"]}
 LOCKKIT_ORDERS = {"PATHS": [r"^/orders/"], "WAIT": float(os.environ.get("ORDERS_WAIT", "5"))}
