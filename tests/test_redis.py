@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -10,6 +11,7 @@ import pytest
 
 import lockkit
 from lockkit import aio
+from lockkit.backends.redis.aio_link import CONNECTS_AT_ONCE
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -310,8 +312,6 @@ def test_fences_outlive_the_loss_of_all_data(redis_server: RedisServer) -> None:
 
 
 async def test_asyncio_has_one_subscription_per_loop(redis_server: RedisServer) -> None:
-    import asyncio
-
     redis_server.flush()
     client = aio.connect(redis_server.url, key_prefix="shop")
 
@@ -327,6 +327,32 @@ async def test_asyncio_has_one_subscription_per_loop(redis_server: RedisServer) 
     fences = await asyncio.gather(*tasks)
     assert len(set(fences)) == 20
     await client.close()
+
+
+async def test_many_tasks_at_once_do_not_all_connect_at_once(redis_server: RedisServer) -> None:
+    """Hundreds of TLS handshakes side by side would all be too late."""
+    redis_server.flush()
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        options = {"socket_timeout": 20, "client_name": "many"}
+        client = aio.connect(f"redis://127.0.0.1:{proxy.port}/0", options=options)
+        greetings = proxy.delay_requests(1000, matching=b"many")
+        tasks = [
+            asyncio.create_task(client.lock(f"stock:{number}").acquire()) for number in range(60)
+        ]
+        assert await asyncio.to_thread(greetings.arrived.wait, 20)
+        while proxy.connections < CONNECTS_AT_ONCE:  # noqa: ASYNC110 - threads count them
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(client_count, redis_server)  # the others would have come by now
+        assert proxy.connections == CONNECTS_AT_ONCE
+        greetings.release()
+        for task in tasks:
+            assert await (await task).release()
+        await client.close()
+
+
+def client_count(server: RedisServer) -> int:
+    with server.client() as admin:
+        return len(admin.client_list())
 
 
 def in_thread(work: Callable[[], T]) -> Callable[[], T]:

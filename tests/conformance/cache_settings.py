@@ -12,7 +12,7 @@ def cache(port: int) -> dict[str, object]:
     return {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": f"redis://127.0.0.1:{port}/0",
-        "OPTIONS": {"SOCKET_TIMEOUT": 2, "SOCKET_CONNECT_TIMEOUT": 2},
+        "OPTIONS": {"SOCKET_TIMEOUT": 10, "SOCKET_CONNECT_TIMEOUT": 10},
     }
 
 

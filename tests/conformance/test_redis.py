@@ -8,6 +8,9 @@ from lockkit.testing.conformance import BackendConformance, Needs
 from lockkit.testing.servers import RedisServer, ValkeyServer
 from lockkit.testing.store import RedisStore
 
+PATIENT = {"options": {"socket_timeout": 10.0}}
+"""For a machine that stalls: no test is about a server that takes so long to answer."""
+
 REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
 
 
@@ -22,7 +25,7 @@ class TestRedis(BackendConformance):
     @classmethod
     def store(cls) -> Iterator[RedisStore]:
         with RedisServer() as server:
-            yield RedisStore(server)
+            yield RedisStore(server, options=PATIENT)
 
 
 class TestValkeyOverAUnixSocket(BackendConformance):
@@ -35,7 +38,7 @@ class TestValkeyOverAUnixSocket(BackendConformance):
     @classmethod
     def store(cls) -> Iterator[RedisStore]:
         with ValkeyServer(persist=True) as server:
-            yield RedisStore(server, server.unix_url)
+            yield RedisStore(server, server.unix_url, options=PATIENT)
 
 
 # CPython loses an SSLSocket that is reset while it is being made, until it is collected.
@@ -48,4 +51,4 @@ class TestRedisOverTLS(BackendConformance):
     @classmethod
     def store(cls) -> Iterator[RedisStore]:
         with RedisServer(tls=True, password="a-password") as server:
-            yield RedisStore(server, server.tls_url)
+            yield RedisStore(server, server.tls_url, options=PATIENT)

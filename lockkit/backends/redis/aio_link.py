@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -23,12 +24,18 @@ from lockkit.errors import OutcomeUnknown
 __all__ = ["Connection", "Link", "connect", "send"]
 
 
+CONNECTS_AT_ONCE = 8
+
+
 class Link:
     """Connections to one server: each is used for one exchange at a time."""
 
     def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
         self._pool = pool
         self._idle: list[Connection] = []
+        self._turns = asyncio.Semaphore(CONNECTS_AT_ONCE)
+        seconds = pool.connection_kwargs.get("socket_connect_timeout")
+        self._turn_seconds = seconds and 2 * seconds  # of others before us, and then our own
 
     async def look(self, request: Callable[[], Awaitable[Any]]) -> Any:
         """A request that only reads: once more, if its connection was stale."""
@@ -54,7 +61,7 @@ class Link:
     async def pipeline(self, packed: Sequence[bytes]) -> list[Any]:
         """Send some commands at once and read their replies. Raises lockkit's errors, or
         NoScriptError, which says that the script was not run."""
-        connection = self._idle.pop() if self._idle else self.fresh()
+        connection = self._idle.pop() if self._idle else await self._one_more()
         try:
             if not connection.is_connected:
                 await connect(connection)
@@ -74,6 +81,25 @@ class Link:
             if isinstance(reply, ResponseError):
                 raise from_reply(reply) from reply
         return replies
+
+    async def _one_more(self) -> Connection:
+        """A new connection, or the one that somebody gave back while this task waited its turn.
+
+        A server that is asked for hundreds at once, over TLS on a busy machine, makes none in time.
+        """
+        try:
+            async with asyncio.timeout(self._turn_seconds), self._turns:
+                if self._idle:
+                    return self._idle.pop()
+                connection = self.fresh()
+                try:
+                    await connect(connection)
+                except BaseException:  # cancelled: nobody else knows of the connection
+                    await connection.disconnect(nowait=True)
+                    raise
+                return connection
+        except TimeoutError as error:
+            raise not_connected(error) from error
 
     def fresh(self) -> Connection:
         return self._pool.make_connection()  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from lockkit import aio
 from lockkit.errors import AcquireTimeout, LeaseLost
 from lockkit.testing.conformance.base import (
     INJECTIONS,
+    LONGEST,
     ROOMY,
     SOON,
     TTL,
@@ -115,7 +116,7 @@ class AsyncTests:
                 await asyncio.sleep(0)
                 task.cancel()
                 await drop(task)
-                async with client.lock(name, timeout=SOON):
+                async with client.lock(name):
                     pass
             await nothing_left(client, name)
 
@@ -181,7 +182,7 @@ def play(store: Store, scene: Scene) -> None:
     """Run a scene in an event loop of its own, with a client of its own."""
 
     async def run() -> None:
-        options: dict[str, Any] = {"ttl": ROOMY, "acquire_timeout": SOON, **store.options}
+        options: dict[str, Any] = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options}
         client = aio.connect(store.url, **options)
         try:
             await scene(client)

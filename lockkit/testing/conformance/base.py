@@ -21,6 +21,7 @@ from lockkit.types import LockState
 
 __all__ = [
     "INJECTIONS",
+    "LONGEST",
     "PATIENT",
     "PROMPT",
     "ROOMY",
@@ -63,6 +64,9 @@ TRIES = 4
 
 SOON = 20.0
 """Seconds after which something that should happen is given up."""
+
+LONGEST = 2 * SOON
+"""Seconds that a waiter waits, in a queue of many on a machine that stalls."""
 
 INJECTIONS = 5
 """How often each fault happens, through each of the two APIs."""
@@ -170,7 +174,7 @@ class Suite:
     @pytest.fixture(scope="class")
     @classmethod
     def crew(cls, store: Store) -> Iterator[Crew]:
-        options = {"ttl": ROOMY, "acquire_timeout": SOON, **store.options}
+        options = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options}
         crew = Crew(
             Store(store.url, options=options, environment=store.environment, setup=store.setup)
         )
@@ -195,7 +199,7 @@ class Suite:
 def opened(
     stack: ExitStack, store: Store, api: Api, url: str | None, options: dict[str, Any]
 ) -> AnyClient:
-    defaults = {"ttl": ROOMY, "acquire_timeout": SOON, **store.options}
+    defaults = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options}
     client = connect(api, url or store.url, **{**defaults, **options})
     stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
     return client
