@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
+import uvicorn
+from a2wsgi import WSGIMiddleware
 from flask import Flask, render_template_string, request, session
 from flask_project import Order, db
 
@@ -14,7 +19,7 @@ from lockkit.errors import ConfigurationError
 from lockkit_flask import current_order, new_order_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from flask.testing import FlaskClient
 
@@ -279,6 +284,37 @@ def test_forms_outlive_a_change_of_the_secret_key_while_it_is_a_fallback(
     assert answer(buy(client, value)) == (201, first.text, True)
     shop.config["SECRET_KEY_FALLBACKS"] = []
     assert code(buy(client, value)) == "order-id-malformed"
+
+
+@pytest.fixture
+def url(shop: Flask) -> Iterator[str]:
+    """The shop on a real ASGI server, a2wsgi in between."""
+    config = uvicorn.Config(WSGIMiddleware(shop), lifespan="off", log_level="error")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+def test_guests_log_in_and_out_between_two_clicks_on_an_asgi_server(url: str) -> None:
+    with requests.Session() as visitor, requests.Session() as thief:
+
+        def send(who: requests.Session, value: str) -> requests.Response:
+            return who.post(f"{url}/orders", {"order_id": value}, timeout=60)
+
+        for path in ("page", "coroutine_page"):
+            value = unescape(FIELD.findall(visitor.get(f"{url}/{path}", timeout=60).text)[0])
+            first = send(visitor, value)
+            assert first.status_code == 201
+            visitor.get(f"{url}/log_in/alice", timeout=60)
+            again = send(visitor, value)
+            assert (again.text, again.headers["Idempotent-Replayed"]) == (first.text, "true")
+            visitor.get(f"{url}/log_out", timeout=60)
+            for who in (visitor, thief):
+                assert send(who, value).json()["code"] == "order-form-of-another"
 
 
 def test_a_user_hook_that_refuses_guests_breaks_no_answer(make_shop: Callable[..., Flask]) -> None:
