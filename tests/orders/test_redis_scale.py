@@ -1,0 +1,111 @@
+"""Many orders in Redis: they cost no more memory than they must, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from secrets import token_hex
+
+import pytest
+import redis
+from command_line import start
+
+import lockkit
+from lockkit.backends.redis import RedisBackend
+from lockkit.backends.redis.connections import pipeline
+from lockkit.backends.redis.protocol import NO_CHANNEL
+from lockkit.backends.redis.records import RedisRecords
+from lockkit.idempotency import Record, State
+from lockkit.idempotency.facts import lock_name_of
+from lockkit.idempotency.record import Snapshot
+from lockkit.idempotency.wire import dump
+from lockkit.testing.servers import RedisServer
+from lockkit.types import Mode, Owner, Request
+
+BATCH = 1_000
+MEGABYTE = 1 << 20
+OWNER = Owner("web-1", 4121, "MainThread", "POST /orders/ order A-17")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as running:
+        yield running
+
+
+def fill(url: str, many: int, ttl: float, *, ended: bool) -> None:
+    """So many orders, pipelined: locked, claimed, finished if ``ended``, released."""
+    client = lockkit.connect(url)
+    backend = client.backend
+    assert isinstance(backend, RedisBackend)
+    records = backend.records()
+    with client.lock(lock_name_of("first")) as lease:  # loads the scripts
+        payload = _payload("first", State.RUNNING)
+        fence = lease.fencing_token
+        records.claim(lease.name, fence, payload, ttl, running=True, replaces=False)
+        records.finish(lease.name, fence, payload, ttl)
+    for _ in range(many // BATCH):
+        _batch(backend, records, [token_hex(32) for _ in range(BATCH)], ttl, ended=ended)
+    client.close()
+
+
+def _batch(
+    backend: RedisBackend, records: RedisRecords, keys: list[str], ttl: float, *, ended: bool
+) -> None:
+    said, speak = backend._protocol, records._commands
+    names = {lock_name_of(key): key for key in keys}
+    requests = [Request(name, token_hex(16), 600.0, OWNER.encode()) for name in names]
+    wanted = [said.acquire(r, Mode.TRY, NO_CHANNEL).packed for r in requests]
+    fences = [int(reply.split()[1]) for reply in pipeline(backend._connections, wanted)]
+    commands = []
+    for (name, key), fence, request in zip(names.items(), fences, requests, strict=True):
+        running = _payload(key, State.RUNNING)
+        commands.append(speak.claim(name, fence, running, ttl, running=True, replaces=False).packed)
+        if ended:
+            commands.append(speak.finish(name, fence, _payload(key, State.DONE), ttl).packed)
+        commands.append(said.release(request).packed)
+    assert all(reply == 1 for reply in pipeline(backend._connections, commands))
+
+
+def _payload(key: str, state: State) -> bytes:
+    ended = Snapshot(201, (("Location", "/orders/17"),), b'{"id": 17}')
+    snapshot = ended if state is State.DONE else Snapshot(0)
+    now = time.time()
+    record = Record(
+        key, "A-17", "POST /orders/", "1:" + "f" * 64, now, now + 86400, state, snapshot
+    )
+    return dump(record, OWNER if state is State.RUNNING else None)
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "orphans"])
+def test_random_keys_return_the_store_to_its_baseline(ended: bool, server: RedisServer) -> None:
+    server.flush()
+    with redis.Redis.from_url(server.url) as admin:
+        before = admin.info("memory")["used_memory"]
+        fill(server.url, 2000, 2.0, ended=ended)
+        end = time.monotonic() + 40
+        while admin.dbsize() > 64:  # a key for each bucket, however many orders it has seen
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert admin.info("memory")["used_memory"] - before < MEGABYTE
+
+
+def test_orphans_are_listed_in_little_memory(server: RedisServer) -> None:
+    server.flush()
+    fill(server.url, 5000, 86400.0, ended=False)
+    one, least = listed(server, "--limit", "1")
+    everything, most = listed(server)
+    assert (one, everything) == (1, 5000)
+    assert most - least < 3 * MEGABYTE
+
+
+def listed(server: RedisServer, *argv: str) -> tuple[int, int]:
+    """Lines, and the bytes that the process had in memory at most."""
+    with start("--format", "jsonl", *argv, url=server.url) as process:
+        assert process.stdout is not None
+        lines = sum(1 for _ in process.stdout)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return lines, usage.ru_maxrss * 1024
