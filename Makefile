@@ -53,7 +53,7 @@ tests: $(VENV)/.dev
 	$(ISOLATED) $(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 bench: wheel $(VENV)/.dev
-	@tools/servers redis
+	@tools/servers redis postgresql
 	$(BIN)/python -m benchmarks
 
 soak-orders: wheel $(VENV)/.dev

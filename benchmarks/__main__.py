@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--format table|markdown|json] [--only pair handoff contention]``."""
+"""``python -m benchmarks [--format table|markdown|json] [--only pair handoff …]``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from benchmarks import contention, handoff, pair
+from benchmarks import contention, handoff, orders, pair
 from lockkit.testing.servers import RedisServer
 
 Results = dict[str, dict[str, float]]
@@ -16,6 +16,7 @@ SUITES: dict[str, Callable[[str], Results]] = {
     "pair": pair.measure,
     "handoff": handoff.measure,
     "contention": contention.measure,
+    "orders": orders.measure,
 }
 
 COLUMNS = {
@@ -28,6 +29,8 @@ COLUMNS = {
     "wait_max_ms": "wait max, ms",
     "most_to_least": "most/least served",
     "requests": "requests per acquisition",
+    "order_first": "orders/s: first request",
+    "order_replay": "orders/s: replay",
 }
 
 
