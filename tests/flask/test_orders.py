@@ -274,6 +274,17 @@ def test_a_session_that_has_read_before_joins_and_its_objects_stay(shop: Flask) 
     assert post(shop, "/seen").headers["Idempotent-Replayed"] == "true"
 
 
+def test_what_is_saved_after_a_hook_has_read_belongs_to_the_order(shop: Flask) -> None:
+    @shop.before_request
+    def read() -> None:
+        db.session.execute(sa.select(User)).all()
+
+    assert post(shop, "/returns_500").status_code == 500
+    assert (orders(shop, "returns_500"), records(shop)) == (0, 0)
+    assert post(shop, "/one").status_code == 201
+    assert (orders(shop, "one"), records(shop)) == (1, 1)
+
+
 def test_a_session_that_has_written_before_is_an_error(shop: Flask) -> None:
     @shop.before_request
     def write() -> None:

@@ -243,10 +243,11 @@ def test_the_running_view_knows_its_order(shop: Flask) -> None:
     assert not current_order
 
 
-def test_checks_above_idempotent_are_asked_before_a_replay(shop: Flask) -> None:
-    shop.add_url_rule("/buy", view_func=passing(idempotent(sell)), methods=["POST"])
-    assert is_once(twice(shop, "/buy"))
-    revoked = shop.test_client().post("/buy", headers={**A_1, "X-Revoked": "1"})
+@pytest.mark.parametrize("path", ["/buy", "/covered/buy"])
+def test_checks_above_idempotent_are_asked_before_a_replay(shop: Flask, path: str) -> None:
+    shop.add_url_rule(path, view_func=passing(idempotent(sell)), methods=["POST"])
+    assert is_once(twice(shop, path))
+    revoked = shop.test_client().post(path, headers={**A_1, "X-Revoked": "1"})
     assert (revoked.status_code, revoked.text) == (403, "revoked")
     assert sold(shop) == 1
 

@@ -117,7 +117,11 @@ def shop(
 @contextmanager
 def _server(command: list[str], environment: dict[str, str]) -> Iterator[int]:
     process = subprocess.Popen(
-        [sys.executable, "-m", *command], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", *command],
+        env=environment,
+        cwd=HERE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stderr is not None
