@@ -92,8 +92,7 @@ def acquire(
         if attempt.placed or attempt.request.unsure:
             yield from _withdraw(attempt.request)
         raise
-    except BaseException:
-        # Interrupted or cancelled: a request may be under way, so a tombstone must follow it.
+    except BaseException:  # interrupted or cancelled: a tombstone follows what is under way
         yield from _withdraw(attempt.request._replace(unsure=True))
         raise
 
@@ -216,7 +215,7 @@ def _unless_interrupted(step: Withdraw | Free) -> Generator[Step, Reply, Reply]:
         return (yield step)
     except GeneratorExit:
         raise
-    except BaseException:
+    except BaseException:  # interrupted once more, by an impatient user
         yield Abandon(step.request)
         raise
 

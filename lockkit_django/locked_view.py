@@ -151,7 +151,7 @@ class LockedView:
             with _lease_on(request, lease):
                 response = await _rendered_async(request, await _awaited(view(*args, **kwargs)))
                 _check(lease, undone=False)
-        except BaseException:
+        except BaseException:  # cancelled as well: what the view left running must end first
             await to_its_end(_give_back_when_idle(lease))
             raise
         await give_back_async(lease)

@@ -363,7 +363,7 @@ def in_thread(work: Callable[[], T]) -> Callable[[], T]:
     def run() -> None:
         try:
             box.append(work())
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             box.append(error)
         done.set()
 

@@ -303,7 +303,7 @@ def _dialogue(faulty: FaultProxy) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", faulty.port), timeout=SECONDS)
     try:
         assert _ping(connection)
-    except BaseException:
+    except BaseException:  # a test's timeout as well
         connection.close()
         raise
     return connection

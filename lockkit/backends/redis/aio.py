@@ -87,7 +87,7 @@ class AsyncRedisBackend(AsyncBackend):
             mail.expect(request.token)
             try:
                 reply = await self._ask(request, Mode.ENQUEUE)
-            except BaseException:
+            except BaseException:  # nobody will wait for a message
                 mail.forget(request.token)
                 raise
         if not isinstance(reply, Busy) or reply.full:

@@ -67,7 +67,7 @@ class Link:
                 await connect(connection)
             await send(connection, packed)
             replies = [await _read(connection) for _ in packed]
-        except BaseException as error:
+        except BaseException as error:  # cancelled: its reply would be taken for that of another
             await self._discard(connection)
             if isinstance(error, (BusyLoadingError, AuthenticationError)):
                 raise from_reply(error) from error

@@ -109,7 +109,7 @@ class RedisBackend(Backend):
             mail.expect(request.token)
             try:
                 reply = self._ask(request, Mode.ENQUEUE)
-            except BaseException:
+            except BaseException:  # nobody will wait for a message
                 mail.forget(request.token)
                 raise
         if not isinstance(reply, Busy) or reply.full:

@@ -160,7 +160,7 @@ def exchange(connections: Connections, packed: bytes) -> Any:
         if isinstance(error, NoScriptError):
             raise
         raise from_reply(error) from error
-    except BaseException as error:
+    except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)
         _blame_the_way(error)
         raise
@@ -176,7 +176,7 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
             connect(connection)
         connection.send_packed_command(packed, check_health=False)
         replies = [_read(connection) for _ in packed]
-    except BaseException as error:
+    except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)
         _blame_the_way(error)
         raise

@@ -111,7 +111,7 @@ class Slot:
                 else:
                     with limited(connection.descriptor):
                         yield connection
-            except BaseException as error:
+            except BaseException as error:  # interrupted: a reply may still be on its way
                 if type(error) is not Missed:
                     self._close()
                 raise

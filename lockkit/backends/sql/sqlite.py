@@ -118,7 +118,7 @@ class SQLiteConnector(Connector):
         connection = SQLiteConnection(self._path, self.identity())
         try:
             connection.prepare(self.dialect)
-        except BaseException:
+        except BaseException:  # nobody else knows of the connection
             connection.close()
             raise
         return connection

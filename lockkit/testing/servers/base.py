@@ -92,7 +92,7 @@ class Server(ABC):
     def __enter__(self) -> Self:
         try:
             return self.start()
-        except BaseException:
+        except BaseException:  # without the end of the with block nobody else would
             self.close()
             raise
 
@@ -155,7 +155,7 @@ class Server(ABC):
         self.directory.mkdir(mode=0o700, exist_ok=True)
         try:
             self.prepare()
-        except BaseException:
+        except BaseException:  # half of what it needs: the next start begins anew
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
         self._prepared = True
