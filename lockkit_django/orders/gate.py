@@ -205,8 +205,8 @@ class Gate:
         allowed = may_replay(
             self._request, self._view, self._orders.settings, checked=self._checked
         )
-        if allowed is None and isinstance(decision, Replay):
-            return refusal(replies.not_replayable(decision.snapshot.header("Location")))
+        if allowed is None:
+            return refusal(replies.not_replayable())  # its Location is a part of the answer
         return refusal(replies.not_allowed()) if allowed is False else None
 
     def _drive(self, flow: Flow[R]) -> R:

@@ -206,3 +206,21 @@ def test_the_label_has_no_query_and_no_control_characters() -> None:
     assert labels == ["POST /stock/a%0Ab"]
     assert Client().post("/function/A?card=4111").status_code == 200
     assert Sale.objects.count() == 1
+
+
+async def test_the_user_of_an_async_drf_view_is_drfs() -> None:
+    """Whom DRF's token stands for, and not the visitor that the session's middleware knows."""
+
+    @lock_view("cart:{user.pk}")
+    async def view(request: Request) -> HttpResponse:
+        return HttpResponse(request._request.lease.name)  # type: ignore[attr-defined]
+
+    async def nobody() -> AnonymousUser:
+        return AnonymousUser()
+
+    http: Any = AsyncRequestFactory().post("/")
+    http.auser = nobody
+    request = Request(http)
+    request.user = User(pk=7)
+    http.user = AnonymousUser()
+    assert (await view(request)).content == b"cart:7"

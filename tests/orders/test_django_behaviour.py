@@ -439,6 +439,7 @@ def test_checks_that_cannot_be_made_from_outside_are_not_taken_as_passed(kind: s
     assert buy(client, kind).status_code == 201
     response = buy(client, kind)
     assert (response.status_code, response.json()["code"]) == (409, "order-completed")
+    assert "Location" not in response
     with orders(AUTHORIZE_REPLAY="orders_django.hooks.yes"):
         assert buy(client, kind)[REPLAYED] == "true"
     with orders(AUTHORIZE_REPLAY="orders_django.hooks.no"):

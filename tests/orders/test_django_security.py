@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import tracemalloc
 from secrets import token_hex
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
+from django.http import HttpResponse
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
+from django.urls import ResolverMatch
 from orders_django.running import Answer, Machine, Site
 
 import lockkit
@@ -21,6 +25,7 @@ from lockkit.idempotency import (
     Orders,
     Payload,
     Proceed,
+    Reject,
     RequestFacts,
     drive,
     give,
@@ -195,15 +200,26 @@ def test_secrets_of_a_request_are_nowhere(site: Site, order_id: str) -> None:
     assert not any(b"of-the-first" in data for data in kept.values())
 
 
+def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
+    """ASGI servers hand it over in a file, and say nothing of its length."""
+    with SpooledTemporaryFile(max_size=100) as body:
+        body.write(b"x" * 10_001)
+        body.seek(0)
+        request = ASGIRequest({"type": "http", "method": "POST", "path": "/", "headers": []}, body)
+        request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
+        request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
+        orders = Orders(read_order_settings({"MAX_REQUEST": 10_000}))
+        refused = orders.identify(request_facts(request, lambda: Identity(user="u")))
+        assert isinstance(refused, Reject)
+        assert (refused.status, body.tell(), "_body" in vars(request)) == (413, 0, False)
+
+
 def test_secrets_are_in_no_repr() -> None:
     request = RequestFactory().post(
         "/orders/", {"password": "canary"}, query_params={"token": "canary"}
     )
     request.META["HTTP_AUTHORIZATION"] = "Token canary"
     request.COOKIES["sessionid"] = "canary"
-    from django.http import HttpResponse
-    from django.urls import ResolverMatch
-
     request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
     identity = identity_of(request, read_order_settings(None))
     facts = request_facts(request, lambda: identity)

@@ -5,6 +5,7 @@ Here the view is known by the ``kind`` that it sells.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.contrib.auth.decorators import permission_required
@@ -23,6 +24,7 @@ from ninja.security import APIKeyHeader, HttpBearer
 from rest_framework import generics, routers, serializers, viewsets
 from rest_framework.decorators import action, api_view, authentication_classes, permission_classes
 from rest_framework.exceptions import NotFound
+from rest_framework.parsers import BaseParser
 from rest_framework.permissions import BasePermission
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -126,6 +128,15 @@ class OrderSerializer(serializers.ModelSerializer):
         fields = ("id", "sku")
 
 
+class StreamParser(BaseParser):
+    """As parsers of projects and of older DRFs are: it consumes Django's stream."""
+
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        return json.load(stream)
+
+
 class ReadsData(BasePermission):
     """A permission that looks into the request: DRF then has consumed the stream."""
 
@@ -141,6 +152,7 @@ class OwnSale(BasePermission):
 class Create(generics.CreateAPIView):
     authentication_classes = (TokenUser,)
     permission_classes = (NotRefused, ReadsData)
+    parser_classes = (StreamParser,)
     queryset = Sale.objects.all()
     serializer_class = OrderSerializer
 
@@ -182,6 +194,7 @@ class SalesMixed(IdempotentMixin, Sales):
 
 class LockedData(APIView):
     permission_classes = (ReadsData,)
+    parser_classes = (StreamParser,)
 
     @lock_view("stock:{json.sku}")
     def post(self, request: Any) -> Response:
