@@ -94,7 +94,7 @@ class Admission:
         fence = decision.lease.fencing_token
         ending = self.conclude(decision.order, response)
         if isinstance(ending, Discard):
-            yield Drop(decision.order.key, fence)
+            yield from _forget(decision)
             return None
         try:
             finished = yield Finish(ending.record, fence)
@@ -175,33 +175,34 @@ class Admission:
         """
         if not self.settings.claims:
             return decision
-        order, lease = decision.order, decision.lease
+        lease = decision.lease
         try:
-            answer = yield from self._claim(decision)
+            for _ in range(MOST_DUPLICATES):
+                answer = yield from self._claim(decision)
+                if answer is decision or not isinstance(answer, Proceed):
+                    break
+                decision = answer
+            else:
+                answer = replies.running(1)
         except BaseException:
-            yield Drop(order.key, lease.fencing_token)
+            yield from _forget(decision)
             yield Give(lease)
-            yield Drop(order.key, lease.fencing_token)
+            yield from _forget(decision)
             raise
         if not isinstance(answer, Proceed):
             yield Give(lease)
         return answer
 
     def _claim(self, decision: Proceed) -> Flow[Decision]:
-        order, lease = decision.order, decision.lease
-        for _ in range(MOST_DUPLICATES):
-            try:
-                yield Claim(self.running(order), lease.fencing_token, replaces=decision.orphan)
-            except LeaseLost:
-                return replies.lease_lost()
-            except DuplicateKeyError:
-                answer = yield from self._decide(order, lease)
-                if not isinstance(answer, Proceed):
-                    return answer
-                decision = answer
-            else:
-                return decision
-        return replies.running(1)
+        """The same decision when it is claimed; another one after another look."""
+        order, fence = decision.order, decision.lease.fencing_token
+        try:
+            yield Claim(self.running(order), fence, replaces=decision.orphan)
+        except LeaseLost:
+            return replies.lease_lost()
+        except DuplicateKeyError:
+            return (yield from self._decide(order, decision.lease))
+        return decision
 
     def _told(self, order: Order, known: Replay | Reject) -> Flow[Replay | Reject]:
         """A response that was not kept may be known to the application."""
@@ -237,6 +238,12 @@ class Admission:
         """What RECOVER says; a response that would not be stored says nothing."""
         response: ResponseFacts | None = yield Recover(order)
         return response if response is not None and storable(response.status) else None
+
+
+def _forget(decision: Proceed) -> Flow[None]:
+    """This try had no effect. Of an orphan's earlier try that is not known, so it stays one."""
+    if not decision.orphan:
+        yield Drop(decision.order.key, decision.lease.fencing_token)
 
 
 def _replay_of(response: ResponseFacts, *, orphan: bool = False) -> Replay | Reject:
