@@ -230,16 +230,9 @@ def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
 
 
 def _hold(state: State, request: Request, now: int) -> Holder:
-    ttl = _us(request.ttl)
+    ttl, fence = _us(request.ttl), state.number(now)
     holder = Holder(
-        request.token,
-        request.owner,
-        state.number(now),
-        now,
-        now,
-        now + ttl,
-        ttl,
-        _max_hold(request),
+        request.token, request.owner, fence, now, now, now + ttl, ttl, _max_hold(request)
     )
     state.holders[:] = [holder]
     return holder
