@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import string
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,6 +38,7 @@ from lockkit.idempotency import (
     parse_order_id,
     read_order_settings,
 )
+from lockkit.idempotency.seats import Seats
 
 
 class Store(dict[str, Record]):
@@ -201,6 +203,21 @@ def test_what_makes_another_request(changes: dict[str, Any], orders: Orders) -> 
     assert one.tag != other.tag
 
 
+def test_a_forked_child_begins_with_an_empty_waiting_room() -> None:
+    seats = Seats(2)
+    seats.take()
+    mine = seats.take()
+    assert seats.take() is None
+    child = os.fork()
+    if child == 0:  # pragma: no cover  (another process)
+        seats.leave(mine)  # taken before the fork: not one of the child's
+        free = [seats.take() for _ in range(3)]
+        os._exit(0 if free[0] and free[1] and free[2] is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    seats.leave(mine)
+    assert seats.take() is not None
+
+
 TEXT = st.text(max_size=4)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 
@@ -294,6 +311,11 @@ def test_nothing_secret_shows(orders: Orders) -> None:
         {"SCOPE": "nodots"},
         {"USING": 3},
         {"ALIAS": ""},
+        {"STORE": "cache"},
+        {"STORE": None},
+        {"STORE": "redis", "USING": "default"},
+        {"ORPHANS": "forget"},
+        {"RECOVER": "nodots"},
         [],
     ],
     ids=str,

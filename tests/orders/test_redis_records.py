@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import redis
@@ -362,6 +364,30 @@ def test_another_layout_is_refused(store: RedisRecords, locks: LockClient, url: 
         with pytest.raises(LayoutMismatch):
             store.drop(order.key, 1)
         admin.delete(bucket)
+
+
+def test_the_least_permissions_suffice() -> None:
+    """As docs/stores.md says."""
+    text = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
+    (rights,) = re.findall(r"^user shop on >… (.*)$", text, re.MULTILINE)
+    (more,) = re.findall(r'Orders with `STORE` `"redis"` need `([^`]*)`', text)
+    with RedisServer(users={"shop": f"on >secret {rights} {more}"}) as server:
+        url = server.url.replace("redis://", "redis://shop:secret@")
+        locks = lockkit.connect(url, key_prefix="shop", ttl=30)
+        store, orders = RedisRecords.of(locks), rules(ORPHANS="retry")
+        order = order_of(orders)
+        died(begun(orders, order, store, locks))
+        assert len(list(orphans(locks))) == 1
+        second = begun(orders, order, store, locks)
+        assert drive(orders.settle(second, MADE), store, locks) is None
+        died(second)
+        other = begun(orders, order_of(orders, "A-2"), store, locks)
+        assert drive(orders.settle(other, ResponseFacts(503, [], b"")), store, locks) is None
+        died(other)
+        died(begun(orders, order_of(orders, "A-3"), store, locks))
+        (orphan,) = orphans(locks)
+        assert resolve(locks, orphan, done=False)
+        locks.close()
 
 
 def test_records_need_redis() -> None:
