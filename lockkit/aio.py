@@ -22,7 +22,7 @@ from lockkit.config import (
     settings_from_url,
 )
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, new_token
+from lockkit.lease import BaseClient, BaseLease, BaseLock, leave, new_token
 from lockkit.log import log
 from lockkit.types import UNSET, LockInfo, Unset
 
@@ -167,7 +167,7 @@ class AsyncLock(BaseLock):
     ) -> None:
         super().__init__(name, ttl, timeout, label)
         self._client = client
-        self._entered: dict[int, list[AsyncLease]] | None = None
+        self._entered: dict[int, list[AsyncLease]] = {}
 
     async def acquire(self, timeout: float | None | Unset = UNSET) -> AsyncLease:  # noqa: ASYNC109  as Lock.acquire
         """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does.
@@ -198,8 +198,6 @@ class AsyncLock(BaseLock):
 
     async def __aenter__(self) -> AsyncLease:
         lease = await self.acquire()
-        if self._entered is None:
-            self._entered = {}
         self._entered.setdefault(id(asyncio.current_task()), []).append(lease)
         return lease
 
@@ -209,12 +207,7 @@ class AsyncLock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entered = self._entered or {}
-        task = id(asyncio.current_task())
-        lease = entered[task].pop()
-        if not entered[task]:
-            del entered[task]
-        await lease.__aexit__(kind, error, traceback)
+        await leave(self._entered, id(asyncio.current_task())).__aexit__(kind, error, traceback)
 
 
 class AsyncLease(BaseLease):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from lockkit import flow, process
 from lockkit.clock import now
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, new_token
+from lockkit.lease import BaseClient, BaseLease, BaseLock, leave, new_token
 from lockkit.log import log
 from lockkit.types import UNSET, LockInfo, Unset
 from lockkit.watchdog import Watchdog
@@ -142,7 +142,7 @@ class Lock(BaseLock):
     ) -> None:
         super().__init__(name, ttl, timeout, label)
         self._client = client
-        self._entered: dict[int, list[Lease]] | None = None
+        self._entered: dict[int, list[Lease]] = {}
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
         """Wait for the lock and return the lease.
@@ -179,8 +179,6 @@ class Lock(BaseLock):
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        if self._entered is None:
-            self._entered = {}
         self._entered.setdefault(threading.get_ident(), []).append(lease)
         return lease
 
@@ -190,12 +188,7 @@ class Lock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entered = self._entered or {}
-        thread = threading.get_ident()
-        lease = entered[thread].pop()
-        if not entered[thread]:
-            del entered[thread]
-        lease.__exit__(kind, error, traceback)
+        leave(self._entered, threading.get_ident()).__exit__(kind, error, traceback)
 
 
 class Lease(BaseLease):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lockkit import process
 from lockkit.clock import now
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from lockkit.config import AliasSettings
     from lockkit.flow import Granted
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "new_token"]
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "leave", "new_token"]
+
+L = TypeVar("L")
 
 REMEMBERED_NAMES = 1024
 
@@ -189,6 +191,14 @@ class BaseLease:
         first = not self.released
         self.released = True
         return first
+
+
+def leave(entered: dict[int, list[L]], who: int) -> L:
+    """What this thread or task has entered last: one description may be entered by many."""
+    leases = entered[who].pop()
+    if not entered[who]:
+        del entered[who]
+    return leases
 
 
 def bad_value(key: str, value: object, remedy: str) -> ConfigurationError:

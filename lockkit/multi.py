@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from lockkit.clock import now
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.lease import leave
 from lockkit.log import log
 from lockkit.types import UNSET, Unset
 from lockkit.values import check_timeout
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncMultiLease", "AsyncMultiLock", "MultiLease", "MultiLock", "in_order"]
 
 AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
-L = TypeVar("L")
 
 
 def in_order(names: Sequence[str]) -> list[str]:
@@ -167,7 +167,7 @@ class MultiLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _leave(self._entered, threading.get_ident()).__exit__(kind, error, traceback)
+        leave(self._entered, threading.get_ident()).__exit__(kind, error, traceback)
 
 
 def _give_back(leases: Sequence[Lease]) -> None:
@@ -260,7 +260,7 @@ class AsyncMultiLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await _leave(self._entered, _task()).__aexit__(kind, error, traceback)
+        await leave(self._entered, _task()).__aexit__(kind, error, traceback)
 
 
 async def _agive_back(leases: Sequence[AsyncLease]) -> None:
@@ -279,14 +279,6 @@ async def _arelease_all(leases: Sequence[AsyncLease]) -> bool:
     finally:
         rest = await _arelease_all(leases[1:])
     return first and rest
-
-
-def _leave(entered: dict[int, list[L]], who: int) -> L:
-    """What this thread or task has entered last: one description may be entered by many."""
-    leases = entered[who].pop()
-    if not entered[who]:
-        del entered[who]
-    return leases
 
 
 def _task() -> int:
