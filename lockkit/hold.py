@@ -73,9 +73,10 @@ class Hold:
 
     def ask(self, ttl: float, now: float) -> Request:
         """The request that sets what is left to ``ttl``. ``now``: it is not sent before."""
-        number, before = next(_numbers), self.deadline
-        self._asked[number] = now + ttl - drift(ttl)
-        if self.deadline < before:
+        number, bound = next(_numbers), now + ttl - drift(ttl)
+        sooner = bound < self.deadline
+        self._asked[number] = bound
+        if sooner:
             self._plan(now)
         return self.request._replace(ttl=ttl, number=number)
 
