@@ -15,6 +15,8 @@ from claiming import MADE, begun, died, order_of, rules
 
 import lockkit
 from lockkit import aio
+from lockkit.backends.offload import OffloadedBackend
+from lockkit.backends.redis import RedisBackend
 from lockkit.backends.redis.layout import VERSION, Keys
 from lockkit.client import LockClient
 from lockkit.errors import ConfigurationError, LayoutMismatch, LeaseLost
@@ -258,9 +260,14 @@ def test_no_claim_is_written_over_a_newer_one(
         assert store.finish(orders.running(order), lease.fencing_token)
 
 
-async def test_the_same_awaited(url: str, locks: LockClient) -> None:
+@pytest.mark.parametrize("native", [True, False], ids=["native", "in threads"])
+async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> None:
     orders = rules(ORPHANS="retry")
     client = aio.connect(url, key_prefix="shop", ttl=30)
+    if not native:
+        await client.close()
+        backend = OffloadedBackend(RedisBackend.from_settings(client.settings))
+        client = aio.AsyncLockClient(backend, client.settings)
     store = AsyncRedisRecords.of(client)
     order = order_of(orders)
     first = await adrive(orders.admit(order), store, client)
