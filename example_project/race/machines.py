@@ -52,6 +52,7 @@ class Machine:
         self._listener = listener
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked = False
 
     def start(self, framework: str, workers: str, environment: dict[str, str]) -> None:
         """Start it. It serves what connects from now on, as soon as it can."""
@@ -87,8 +88,9 @@ class Machine:
             raise MachineFailed(f"machine {self.name} is not well\n{self.log_end()}")
 
     def terminate(self) -> None:
-        """Ask it to end. Idempotent."""
-        if self._process is not None:
+        """Ask it to end, once: asked twice, gunicorn does not wait for its workers."""
+        if self._process is not None and not self._asked:
+            self._asked = True
             self._process.terminate()
 
     def stop(self) -> None:
@@ -96,7 +98,7 @@ class Machine:
         self._listener.close()
         if self._process is None:
             return
-        self._process.terminate()
+        self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
         with contextlib.suppress(ProcessLookupError):

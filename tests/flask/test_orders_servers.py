@@ -270,7 +270,7 @@ def test_an_answer_that_is_not_kept(shop: Shop, path: str) -> None:
 
 
 def test_the_store_is_down(shop: Shop) -> None:
-    answer = shop.post("/covered/one", order_id="down", headers={"X-Down": "1"})
+    answer = shop.post("/covered/late", order_id="down", headers={"X-Down": "1"})
     assert (answer.status, answer.code) == (503, "order-store-unavailable")
     assert "retry-after" in answer.headers
-    assert shop.post("/covered/one", order_id="down").replayed is False
+    assert shop.post("/covered/late", order_id="down").replayed is False
