@@ -184,6 +184,16 @@ def test_a_file_that_was_taken_away_is_not_used_any_more(
     lease.release()
 
 
+def test_what_comes_after_the_close_leaves_no_connection(connect: Connect, path: Path) -> None:
+    client = connect()
+    lease = client.lock("a").acquire()
+    client.close()
+    assert client.lock("a").try_acquire() is None
+    lease.release()
+    files = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    assert not [file for file in files if file.exists() and path.name in str(file.readlink())]
+
+
 def test_others_that_write_for_too_long(connect: Connect, path: Path) -> None:
     client = connect(options={"timeout": 0.1})
     with client.lock("a"):

@@ -116,20 +116,23 @@ def shop(
 
 @contextmanager
 def _server(command: list[str], environment: dict[str, str]) -> Iterator[int]:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", *command],
         env=environment,
         cwd=HERE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
+    ) as process:
         assert process.stderr is not None
-        yield _port(process.stderr)
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-    finally:
-        process.terminate()
-        process.communicate()
+        rest = threading.Thread(target=process.stderr.read)  # or its pipe fills up
+        try:
+            port = _port(process.stderr)
+            rest.start()
+            yield port
+        finally:
+            process.terminate()
+            if rest.is_alive():
+                rest.join()  # nobody closes what it reads
 
 
 def _port(log: Any) -> int:
@@ -140,7 +143,6 @@ def _port(log: Any) -> int:
             if word.startswith("127.0.0.1:"):
                 port = int(word.partition(":")[2])
         if port is not None and ("Booting worker" in line or "Uvicorn running" in line):
-            threading.Thread(target=log.read, daemon=True).start()  # or its pipe fills up
             return port
     raise AssertionError("the server did not start")
 

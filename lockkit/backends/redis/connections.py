@@ -174,7 +174,8 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
     try:
         if not connection.is_connected:
             connect(connection)
-        connection.send_packed_command(packed, check_health=False)
+        # In one piece: redis-py makes one system call, and maybe one packet, of each.
+        connection.send_packed_command((b"".join(packed),), check_health=False)
         replies = [_read(connection) for _ in packed]
     except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)

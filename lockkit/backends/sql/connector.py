@@ -91,6 +91,7 @@ class Slot:
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
+        self._keeps = True
         self._reset()
         process.after_fork(self._in_child)
         if connector.closes_before_fork:
@@ -115,9 +116,14 @@ class Slot:
                 if type(error) is not Missed:
                     self._close()
                 raise
+            finally:
+                if not self._keeps:
+                    self._close()
 
     def close(self) -> None:
+        """Steps that come later, such as a release, have a connection each."""
         with self._mutex:
+            self._keeps = False
             self._close()
 
     @contextmanager
