@@ -106,6 +106,30 @@ async def test_who_comes_while_it_reconnects_makes_no_second_one(
             await client.close()
 
 
+@pytest.mark.parametrize("moment", ["reconnecting", "opening"])
+async def test_a_close_in_the_middle_of_a_subscription_leaves_no_connection(
+    redis_server: RedisServer, moment: str
+) -> None:
+    async with asyncio.timeout(50):
+        with FaultProxy("127.0.0.1", redis_server.port) as proxy, redis_server.client() as admin:
+            client = aio.connect(f"redis://127.0.0.1:{proxy.port}/0", key_prefix="middle")
+            holder = await client.lock("stock:42", ttl=30).acquire()
+            if moment == "reconnecting":
+                waiting = asyncio.create_task(client.lock("stock:42").acquire())
+                await _in_queue(client)
+                proxy.latency = 0.2
+                admin.execute_command("CLIENT KILL TYPE pubsub")
+            else:
+                proxy.latency = 0.2
+                waiting = asyncio.create_task(client.lock("stock:42").acquire())
+            await asyncio.sleep(0.25)  # it is at it, or has done it: both must do
+            await client.close()
+            proxy.latency = 0.0
+            await holder.release()  # by a connection of its own
+            await (await waiting).release()  # he asks again and again
+        gc.collect()  # warns of what is open
+
+
 async def _in_queue(client: aio.AsyncLockClient, waiters: int = 1) -> None:
     while await _waiters(client) < waiters:  # noqa: ASYNC110 - the store knows
         await asyncio.sleep(0.005)

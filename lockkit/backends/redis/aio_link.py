@@ -33,6 +33,7 @@ class Link:
     def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
         self._pool = pool
         self._idle: list[Connection] = []
+        self._keeps = True
         self._turns = asyncio.Semaphore(CONNECTS_AT_ONCE)
         seconds = pool.connection_kwargs.get("socket_connect_timeout")
         self._turn_seconds = seconds and 2 * seconds  # of others before us, and then our own
@@ -74,13 +75,19 @@ class Link:
             if isinstance(error, (RedisError, OSError)):
                 raise lost_on_the_way(error) from error
             raise  # cancelled between request and reply: the connection cannot be used again
-        self._idle.append(connection)
+        await self._give(connection)
         for reply in replies:
             if isinstance(reply, NoScriptError):
                 raise reply
             if isinstance(reply, ResponseError):
                 raise from_reply(reply) from reply
         return replies
+
+    async def _give(self, connection: Connection) -> None:
+        if self._keeps:
+            self._idle.append(connection)
+        else:
+            await connection.disconnect(nowait=True)
 
     async def _one_more(self) -> Connection:
         """A new connection, or the one that somebody gave back while this task waited its turn.
@@ -111,6 +118,8 @@ class Link:
             await one.disconnect(nowait=True)
 
     async def close(self) -> None:
+        """Requests that come later, or are under way, have a connection each."""
+        self._keeps = False
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.disconnect()

@@ -40,17 +40,18 @@ class AsyncMailbox:
         self._slots: dict[str, AsyncSlot] = {}
         self._opening = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None  #: the reader's
         self._epoch = 0
         self.is_open = False
-        self.forbidden = False
+        self.forbidden = False  #: to listen: who waits must ask
 
     async def open(self) -> None:
         """Subscribe, if nobody has yet. Raises a BackendError."""
         async with self._opening:
             if not self.is_open and not self.forbidden:
-                connection = await self._subscribe()
-                if connection is not None:
-                    self._reader = asyncio.create_task(self._read(connection), name="lockkit-mail")
+                await self._subscribe()
+                if self._connection is not None:
+                    self._reader = asyncio.create_task(self._read(), name="lockkit-mail")
 
     def expect(self, token: str) -> None:
         """A message for this token may come from now on."""
@@ -80,30 +81,36 @@ class AsyncMailbox:
         return None
 
     async def close(self) -> None:
+        """Who still waits, or comes later, asks the store again and again."""
+        self.forbidden = True
         reader, self._reader = self._reader, None
-        self.is_open = False
         if reader is not None:
             reader.cancel()
             await asyncio.wait([reader])
+        await self._drop()
 
-    async def _read(self, connection: Connection) -> None:
+    async def _drop(self) -> None:
+        self.is_open = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    async def _read(self) -> None:
         """The task: dispatches messages; when the connection breaks it makes another, once.
 
         Nobody else reopens meanwhile: a second reader would be one that nobody closes.
         """
-        current: Connection | None = connection
         try:
-            while current is not None:
+            while self._connection is not None:
                 try:
-                    self._dispatch(await current.read_response(disable_decoding=True))
+                    reply = await self._connection.read_response(disable_decoding=True)
                 except (RedisError, OSError):
-                    await current.disconnect(nowait=True)
-                    current = await self._resubscribe()
+                    await self._resubscribe()
+                else:
+                    self._dispatch(reply)
         finally:
             if self._reader is asyncio.current_task():
-                self.is_open = False
-            if current is not None:
-                await current.disconnect(nowait=True)
+                await self._drop()
 
     def _dispatch(self, reply: Any) -> None:
         message = read_message(reply)
@@ -112,36 +119,37 @@ class AsyncMailbox:
             slot.message = (message.ticket, message.fence)
             slot.woken.set()
 
-    async def _resubscribe(self) -> Connection | None:
+    async def _resubscribe(self) -> None:
         """Everybody asks the store once; or everybody hears that it is down."""
         async with self._opening:
-            self.is_open = False
+            await self._drop()
             try:
-                connection = await self._subscribe()
+                await self._subscribe()
             except BackendError as error:
                 for slot in self._slots.values():
                     slot.error = error
                     slot.woken.set()
-                return None
+                return
         for slot in self._slots.values():
             slot.woken.set()
-        return connection
 
-    async def _subscribe(self) -> Connection | None:
+    async def _subscribe(self) -> None:
         connection = self._link.fresh()
-        await connect(connection)
         try:
+            await connect(connection)
             await send(connection, [pack(b"SUBSCRIBE", self.channel)])
             await connection.read_response(disable_decoding=True)
         except NoPermissionError:
-            await connection.disconnect(nowait=True)
             self.forbidden = True
             self._epoch += 1  # who waits already must ask from now on
-            return None
         except RedisError as error:
-            await connection.disconnect(nowait=True)
             raise lost_on_the_way(error) from error
-        connection.socket_timeout = None  # silence is no fault here: nobody may be waiting
-        self._epoch += 1
-        self.is_open = True
-        return connection
+        else:
+            if not self.forbidden:  # else it was closed meanwhile
+                connection.socket_timeout = None  # silence is no fault here: nobody may be waiting
+                self._epoch += 1
+                self._connection = connection
+                self.is_open = True
+        finally:
+            if self._connection is not connection:
+                await connection.disconnect(nowait=True)
