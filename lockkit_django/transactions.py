@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, transaction
 
 from lockkit.errors import ConfigurationError
+from lockkit_django.writes import has_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -100,24 +101,33 @@ def request_blocks_suspended(request: HttpRequest) -> Iterator[None]:
     """End the blocks around the view for as long as a lock is waited for and held.
 
     They are there when the lock is inside the callback that the handler made atomic: on a method
-    of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. What was
-    done in them before (DRF's authentication) is committed; they are opened again at the end.
+    of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. They are
+    opened again at the end. Raises OpenTransaction if something was changed in one of them, which
+    would be committed before the view is.
     """
     suspended = list(_request_blocks(request))
-    for block in suspended:
+    for connection, block in suspended:
+        if has_written(connection, block):
+            raise OpenTransaction(
+                f"the view asks for its lock after something was changed in its transaction "
+                f"(ATOMIC_REQUESTS) on the database {connection.alias!r}: put the decorator above "
+                f"what changes it, such as on the view itself instead of its method, or let the "
+                f"view be @transaction.non_atomic_requests"
+            )
+    for _, block in suspended:
         block.__exit__(None, None, None)
     try:
         yield
     finally:
-        for block in reversed(suspended):
+        for _, block in reversed(suspended):
             block.__enter__()
 
 
-def _request_blocks(request: HttpRequest) -> Iterator[Any]:
+def _request_blocks(request: HttpRequest) -> Iterator[tuple[BaseDatabaseWrapper, Any]]:
     for connection in connections.all(initialized_only=True):
         blocks = _user_blocks(connection)
         if len(blocks) == 1 and _belongs_to(request, connection, blocks[0]):
-            yield blocks[0]
+            yield connection, blocks[0]
 
 
 def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: object) -> bool:
