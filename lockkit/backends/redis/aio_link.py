@@ -135,11 +135,15 @@ async def connect(connection: Connection) -> None:
 
 async def send(connection: Connection, packed: Sequence[bytes]) -> None:
     """Raises RedisError."""
+    task = asyncio.current_task()
+    heard = task.cancelling() if task else 0
     try:
         await connection.send_packed_command(packed, check_health=False)
     except AttributeError as error:
         # A transport that the other side has closed fails so on CPython 3.12 and 3.13 (gh-136234).
         raise ConnectionClosed("the connection is closed") from error
+    if task and task.cancelling() > heard:  # swallowed in there, by asyncio.wait_for on 3.11
+        raise asyncio.CancelledError
 
 
 async def _read(connection: Connection) -> Any:
