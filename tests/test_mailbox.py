@@ -130,6 +130,24 @@ async def test_a_close_in_the_middle_of_a_subscription_leaves_no_connection(
         gc.collect()  # warns of what is open
 
 
+def test_a_closed_client_over_tls_waits_for_no_server() -> None:
+    """A polite end of TLS takes longer than the loop runs, and the socket would stay open."""
+
+    async def scene(url: str) -> None:
+        client = aio.connect(url)
+        async with client.lock("stock:42", ttl=30):
+            waiting = asyncio.create_task(client.lock("stock:42").acquire())
+            await _in_queue(client)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await client.close()
+
+    with RedisServer(tls=True) as server:
+        for _ in range(10):
+            asyncio.run(scene(server.tls_url))
+            gc.collect()  # warns of what is open
+
+
 async def _in_queue(client: aio.AsyncLockClient, waiters: int = 1) -> None:
     while await _waiters(client) < waiters:  # noqa: ASYNC110 - the store knows
         await asyncio.sleep(0.005)

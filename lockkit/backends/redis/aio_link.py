@@ -21,7 +21,7 @@ from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_con
 from lockkit.backends.redis.protocol import Command, Script, pack
 from lockkit.errors import OutcomeUnknown
 
-__all__ = ["Connection", "Link", "connect", "send"]
+__all__ = ["Connection", "Link", "connect", "drop", "send"]
 
 
 CONNECTS_AT_ONCE = 8
@@ -87,7 +87,7 @@ class Link:
         if self._keeps:
             self._idle.append(connection)
         else:
-            await connection.disconnect(nowait=True)
+            await drop(connection)
 
     async def _one_more(self) -> Connection:
         """A new connection, or the one that somebody gave back while this task waited its turn.
@@ -102,7 +102,7 @@ class Link:
                 try:
                     await connect(connection)
                 except BaseException:  # cancelled: nobody else knows of the connection
-                    await connection.disconnect(nowait=True)
+                    await drop(connection)
                     raise
                 return connection
         except TimeoutError as error:
@@ -115,22 +115,39 @@ class Link:
         """The idle ones are probably stale as well: the next try must not meet another of them."""
         stale, self._idle = [connection, *self._idle], []
         for one in stale:
-            await one.disconnect(nowait=True)
+            await drop(one)
 
     async def close(self) -> None:
         """Requests that come later, or are under way, have a connection each."""
         self._keeps = False
         idle, self._idle = self._idle, []
         for connection in idle:
-            await connection.disconnect()
+            await drop(connection)
+        await asyncio.sleep(0)  # in which the loop closes their sockets
 
 
 async def connect(connection: Connection) -> None:
     try:
         await connection.connect()
     except (RedisError, OSError) as error:
-        await connection.disconnect(nowait=True)
+        await drop(connection)
         raise not_connected(error) from error
+    connection.lockkit_transport = connection._writer.transport  # redis-py may forget it
+
+
+async def drop(connection: Connection) -> None:
+    """Close it now, whatever has been done to it already.
+
+    redis-py closes it after an error as well, but has no way to do so at once: over TLS that waits
+    for the server, which may be silent, and maybe longer than the event loop runs.
+    """
+    transport = getattr(connection, "lockkit_transport", None)
+    if transport is None and connection._writer is not None:
+        transport = connection._writer.transport
+    if transport is not None:
+        transport.abort()
+    connection.lockkit_transport = None
+    await connection.disconnect(nowait=True)
 
 
 async def send(connection: Connection, packed: Sequence[bytes]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from lockkit.backends.redis.aio_link import Connection, Link, connect, send
+from lockkit.backends.redis.aio_link import Connection, Link, connect, drop, send
 from lockkit.backends.redis.failures import lost_on_the_way
 from lockkit.backends.redis.protocol import pack, read_message
 from lockkit.errors import BackendError
@@ -93,7 +93,7 @@ class AsyncMailbox:
         self.is_open = False
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.disconnect(nowait=True)
+            await drop(connection)
 
     async def _read(self) -> None:
         """The task: dispatches messages; when the connection breaks it makes another, once.
@@ -152,4 +152,4 @@ class AsyncMailbox:
                 self.is_open = True
         finally:
             if self._connection is not connection:
-                await connection.disconnect(nowait=True)
+                await drop(connection)
