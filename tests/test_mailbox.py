@@ -131,21 +131,24 @@ async def test_a_close_in_the_middle_of_a_subscription_leaves_no_connection(
 
 
 def test_a_closed_client_over_tls_waits_for_no_server() -> None:
-    """A polite end of TLS takes longer than the loop runs, and the socket would stay open."""
+    """A polite end of TLS needs an answer; without one, the socket would outlive the loop."""
 
-    async def scene(url: str) -> None:
+    async def scene(url: str, proxy: FaultProxy) -> None:
         client = aio.connect(url)
-        async with client.lock("stock:42", ttl=30):
-            waiting = asyncio.create_task(client.lock("stock:42").acquire())
-            await _in_queue(client)
-            waiting.cancel()
-            await asyncio.wait([waiting])
+        lease = await client.lock("stock:42", ttl=30).acquire()
+        waiting = asyncio.create_task(client.lock("stock:42").acquire())
+        await _in_queue(client)
+        proxy.half_open()
+        waiting.cancel()
         await client.close()
+        await asyncio.wait([waiting])
+        await lease.release()
 
-    with RedisServer(tls=True) as server:
-        for _ in range(10):
-            asyncio.run(scene(server.tls_url))
-            gc.collect()  # warns of what is open
+    with RedisServer(tls=True) as server, FaultProxy("127.0.0.1", server.tls_port) as proxy:
+        url = server.tls_url.replace(f":{server.tls_port}", f":{proxy.port}")
+        with pytest.raises(BackendError):
+            asyncio.run(scene(url, proxy))
+        gc.collect()  # warns of what is open
 
 
 async def _in_queue(client: aio.AsyncLockClient, waiters: int = 1) -> None:
