@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["PerLoop"]
 
 C = TypeVar("C", bound="AsyncLockClient")
+_Clients = dict[str, tuple[C, AsyncGenerator[None, None]]]
 
 
 class PerLoop(Generic[C]):
@@ -28,9 +29,7 @@ class PerLoop(Generic[C]):
 
     def __init__(self, make: Callable[[str], C]) -> None:
         self._make = make
-        self._loops: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, dict[str, tuple[C, AsyncGenerator[None, None]]]
-        ] = WeakKeyDictionary()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients[C]] = WeakKeyDictionary()
         self._renew_mutex()
         process.after_fork(self._renew_mutex)
 
@@ -41,30 +40,39 @@ class PerLoop(Generic[C]):
         """Raises RuntimeError where no event loop is running, and what ``make`` raises."""
         loop = asyncio.get_running_loop()
         with self._mutex:
-            clients = self._loops.setdefault(loop, {})
+            clients = self._loops.get(loop) or self._begin(loop)
         if key not in clients:
             client = self._make(key)
-            clients[key] = client, _closed_with_its_loop(client)
+            clients[key] = client, self._closed_with_its_loop(client, key)
         return clients[key][0]
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> _Clients[C]:
+        """Loops that ended without a word would stay: what is kept for them refers to them."""
+        for other in list(self._loops):
+            if other.is_closed():
+                del self._loops[other]
+        return self._loops.setdefault(loop, {})
 
     def clear(self) -> None:
         """Forget all clients; each is closed by its loop."""
         with self._mutex:
             self._loops.clear()
 
+    def _closed_with_its_loop(self, client: C, key: str) -> AsyncGenerator[None, None]:
+        """An async generator, begun: the running loop finishes it when it shuts down, or when
+        nobody refers to it any more. It is the one hook that asyncio has for the end of a loop.
+        """
+        keeper = self._closing(client, key)
+        with suppress(StopIteration):  # it has come to its yield
+            keeper.__anext__().send(None)
+        return keeper
 
-def _closed_with_its_loop(client: AsyncLockClient) -> AsyncGenerator[None, None]:
-    """An async generator, begun: the running loop finishes it when it shuts down, or when nobody
-    refers to it any more. It is the one hook that asyncio has for the end of a loop.
-    """
-    keeper = _closing(client)
-    with suppress(StopIteration):  # it has come to its yield
-        keeper.__anext__().send(None)
-    return keeper
-
-
-async def _closing(client: AsyncLockClient) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await client.close()
+    async def _closing(self, client: C, key: str) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with self._mutex:
+                clients = self._loops.get(asyncio.get_running_loop(), {})
+                if key in clients and clients[key][0] is client:
+                    del clients[key]
+            await client.close()
