@@ -1,8 +1,10 @@
 """Whether a block of ``atomic`` has changed anything yet.
 
 No database says so for a block, so the statements of Django's cursors are watched, on connections
-that are made after this module is imported: it is when the application is set up. Limit: what
-goes around Django's cursors, and functions that write when they are selected, are not seen.
+that are made after this module is imported: it is when the application is set up. A statement is
+known by its words, without comments and what is quoted; in doubt, what begins as a query is one.
+Limit: ``callproc``, what goes around Django's cursors, and functions that write when they are
+selected are not seen.
 """
 
 from __future__ import annotations
@@ -22,12 +24,25 @@ WROTE = "_lockkit_wrote"
 """Attribute of a connection: the outermost block, or None without one, that wrote last."""
 
 READS = re.compile(
-    r"[\s(]*(?:SELECT|SHOW|SET|PRAGMA|EXPLAIN|DESCRIBE|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|START|"
-    r"COMMIT|USE|VALUES|WITH(?!.*\b(?:INSERT|UPDATE|DELETE|REPLACE)\b))\b",
+    r"(?:SELECT|WITH|SHOW|SET|RESET|PRAGMA|EXPLAIN|DESC|DESCRIBE|SAVEPOINT|RELEASE|ROLLBACK|ABORT|"
+    r"BEGIN|START|COMMIT|END|USE|VALUES|TABLE|DECLARE|FETCH|MOVE|CLOSE|LISTEN|UNLISTEN)\b",
+    re.IGNORECASE,
+)
+NOISE = re.compile(
+    r"--[^\n]*|/\*.*?\*/|\A\s*\#[^\n]*"  # comments; the last is MySQL's
+    r"|'(?:[^']|'')*+'|\"(?:[^\"]|\"\")*+\"|`[^`]*`|\$((?:[a-z_]\w*)?)\$.*?\$\1\$",
     re.IGNORECASE | re.DOTALL,
 )
-ROW_LOCKS = re.compile(r"\bFOR\s+(?:NO\s+KEY\s+)?(?:UPDATE|SHARE)\b", re.IGNORECASE)
-"""They end with the transaction, as changes become final with it."""
+BEFORE_WORDS = re.compile(r"(?:[\s(;]|--[^\n]*|/\*.*?\*/|\#[^\n]*)*", re.DOTALL)
+CHANGES = re.compile(
+    r"(?:[()]|\bANALYZE)\s*(?:INSERT|UPDATE|DELETE|MERGE|REPLACE)\s+[\w.]"
+    r"|\bFOR\s+(?:NO\s+KEY\s+|KEY\s+)?(?:UPDATE|SHARE)\b"
+    r"|\A\s*PRAGMA\s+(?:\w+\.)?(?:user_version|application_id|schema_version)\s*[=(]",
+    re.IGNORECASE,
+)
+"""In what begins as a query: a change in a WITH, or under EXPLAIN ANALYZE; the locks of rows, which
+end with the transaction as changes become final with it; the settings in the file of SQLite that
+are rolled back with the transaction (others are not, or are the connection's)."""
 
 
 def has_written(connection: BaseDatabaseWrapper, block: object) -> bool:
@@ -52,7 +67,18 @@ def _note(execute: Callable[..., Any], sql: Any, params: Any, many: bool, contex
 def _writes(sql: Any) -> bool:
     """``sql``: a string, or what psycopg composes."""
     text = sql if isinstance(sql, str) else str(getattr(sql, "as_string", str)(None))
-    return not READS.match(text) or ROW_LOCKS.search(text) is not None
+    if not _is_query(text):
+        return True
+    return any(
+        CHANGES.search(part) or not _is_query(part) for part in NOISE.sub(" ", text).split(";")
+    )
+
+
+def _is_query(statement: str) -> bool:
+    """By its first word; a comment alone asks for nothing."""
+    before = BEFORE_WORDS.match(statement)
+    start = before.end() if before else 0
+    return start == len(statement) or READS.match(statement, start) is not None
 
 
 connection_created.connect(_watch, dispatch_uid="lockkit_django.writes")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import connections
 from django.test import Client, override_settings
+from django_project.dirty import QUERIES
 from django_project.shop.models import Sale
 
 from lockkit_django import OpenTransaction, locks
@@ -22,7 +23,18 @@ def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("what", ["inserts", "updates", "locks-rows", "cte-writes", "in-savepoint"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "inserts",
+        "updates",
+        "locks-rows",
+        "cte-writes",
+        "in-savepoint",
+        "pragma-writes",
+        "comment-writes",
+    ],
+)
 def test_what_was_changed_before_the_lock_is_not_committed_by_it(what: str) -> None:
     with pytest.raises(OpenTransaction, match="non_atomic_requests"):
         Client().post(f"/dirty/{what}")
@@ -30,7 +42,9 @@ def test_what_was_changed_before_the_lock_is_not_committed_by_it(what: str) -> N
     assert not list(locks["default"].holders())
 
 
-@pytest.mark.parametrize("what", ["reads", "cte-reads"])
+@pytest.mark.parametrize(
+    "what", ["reads", "cte-reads", *(f"query-{number}" for number in range(len(QUERIES)))]
+)
 def test_who_has_only_read_gets_the_lock(what: str) -> None:
     for _ in range(2):
         assert Client().post(f"/dirty/{what}").content == b"True"

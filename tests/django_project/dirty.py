@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
@@ -28,6 +29,20 @@ def _in_savepoint() -> None:
         Sale.objects.create(sku="before")
 
 
+QUERIES = [
+    "/* app=web */ SELECT 1",
+    "-- why\nSELECT 1",
+    "SELECT 1 /*note='(delete from shop_sale)'*/;",
+    "WITH a AS (SELECT '(delete from shop_sale)' AS b) SELECT * FROM a",
+    'WITH a AS (SELECT 1 AS "update") SELECT * FROM a',
+    "SELECT (replace ('a', 'b', 'c'))",
+    "SELECT 'it''s; DELETE FROM x FOR UPDATE'",
+    "PRAGMA user_version",
+    "PRAGMA table_info(shop_sale)",
+    "PRAGMA cache_size = 2000",
+]
+"""Each only reads, and looks as if it did not to who looks badly."""
+
 BEFORE = {
     "reads": Sale.objects.count,
     "inserts": lambda: Sale.objects.create(sku="before"),
@@ -38,6 +53,9 @@ BEFORE = {
         "WITH a AS (SELECT 1) INSERT INTO shop_sale (sku) SELECT 'before' FROM a"
     ),
     "in-savepoint": _in_savepoint,
+    "pragma-writes": lambda: _execute("PRAGMA main.user_version = 3"),
+    "comment-writes": lambda: _execute("/* a */ INSERT INTO shop_sale (sku) VALUES ('x;')"),
+    **{f"query-{i}": partial(_execute, query) for i, query in enumerate(QUERIES)},
 }
 
 
