@@ -14,11 +14,13 @@ from django.conf import settings
 from django.utils.safestring import SafeString, mark_safe
 
 from lockkit.errors import ConfigurationError
-from lockkit.idempotency.forms import FormIds, hidden_field, new_secret
+from lockkit.idempotency.forms import FormIds, field_of, hidden_field, new_secret
 from lockkit_django.facts import http_request
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
+
+    from lockkit.idempotency import OrderSettings
 
 __all__ = ["form_ids", "guest_of", "new_order_id", "order_id_field"]
 
@@ -27,13 +29,16 @@ DO_NOT_CACHE = "_cache_update_cache"
 """What Django's cache middleware looks at before it stores the page of a request."""
 
 
-def order_id_field(request: HttpRequest) -> SafeString:
-    """The hidden field ``order_id`` with a new order ID, for a form that is shown to this visitor.
+def order_id_field(request: HttpRequest, field: str | None = None) -> SafeString:
+    """The hidden field with a new order ID, for a form that is shown to this visitor.
 
-    A guest gets a session. The page is not stored by Django's own cache; other caches must be kept
-    from it. Raises ConfigurationError for a guest without SessionMiddleware.
+    It has the name that LOCKKIT_ORDERS["ORDER_ID"] reads; ``field`` is another one, for a view with
+    ``@idempotent(order_id="form:…")``. A guest gets a session. The page is not stored by Django's
+    own cache; other caches must be kept from it. Raises ConfigurationError if ORDER_ID reads no
+    field of a form, and for a guest without SessionMiddleware.
     """
-    return mark_safe(hidden_field(new_order_id(request)))  # noqa: S308  escaped there
+    name = field_of(_order_settings(), field)
+    return mark_safe(hidden_field(name, new_order_id(request)))  # noqa: S308  escaped there
 
 
 def new_order_id(request: HttpRequest) -> str:
@@ -55,6 +60,12 @@ def guest_of(request: HttpRequest) -> str | None:
 @lru_cache(maxsize=1)
 def form_ids() -> FormIds:
     return FormIds(lambda: [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS])
+
+
+def _order_settings() -> OrderSettings:
+    from lockkit_django.orders.gate import order_rules  # needs this module
+
+    return order_rules().settings
 
 
 def _secret(request: HttpRequest) -> str:

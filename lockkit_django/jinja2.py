@@ -30,10 +30,10 @@ class OrderForms(Extension):
 
 
 @pass_context
-def _order_id_field(context: Context) -> SafeString:
+def _order_id_field(context: Context, field: str | None = None) -> SafeString:
     request = context.get("request")
     if request is None:
         raise ConfigurationError(
             "order_id_field() needs the request: render(request, …), or import … with context"
         )
-    return order_id_field(request)
+    return order_id_field(request, field)

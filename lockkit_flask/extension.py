@@ -55,7 +55,7 @@ class LockKit:
         orders = _orders(app, locks)
         if orders is not None:
             orders.install(app)
-            _install_forms(app)
+        _install_forms(app, orders=orders is not None)
         held.install(app)  # after the orders: what stands before them in a list runs after them
         _watch_at_first_request(app)
         _mount_command(app)
@@ -154,10 +154,10 @@ def _database_store(app: Flask, settings: OrderSettings) -> Store:
     return DatabaseStore(db, settings.using)
 
 
-def _install_forms(app: Flask) -> None:
+def _install_forms(app: Flask, *, orders: bool) -> None:
     from lockkit_flask import forms  # needs this module
 
-    forms.install(app)
+    forms.install(app, orders=orders)
 
 
 def _mount_command(app: Flask) -> None:

@@ -14,12 +14,14 @@ from flask import after_this_request, current_app, has_request_context, request
 from markupsafe import Markup
 
 from lockkit.errors import ConfigurationError
-from lockkit.idempotency.forms import FormIds, hidden_field, new_secret
+from lockkit.idempotency.forms import FormIds, field_of, hidden_field, new_secret
 from lockkit.log import log
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
     from flask import Flask, Response
+
+    from lockkit.idempotency import OrderSettings
 
 __all__ = ["form_ids", "guest_of", "install", "new_order_id", "order_id_field"]
 
@@ -27,19 +29,21 @@ STATIC = "static"
 _SECRET = "lockkit.guest"  # noqa: S105  a key of the environ
 
 
-def order_id_field() -> Markup:
-    """The hidden field ``order_id`` with a new order ID, for a form that is shown to this visitor.
+def order_id_field(field: str | None = None) -> Markup:
+    """The hidden field with a new order ID, for a form that is shown to this visitor.
 
-    A guest gets a cookie, so the headers of the answer must not have been sent yet. The answer is
-    marked ``private``, for caches. Raises ConfigurationError without SECRET_KEY or LOCKKIT_ORDERS.
+    It has the name that LOCKKIT_ORDERS["ORDER_ID"] reads; ``field`` is another one, for a view with
+    ``@idempotent(order_id="form:…")``. A guest gets a cookie, so the headers of the answer must not
+    have been sent yet. The answer is marked ``private``, for caches. Raises ConfigurationError
+    without SECRET_KEY or LOCKKIT_ORDERS, and if ORDER_ID reads no field of a form.
     """
-    return Markup(hidden_field(new_order_id()))  # noqa: S704  escaped there
+    name = field_of(_order_settings(), field)
+    return Markup(hidden_field(name, new_order_id()))  # noqa: S704  escaped there
 
 
 def new_order_id() -> str:
     """The value alone: for ``Idempotency-Key`` or a field that is written in another way."""
-    if not has_request_context() or app_locks().orders is None:
-        raise ConfigurationError("order_id_field() needs a request, and LOCKKIT_ORDERS")
+    _order_settings()
     after_this_request(_only_for_this_visitor)
     return form_ids.issue(None if _user() is not None else _secret())
 
@@ -52,10 +56,18 @@ def guest_of(user: str | None) -> str | None:
     return secret or None
 
 
-def install(app: Flask) -> None:
-    """For the templates, and for the logins."""
+def install(app: Flask, *, orders: bool) -> None:
+    """For the templates, and for the logins. Without orders a template is told so."""
     app.jinja_env.globals["order_id_field"] = order_id_field
-    app.after_request(_hand_over)
+    if orders:
+        app.after_request(_hand_over)
+
+
+def _order_settings() -> OrderSettings:
+    settings = app_locks().config.orders if has_request_context() else None
+    if settings is None:
+        raise ConfigurationError("order_id_field() needs a request, and LOCKKIT_ORDERS")
+    return settings
 
 
 def _keys() -> list[str | bytes]:

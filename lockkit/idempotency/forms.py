@@ -55,11 +55,9 @@ from lockkit.idempotency.facts import (
 )
 from lockkit.idempotency.orderid import MalformedOrderIdError
 from lockkit.idempotency.replies import Reject
+from lockkit.idempotency.settings import OrderSettings
 
-__all__ = ["FIELD", "FormId", "FormIds", "form_order", "hidden_field", "new_secret"]
-
-FIELD = "order_id"
-"""Name of the hidden field, which ``form:order_id`` reads."""
+__all__ = ["FormId", "FormIds", "field_of", "form_order", "hidden_field", "new_secret"]
 
 PREFIX = "lk1"
 PURPOSE = b"lockkit order id in a form, 1"
@@ -163,9 +161,25 @@ def form_order(form: FormId, facts: RequestFacts, request: str, ttl: float) -> O
     return Order(form.order_id, key_or_none, fingerprint, request, stale=stale)
 
 
-def hidden_field(value: str) -> str:
+def field_of(settings: OrderSettings, field: str | None = None) -> str:
+    """The name of the hidden field: the one that ORDER_ID reads, so that nobody sends it in vain.
+
+    ``field``: for a view which reads another one, by ``@idempotent(order_id="form:…")``.
+    Raises ConfigurationError if no field is read.
+    """
+    name = field or settings.form_field
+    if name is None:
+        raise ConfigurationError(
+            "a form would bring an order ID that nobody reads, and two clicks would be two orders: "
+            "LOCKKIT_ORDERS['ORDER_ID'] has no source 'form:…'; add 'form:order_id', and PATHS. "
+            "For a view with @idempotent(order_id='form:NAME') say which: field='NAME'"
+        )
+    return name
+
+
+def hidden_field(name: str, value: str) -> str:
     """The ``<input>``, escaped."""
-    return f'<input type="hidden" name="{FIELD}" value="{escape(value)}">'
+    return f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
 
 
 def new_secret() -> str:

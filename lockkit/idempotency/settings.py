@@ -55,6 +55,11 @@ class OrderSettings:
     def retries_orphans(self) -> bool:
         return self.orphans == RETRY
 
+    @property
+    def form_field(self) -> str | None:
+        """The field that ORDER_ID reads of forms, the first of several; None: it reads none."""
+        return next((s.path[0] for s in self.order_id if s.kind == "form"), None)
+
     def covers(self, method: str, path: str) -> bool:
         """Whether a request is one that may be an order. ``path`` begins with a slash."""
         if method not in self.methods:

@@ -17,11 +17,11 @@ register = template.Library()
 
 
 @register.simple_tag(takes_context=True)
-def order_id(context: Context) -> SafeString:
+def order_id(context: Context, field: str | None = None) -> SafeString:
     """The hidden field of ``lockkit_django.forms.order_id_field``: another ID each time."""
     request = getattr(context, "request", None) or context.get("request")
     if request is None:
         raise ConfigurationError(
             "{% order_id %} needs the request: render(request, …), or pass it in the context"
         )
-    return order_id_field(request)
+    return order_id_field(request, field)

@@ -341,3 +341,25 @@ def test_a_field_needs_orders_and_a_secret_key(
     shop.secret_key = None
     with shop.test_request_context(), pytest.raises(ConfigurationError, match="SECRET_KEY"):
         new_order_id()
+
+
+def test_a_field_that_nobody_reads_is_not_rendered(make_shop: Callable[..., Flask]) -> None:
+    """Two clicks would be two orders, and nothing would say so."""
+    shop = make_shop(LOCKKIT_ORDERS={"PATHS": ["^/orders"]}, LOCKKIT_USER=lambda: None)
+    with shop.test_request_context(), pytest.raises(ConfigurationError, match="'form:order_id'"):
+        page()
+    with shop.test_request_context():  # for a view that reads it all the same
+        assert 'name="oid"' in render_template_string("{{ order_id_field(field='oid') }}")
+
+
+def test_a_field_has_the_name_that_is_read(make_shop: Callable[..., Flask]) -> None:
+    rules = {**ORDERS, "ORDER_ID": ["header:Idempotency-Key", "form:oid", "form:order_id"]}
+    shop = make_shop(LOCKKIT_ORDERS=rules, LOCKKIT_USER=lambda: None)
+    with shop.test_request_context():
+        assert page().count('name="oid"') == 2
+
+
+def test_a_template_of_an_app_without_orders_is_told_so(make_app: Callable[..., Flask]) -> None:
+    app = make_app()
+    with app.test_request_context(), pytest.raises(ConfigurationError, match="LOCKKIT_ORDERS"):
+        render_template_string(PAGE)

@@ -8,6 +8,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.template import engines
 from django.test import Client, override_settings
 from django_project.settings import SECRET_KEY, TEMPLATES
 from django_project.shop.models import Sale
@@ -202,3 +203,38 @@ def test_a_guest_needs_the_session_middleware(client: Client) -> None:
         pytest.raises(ConfigurationError, match="SessionMiddleware"),
     ):
         client.get("/django")
+
+
+@pytest.mark.parametrize("page", ["django", "jinja", "late"])
+@pytest.mark.parametrize("orders", [None, {"PATHS": ["^/orders/"]}])
+def test_a_field_that_nobody_reads_is_not_rendered(
+    client: Client, page: str, orders: dict[str, Any] | None
+) -> None:
+    """Two clicks would be two orders, and nothing would say so."""
+    with (
+        override_settings(LOCKKIT_ORDERS=orders),
+        pytest.raises(ConfigurationError, match="'form:order_id'"),
+    ):
+        client.get(f"/{page}")
+
+
+@pytest.mark.parametrize("page", ["django", "jinja", "late"])
+def test_a_field_has_the_name_that_is_read(client: Client, page: str) -> None:
+    sources = ["header:Idempotency-Key", "form:oid", "form:order_id"]
+    with override_settings(LOCKKIT_ORDERS={"ORDER_ID": sources, "PATHS": ["^/orders/"]}):
+        assert b'name="oid"' in client.get(f"/{page}").content
+
+
+@pytest.mark.parametrize(
+    ("engine", "source"),
+    [
+        ("django", "{% load lockkit %}{% order_id field='oid' %}"),
+        ("jinja2", "{{ order_id_field(field='oid') }}"),
+    ],
+)
+def test_a_field_may_be_named_for_a_view_with_a_source_of_its_own(
+    client: Client, engine: str, source: str
+) -> None:
+    request = client.get("/django").wsgi_request
+    with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"]}):
+        assert 'name="oid"' in engines[engine].from_string(source).render({}, request)

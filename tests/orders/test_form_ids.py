@@ -119,7 +119,7 @@ def test_without_a_secret_key_there_is_nothing_to_sign_with() -> None:
 
 
 def test_the_field_is_escaped() -> None:
-    assert 'value="&quot;&gt;&lt;x"' in hidden_field('"><x')
+    assert 'value="&quot;&gt;&lt;x"' in hidden_field("order_id", '"><x')
 
 
 def test_a_form_of_a_user_is_an_order_of_whoever_is_logged_in() -> None:
