@@ -194,7 +194,18 @@ class BaseLease:
 
 
 def leave(entered: dict[int, list[L]], who: int) -> L:
-    """What this thread or task has entered last: one description may be entered by many."""
+    """What this thread or task has entered last: one description may be entered by many.
+
+    Who has entered nothing leaves for the one who did: a generator's two halves may be run by two
+    threads of a pool. Of several, nobody knows which.
+    """
+    if who not in entered:
+        if len(entered) != 1:
+            raise RuntimeError(
+                f"this thread or task leaves a lock that {len(entered) or 'no'} others have "
+                "entered: make a lock for each, or use `lease = lock.acquire()` and release it"
+            )
+        who = next(iter(entered))
     leases = entered[who].pop()
     if not entered[who]:
         del entered[who]

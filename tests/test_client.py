@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import pickle
 import threading
 import warnings
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -118,6 +122,44 @@ def test_a_lease_may_be_released_by_another_thread() -> None:
     thread.join()
     assert lease.lost
     assert locks.inspect("a") is None
+
+
+@contextmanager
+def _holding(lock: lockkit.Lock) -> Iterator[lockkit.Lease]:
+    with lock as lease:
+        yield lease
+
+
+def test_a_block_may_be_left_by_another_thread() -> None:
+    """Of a pool: it runs the two halves of a generator wherever there is room."""
+    locks = lockkit.connect("memory://")
+    holding = _holding(locks.lock("a"))
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        lease = one.submit(holding.__enter__).result()
+        other.submit(holding.__exit__, None, None, None).result()
+    assert lease.released
+    assert locks.inspect("a") is None
+
+
+async def test_a_block_may_be_left_by_another_task() -> None:
+    locks = aio.connect("memory://")
+
+    async def held() -> AsyncIterator[aio.AsyncLease]:
+        async with locks.lock("a") as lease:
+            yield lease
+
+    steps = held()
+    lease = await asyncio.create_task(anext(steps))
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.create_task(anext(steps))
+    assert lease.released
+    await locks.close()
+
+
+def test_nobody_leaves_what_nobody_has_entered() -> None:
+    lock = lockkit.connect("memory://").lock("a", timeout=0)
+    with pytest.raises(RuntimeError, match="no others have entered"):
+        lock.__exit__(None, None, None)
 
 
 def test_a_retry_comes_after_the_usual_hold_time() -> None:
