@@ -224,7 +224,10 @@ class AsyncLease(BaseLease):
         self._client = client
 
     async def extend(self, ttl: float | None = None) -> None:
-        """Set what is left to ``ttl`` seconds (default: the lock's). Raises LeaseLost."""
+        """Set what is left to ``ttl`` seconds (default: the lock's), also past max_hold.
+
+        Renewal goes on when the lock's ttl is more than that. Raises LeaseLost.
+        """
         self.check()
         seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
         hold, client = self._hold, self._client

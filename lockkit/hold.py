@@ -110,4 +110,7 @@ class Hold:
         return self.renew_until is None or now < self.renew_until or not self.whole
 
     def _plan(self, now: float) -> None:
-        self.due = now + (self.deadline - now) / 3
+        """After a third of what is left. More than the ttl was asked for by the holder: it is not
+        cut short by a renewal."""
+        left = self.deadline - now
+        self.due = now + max(left / 3, left - self.request.ttl * 2 / 3)

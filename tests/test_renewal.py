@@ -42,6 +42,20 @@ def client() -> Iterator[lockkit.LockClient]:
     client.close()
 
 
+@pytest.mark.parametrize("extended", [TTL / 10, TTL, 20 * TTL])
+def test_a_renewal_never_leaves_less_than_the_holder_asked_for(extended: float) -> None:
+    schedule, held = Schedule(), hold()
+    schedule.add(held)
+    asked = held.ask(extended, START)
+    held.renewed(asked.number, START, extended, START)
+    moment, step = START, extended / 200
+    while schedule.take_due(moment) == ([], []):
+        moment += step
+    left = START + extended - moment
+    assert 0 < left < TTL  # so that a renewal to the ttl gives it more
+    assert left > min(extended, TTL) / 2  # and while there is time to try again
+
+
 class TestASchedule:
     """Releases do not wait for the runner, so holds vanish while it goes through them."""
 
