@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from lockkit.client import LockClient
 from lockkit.config import URL_VARIABLE, default_url, load_backend, settings_from_url
+from lockkit.decorating import refuse_bare
 from lockkit.errors import AcquireTimeout, ConfigurationError
 from lockkit.naming import Template, check_name
 from lockkit.types import UNSET, Unset
@@ -56,6 +57,7 @@ def locked(
     Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
     raises a BackendError if the store fails, and LeaseLost at its end if the lease was lost.
     """
+    refuse_bare("locked", name)
     return locked_by(
         _environment,
         name,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from lockkit.decorating import refuse_bare
 from lockkit.errors import ConfigurationError
 from lockkit.types import UNSET, Unset
 from lockkit.views import Guard
@@ -42,6 +43,7 @@ def lock_view(
     DRF's views and actions; sync and async. Raises ConfigurationError at once for a wrong
     argument. The lease is ``request.lease`` while the view runs.
     """
+    refuse_bare("lock_view", name)
     check_in_atomic(in_atomic)
     options = {"in_atomic": in_atomic}
     guard = Guard(name, timeout=timeout, ttl=ttl, alias=alias, options=options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lockkit.decorating import refuse_bare
 from lockkit.decorator import WhenHeld, locked_by
 from lockkit.types import UNSET, Unset
 from lockkit_django.client import InAtomic, check_in_atomic
@@ -35,6 +36,7 @@ def locked(
     OpenTransaction, unless ``in_atomic="allow"``, as that block would COMMIT after the release.
     """
     check_in_atomic(in_atomic)
+    refuse_bare("locked", name)
     return locked_by(
         _Alias(alias),
         name,

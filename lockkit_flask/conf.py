@@ -17,7 +17,7 @@ from lockkit.views import ViewSettings, read_view_settings
 if TYPE_CHECKING:
     from flask import Flask
 
-__all__ = ["Config", "UserHook", "default_location", "dotted", "read_config"]
+__all__ = ["Config", "UserHook", "default_location", "dotted", "read_config", "require_users"]
 
 UserHook = Callable[[], object]
 """Returns the primary key of the authenticated user, or None for nobody."""
@@ -83,12 +83,25 @@ def default_location(app: Flask) -> str:
 def _user_hook(value: object) -> UserHook:
     return dotted("LOCKKIT_USER", value) or _flask_login_user
 
+def require_users(user_pk: UserHook) -> None:
+    """Raise ConfigurationError where everybody would be nobody, for ever."""
+    if user_pk is _flask_login_user and not _has_flask_login():
+        raise ConfigurationError(
+            "{user.pk} names the user, and this app does not say who that is: set LOCKKIT_USER "
+            "to a callable that returns the user's primary key, or set Flask-Login up"
+        )
+
+
+def _has_flask_login() -> bool:
+    from flask import current_app
+
+    return hasattr(current_app, "login_manager")
+
+
 
 def _flask_login_user() -> object:
     """The user of Flask-Login, when the app uses it."""
-    from flask import current_app
-
-    if not hasattr(current_app, "login_manager"):
+    if not _has_flask_login():
         return None
     user = import_module("flask_login").current_user
     return user.get_id() if user.is_authenticated else None

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, ca
 from flask import current_app, request
 
 from lockkit.config import DEFAULT_ALIAS
+from lockkit.decorating import refuse_bare
 from lockkit.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.types import UNSET, Unset
 from lockkit.views import Guard, refusal_of, request_label
-from lockkit_flask import held, sessions
+from lockkit_flask import held, misplaced, sessions
 from lockkit_flask.extension import app_locks
 from lockkit_flask.facts import RequestFacts
 from lockkit_flask.refusals import http_exception
@@ -54,6 +55,7 @@ def lock_view(
     Raises ConfigurationError at import for a wrong template.
     """
     if hold not in ("request", "view"):
+    refuse_bare("lock_view", name)
         raise ConfigurationError(f"hold is {hold!r}; it must be 'request' or 'view'")
     guard = Guard(name, timeout=timeout, ttl=ttl, alias=alias)
     locked = LockedView(guard, hold == "view", on_busy)
@@ -65,6 +67,7 @@ def lock_view(
 
         vars(wrapper)[_MARK] = (locked, *_marks(view))
         return wrapper
+        misplaced.note("lock_view", view, wrapper)
 
     return decorate
 

@@ -15,7 +15,7 @@ from lockkit.config import AliasSettings, load_async_backend, load_backend
 from lockkit.errors import ConfigurationError
 from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
-from lockkit_flask import held, sessions
+from lockkit_flask import held, misplaced, sessions
 from lockkit_flask.conf import Config, default_location, read_config
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class LockKit:
         _install_forms(app, orders=orders is not None)
         held.install(app)  # after the orders: what stands before them in a list runs after them
         _watch_at_first_request(app)
+        request_started.connect(misplaced.refuse, app)
         _mount_command(app)
         app.extensions[EXTENSION] = locks
 

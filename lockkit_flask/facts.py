@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from lockkit_flask.conf import require_users
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -33,6 +35,7 @@ class RequestFacts:
         return (self._request.view_args or {}).get(key)
 
     def user_pk(self) -> object:
+        require_users(self._user_pk)
         return self._user_pk()
 
     def content_type(self) -> str:

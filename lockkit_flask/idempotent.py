@@ -10,6 +10,7 @@ from flask import current_app, request
 
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import IdSource
+from lockkit_flask import misplaced
 from lockkit_flask.extension import app_locks
 from lockkit_flask.options import ATTRIBUTE, ViewOptions
 
@@ -86,4 +87,5 @@ def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
         return cast(R, orders.run(call, options, view))
 
     setattr(idempotent_view, ATTRIBUTE, options)
+    misplaced.note("idempotent", view, idempotent_view, depth=3)
     return idempotent_view

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lockkit.decorating import refuse_bare
 from lockkit.decorator import WhenHeld, locked_by
 from lockkit.types import UNSET, Unset
 from lockkit_flask.extension import app_locks
@@ -28,6 +29,7 @@ def locked(
     alias: str = "default",
 ) -> Callable[[F], F]:
     """As ``lockkit.locked``, with the alias of the current app: a call needs an app context."""
+    refuse_bare("locked", name)
     return locked_by(
         _Alias(alias), name, ttl=ttl, timeout=timeout, when_held=when_held, lease_as=lease_as
     )

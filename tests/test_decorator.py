@@ -188,3 +188,10 @@ def test_nothing_is_imported_for_those_who_do_not_use_it() -> None:
     code = "import sys, lockkit; print({'inspect', 'asyncio'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
+
+
+def test_without_its_parentheses_it_says_what_to_write() -> None:
+    with pytest.raises(ConfigurationError, match=r"write @locked\('stock:\{sku\}'\)"):
+
+        @lockkit.locked
+        def report() -> None: ...

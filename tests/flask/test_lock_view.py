@@ -233,7 +233,6 @@ def test_a_store_that_is_down_is_503_and_the_view_does_not_run(make_app: MakeApp
 
 
 FIELDS = [
-    ("{user.pk}", {}, 403),
     ("{json.order.id}", {"json": {"order": {"id": 7}}}, "x:7"),
     ("{json.order.id}", {"json": {"order": {}}}, 400),
     ("{json.order.id}", {"json": {"order": {"id": 1.0}}}, 400),
@@ -277,6 +276,17 @@ def test_the_user_comes_from_a_hook(make_app: MakeApp) -> None:
 
     assert app.test_client().post("/", headers={"X-User": "7"}).json is True
     assert app.test_client().post("/").status_code == 403
+
+
+def test_an_app_that_does_not_say_who_its_users_are_is_told_to(app: Flask) -> None:
+    @app.post("/")
+    @lock_view("cart:{user.pk}")
+    def view() -> str:
+        return ""
+
+    app.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match="LOCKKIT_USER"):
+        app.test_client().post("/")
 
 
 def test_a_field_that_the_route_does_not_have_is_a_defect(app: Flask) -> None:

@@ -1,0 +1,58 @@
+"""``@lock_view`` and ``@idempotent`` above ``@app.route``, where they do nothing.
+
+``@app.route`` registers what is below it: Flask would call the view without what is above.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from flask import current_app, request
+
+from lockkit.decorating import is_written_above
+from lockkit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+__all__ = ["note", "refuse"]
+
+_ABOVE = "_lockkit_above"
+"""Where a function has itself, what was made of it, and by which decorator."""
+
+
+def note(decorator: str, view: object, wrapper: object, *, depth: int = 2) -> None:
+    """Remember that a decorator stands above the ``def`` of this view.
+
+    ``depth``: of calls between its line and this function.
+    """
+    if isinstance(view, FunctionType) and is_written_above(view, sys._getframe(depth)):
+        vars(view)[_ABOVE] = (view, wrapper, decorator)
+
+
+def refuse(app: Flask, **_: object) -> None:
+    """Raise ConfigurationError if the view of the current request is to run without them."""
+    view: Any = app.view_functions.get(request.endpoint or "")
+    below, wrapper, decorator = getattr(view, _ABOVE, (None, None, ""))
+    if view is None or below is not view or _is_registered(wrapper):
+        return
+    raise ConfigurationError(
+        f"@{decorator} stands above the route of {view.__qualname__}, so Flask knows the view "
+        f"without it. Put @app.route, or what registers the view, at the top"
+    )
+
+
+def _is_registered(wrapper: object) -> bool:
+    """A function may have a route with the decorator, and on purpose one without it."""
+    return any(
+        wrapper is layer for view in current_app.view_functions.values() for layer in _layers(view)
+    )
+
+
+def _layers(view: Any) -> list[Any]:
+    found = [view]
+    while hasattr(found[-1], "__wrapped__"):
+        found.append(found[-1].__wrapped__)
+    return found

@@ -1,0 +1,103 @@
+"""Decorators in places where they would do nothing: said, and not done."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Blueprint, Flask
+
+import lockkit
+from lockkit_flask import idempotent, lock_view, locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    MakeApp = Callable[..., Flask]
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Flask:
+    app = make_app()
+    app.testing = True
+    return app
+
+
+def other(view: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(view)
+    def called() -> Any:
+        return view()
+
+    return called
+
+
+def test_lock_view_above_the_route_is_an_error_and_not_a_view_without_a_lock(app: Flask) -> None:
+    @lock_view("stock")
+    @app.post("/stock")
+    def deduct() -> str:
+        raise AssertionError
+
+    for _ in "12":
+        with pytest.raises(lockkit.ConfigurationError, match=r"lock_view stands above.*deduct"):
+            app.test_client().post("/stock")
+
+
+@pytest.mark.parametrize("decorator", [lock_view("stock"), idempotent, idempotent(required=True)])
+def test_so_it_is_with_decorators_around_it_and_in_blueprints(
+    app: Flask, decorator: Callable[[Any], Any]
+) -> None:
+    shop = Blueprint("shop", __name__)
+
+    @other
+    @decorator
+    @shop.post("/stock")
+    @other
+    def deduct() -> str:
+        raise AssertionError
+
+    app.register_blueprint(shop)
+    with pytest.raises(lockkit.ConfigurationError, match="stands above the route"):
+        app.test_client().post("/stock")
+
+
+def test_a_route_with_the_lock_and_one_without_it_are_two_routes(app: Flask) -> None:
+    @app.get("/locked")
+    @lock_view("stock")
+    @app.get("/free", endpoint="free")
+    def stock() -> str:
+        return "here"
+
+    assert app.test_client().get("/locked").text == "here"
+    assert app.test_client().get("/free").text == "here"
+
+
+def test_a_function_may_be_registered_and_be_locked_elsewhere(app: Flask) -> None:
+    @app.get("/free")
+    def stock() -> str:
+        return "here"
+
+    lock_view("stock")(stock)
+    assert app.test_client().get("/free").text == "here"
+
+
+@pytest.mark.parametrize("decorator", [lock_view, locked])
+def test_a_decorator_without_its_parentheses_says_what_to_write(decorator: Any) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=r"write @lock\w+\('stock:\{sku\}'\)"):
+
+        @decorator
+        def deduct(sku: str) -> str:
+            return sku
+
+
+def test_a_name_may_still_be_a_function(app: Flask) -> None:
+    def name(sku: str) -> str:
+        return f"stock:{sku}"
+
+    @app.get("/<sku>")
+    @lock_view(name)
+    @lock_view(lambda sku: f"shelf:{sku}")
+    def deduct(sku: str) -> str:
+        return sku
+
+    assert app.test_client().get("/a").text == "a"
