@@ -97,8 +97,8 @@ def read_settings(
 ) -> dict[str, AliasSettings]:
     """Validate a settings mapping. Errors name the key and the remedy.
 
-    ``default_location`` is what the default alias gets when it is not configured; the environment
-    variable LOCKKIT_URL overrides whatever location it has.
+    ``default_location`` is what the default alias gets when nothing is configured, or no location
+    for it; the environment variable LOCKKIT_URL overrides whatever location it has.
     """
     if mapping is None:
         mapping = {}
@@ -116,7 +116,21 @@ def read_settings(
     url = environ.get(URL_VARIABLE)
     if url:
         settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], url)
+    elif mapping and DEFAULT_ALIAS not in mapping:
+        raise _without_default(mapping, source)
     return settings
+
+
+def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationError:
+    """Most code locks in it: misspelt, it would do so in a store that nobody chose."""
+    import difflib
+
+    close = difflib.get_close_matches(DEFAULT_ALIAS, aliases, n=1)
+    hint = f"is {close[0]!r} a misspelling?" if close else "give it a URL;"
+    return ConfigurationError(
+        f"{source} has no alias {DEFAULT_ALIAS!r}: {hint} "
+        f"{{{DEFAULT_ALIAS!r}: {{}}}} is the store that is used without settings"
+    )
 
 
 def default_url() -> str:

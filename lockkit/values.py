@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from lockkit.errors import ConfigurationError
 
-__all__ = ["check_count", "check_timeout", "check_ttl", "unknown_key", "wrong"]
+__all__ = [
+    "check_count",
+    "check_setting_names",
+    "check_timeout",
+    "check_ttl",
+    "unknown_key",
+    "wrong",
+]
 
 LONGEST = 366 * 24 * 3600.0
+LIKE_A_SETTING = re.compile(r"LOCK_?K?ITS?(_|$)")
 
 
 def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationError:
@@ -20,6 +29,20 @@ def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationE
     close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
     return ConfigurationError(f"{where} has no key {key!r}: {hint}")
+
+
+def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
+    """Raise ConfigurationError for a name that looks like one of lockkit's settings and is none.
+
+    It would be ignored, and with it what it should protect.
+    """
+    for name in names:
+        if isinstance(name, str) and LIKE_A_SETTING.match(name) and name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise ConfigurationError(f"lockkit has no setting {name}: {hint}")
 
 
 def check_ttl(key: str, value: object) -> float:

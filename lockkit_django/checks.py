@@ -13,9 +13,11 @@ from django.core import checks
 
 from lockkit.config import AliasSettings, load_backend
 from lockkit.errors import BackendError, ConfigurationError
+from lockkit.values import check_setting_names
 from lockkit_django import conf
 from lockkit_django.decorators import guards
 from lockkit_django.handler import locks
+from lockkit_django.routes import routed_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from lockkit.backends.base import Backend
 
 __all__ = ["check_settings", "check_store", "register"]
+
+SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
 SHORTEST_TTL = 2.0
 """Seconds: below it one pause of the garbage collector or the network loses a lease."""
@@ -40,12 +44,22 @@ def register() -> None:
 
 def check_settings(**_: Any) -> list[CheckMessage]:
     """The settings as far as they can be judged without a connection."""
-    return [*_mistakes(), *_view_mistakes(), *_dangers()]
+    return [*_misspelt(), *_mistakes(), *_view_mistakes(), *_dangers()]
 
 
 def check_store(**_: Any) -> list[CheckMessage]:
     """Whether each alias' store answers, and whether it is configured to keep what it is told."""
     return [message for alias in _aliases() for message in _store_messages(alias)]
+
+
+def _misspelt() -> Iterator[CheckMessage]:
+    """A message for each: they are corrected in one go."""
+    for name in dir(settings):
+        try:
+            check_setting_names([name], SETTINGS)
+        except ConfigurationError as error:
+            hint = f"Django reads {', '.join(SETTINGS)}; LOCKKIT_URL is an environment variable."
+            yield _error("E005", error, hint)
 
 
 def _mistakes() -> Iterator[CheckMessage]:
@@ -59,6 +73,7 @@ def _mistakes() -> Iterator[CheckMessage]:
             load_backend(entry)
         except ConfigurationError as error:
             yield _error("E003", error, f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL.")
+    routed_views()  # imports them
     for alias in sorted({guard.alias for guard in guards} - set(aliases)):
         text = f"a view uses lock_view(alias={alias!r}), and LOCKKIT has no such alias"
         yield _error("E004", text, f"Add {alias!r} to LOCKKIT, or correct the view.")

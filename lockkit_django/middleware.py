@@ -27,6 +27,7 @@ from lockkit_django.orders.gate import Gate, in_thread, order_rules
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions, options_of
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, SAFE_METHODS
+from lockkit_django.orders.responses import for_browser, refusal_for_browser
 from lockkit_django.pending import has_lock
 from lockkit_django.settle import to_its_end
 
@@ -56,12 +57,17 @@ class IdempotentOrderMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         setattr(request, MIDDLEWARE_MODE, self._mode)
+        if not hasattr(request, "order"):
+            vars(request)["order"] = None  # of a request that is none
         if self._mode == "async":
             return self._acall(request)
         try:
             response: HttpResponseBase = self.get_response(request)
             opened = open_order(request)
-            return response if opened is None else opened.close(response)
+            if opened is not None:
+                response = opened.close(response)
+            reject = refusal_for_browser(request, response)
+            return response if reject is None else for_browser(request, response, reject)
         finally:
             opened = open_order(request)
             if opened is not None:
@@ -71,7 +77,12 @@ class IdempotentOrderMiddleware:
         try:
             response: HttpResponseBase = await self.get_response(request)
             opened = open_order(request)
-            return response if opened is None else await in_thread(opened.close, response)
+            if opened is not None:
+                response = await in_thread(opened.close, response)
+            reject = refusal_for_browser(request, response)
+            if reject is not None:
+                response = await in_thread(for_browser, request, response, reject)
+            return response
         finally:
             opened = open_order(request)
             if opened is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.config import URL_VARIABLE, AliasSettings, read_settings
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import OrderSettings, read_order_settings
+from lockkit.values import check_setting_names
 from lockkit.views import ViewSettings, read_view_settings
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "UserHook", "default_location", "dotted", "read_config", "require_users"]
 
+SETTINGS = ("LOCKKIT", "LOCKKIT_URL", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS", "LOCKKIT_USER")
 UserHook = Callable[[], object]
 """Returns the primary key of the authenticated user, or None for nobody."""
 
@@ -36,8 +38,9 @@ class Config:
 def read_config(app: Flask) -> Config:
     """Validate LOCKKIT, LOCKKIT_URL, LOCKKIT_VIEWS, LOCKKIT_ORDERS and LOCKKIT_USER.
 
-    Raises ConfigurationError that names the key and the remedy.
+    Raises ConfigurationError that names the key and the remedy, also for a misspelt LOCKKIT_….
     """
+    check_setting_names(app.config, SETTINGS)
     orders = app.config.get("LOCKKIT_ORDERS")
     return Config(
         aliases=_aliases(app),
@@ -80,9 +83,6 @@ def default_location(app: Flask) -> str:
     return f"sqlite:///{Path(app.instance_path) / 'lockkit.sqlite3'}"
 
 
-def _user_hook(value: object) -> UserHook:
-    return dotted("LOCKKIT_USER", value) or _flask_login_user
-
 def require_users(user_pk: UserHook) -> None:
     """Raise ConfigurationError where everybody would be nobody, for ever."""
     if user_pk is _flask_login_user and not _has_flask_login():
@@ -97,6 +97,9 @@ def _has_flask_login() -> bool:
 
     return hasattr(current_app, "login_manager")
 
+
+def _user_hook(value: object) -> UserHook:
+    return dotted("LOCKKIT_USER", value) or _flask_login_user
 
 
 def _flask_login_user() -> object:

@@ -32,6 +32,7 @@ def test_nothing_configured_is_the_default_alias() -> None:
 def test_every_key() -> None:
     alias = read(
         {
+            "default": {},
             "reports": {
                 "LOCATION": "redis://h/0",
                 "BACKEND": "some.Backend",
@@ -41,7 +42,7 @@ def test_every_key() -> None:
                 "MAX_HOLD": None,
                 "MAX_QUEUE": None,
                 "OPTIONS": {"x": 1},
-            }
+            },
         }
     )["reports"]
     assert (alias.alias, alias.location, alias.backend) == (
@@ -77,6 +78,8 @@ def test_the_environment_relocates_the_default_alias_only() -> None:
         ({"default": {"TLL": 5}}, "no key 'TLL': did you mean 'TTL'"),
         ({"default": {"ttl": 5}}, "no key 'ttl'"),
         ({"other": {}}, "needs a LOCATION"),
+        ({"defualt": "redis://h/0"}, "no alias 'default': is 'defualt' a misspelling"),
+        ({"DEFAULT": "redis://h/0", "reports": "redis://h/1"}, "no alias 'default'"),
         ({"default": {"LOCATION": 5}}, "needs a LOCATION"),
         ({"": "memory://"}, "an alias"),
         ({5: "memory://"}, "an alias"),
@@ -85,6 +88,12 @@ def test_the_environment_relocates_the_default_alias_only() -> None:
 def test_wrong_mappings(mapping: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read(mapping)
+
+
+def test_the_environment_may_give_the_default_alias() -> None:
+    settings = read({"reports": "redis://h/1"}, LOCKKIT_URL="memory://elsewhere")
+    assert settings["default"].location == "memory://elsewhere"
+    assert settings["reports"].location == "redis://h/1"
 
 
 NOT_A_NUMBER = float("nan")

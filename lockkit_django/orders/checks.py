@@ -17,12 +17,15 @@ from lockkit.errors import ConfigurationError
 from lockkit.idempotency import OrderSettings, read_order_settings
 from lockkit_django import conf
 from lockkit_django.orders.facts import in_signed_cookies
+from lockkit_django.orders.options import options_of
+from lockkit_django.routes import routed_views
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
 __all__ = ["check_orders", "register"]
 
+METHODS = (None, "POST", "PUT", "PATCH", "DELETE")
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
 HOOKS = {
     "scope": "f(request)",
@@ -43,12 +46,13 @@ def register() -> None:
 
 
 def check_orders(**_: Any) -> list[CheckMessage]:
-    """E101 to E108, W101 and W102."""
+    """E101 to E109, W101 and W102."""
     try:
         rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
     except ConfigurationError as error:
         return [_error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")]
-    return [*_names(rules), *_place(list(settings.MIDDLEWARE)), *_sessions()]
+    middleware = list(settings.MIDDLEWARE)
+    return [*_names(rules), *_presence(middleware), *_place(middleware), *_sessions()]
 
 
 def _names(rules: OrderSettings) -> Iterator[CheckMessage]:
@@ -100,6 +104,20 @@ def _lock_aliases(default: str) -> set[str]:
         return set(conf.lock_settings())
     except ConfigurationError:
         return {default}  # lockkit.E001 says what is wrong
+
+
+def _presence(middleware: list[str]) -> Iterator[CheckMessage]:
+    """Without it the views of LOCKKIT_ORDERS would run as often as they are asked for."""
+    if any(_is_a(path, (MIDDLEWARE,)) for path in middleware):
+        return
+    if getattr(settings, "LOCKKIT_ORDERS", None) is not None:
+        reason = "LOCKKIT_ORDERS is set"
+    elif any(options_of(view, method).inside for view in routed_views() for method in METHODS):
+        reason = "a view has @idempotent"
+    else:
+        return
+    text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: there are no orders"
+    yield _error("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
 
 
 def _place(middleware: list[str]) -> Iterator[CheckMessage]:

@@ -32,6 +32,10 @@ def alias(**entry: Any) -> dict[str, Any]:
 CASES = [
     ("E001", alias(TLL=1), alias(TTL=30)),
     ("E001", {"LOCKKIT": 3}, alias()),
+    ("E001", {"LOCKKIT": {"defualt": REDIS}}, alias()),
+    ("E005", {**alias(), "LOCKKIT_ORDER": {}}, {**alias(), "LOCKKIT_ORDERS": None}),
+    ("E005", {**alias(), "LOCKKIT_URL": REDIS}, alias()),
+    ("E005", {**alias(), "LOCKIT": {}}, {**alias(), "LOCKSMITH": 1}),
     ("E002", {**alias(), "LOCKKIT_VIEWS": {"TIMOUT": 1}}, {**alias(), "LOCKKIT_VIEWS": {}}),
     ("E003", alias(OPTIONS={"nope": 1}), alias(OPTIONS={"socket_timeout": 1})),
     ("E003", alias(LOCATION="rediss2://x"), alias()),

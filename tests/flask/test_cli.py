@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_it_lists_the_locks_of_every_alias(make_app: Callable[..., Flask]) -> None:
-    app = make_app(LOCKKIT={"reports": "memory://"})
+    app = make_app(LOCKKIT={"default": {}, "reports": "memory://"})
     with app.app_context(), locks["default"].lock("a"), locks["reports"].lock("b"):
         result = app.test_cli_runner().invoke(args=["locks", "--format", "json"])
     assert result.exit_code == 0
@@ -31,7 +31,7 @@ def test_it_lists_the_locks_of_every_alias(make_app: Callable[..., Flask]) -> No
 
 
 def test_exit_statuses_are_those_of_the_command(make_app: Callable[..., Flask]) -> None:
-    app = make_app(LOCKKIT={"down": "redis://127.0.0.1:1/0"})
+    app = make_app(LOCKKIT={"default": {}, "down": "redis://127.0.0.1:1/0"})
     runner = app.test_cli_runner()
     assert runner.invoke(args=["locks", "--no-such-option"]).exit_code == 2
     assert runner.invoke(args=["locks"]).exit_code == 69

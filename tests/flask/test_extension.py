@@ -53,9 +53,23 @@ def test_an_unknown_alias_names_the_likely_one(make_app: MakeApp) -> None:
 
 
 def test_aliases_are_listed(make_app: MakeApp) -> None:
-    with make_app(LOCKKIT={"reports": "memory://"}).app_context():
+    with make_app(LOCKKIT={"default": {}, "reports": "memory://"}).app_context():
         assert sorted(locks) == ["default", "reports"]
         assert sorted(alocks) == ["default", "reports"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("LOCKKIT_ORDER", "LOCKKIT_ORDERS"), ("LOCKIT_URL", "LOCKKIT_URL"), ("LOCKKIT_X", "")],
+)
+def test_a_misspelt_setting_is_not_ignored(make_app: MakeApp, name: str, hint: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=f"no setting {name}.*{hint}"):
+        make_app(**{name: {}})
+
+
+def test_a_misspelt_default_alias_is_not_ignored(make_app: MakeApp) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="is 'defualt' a misspelling"):
+        make_app(LOCKKIT={"defualt": "memory://"}, LOCKKIT_URL=None)
 
 
 def test_without_settings_it_locks_in_a_file_of_the_instance_folder(

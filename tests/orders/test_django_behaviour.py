@@ -9,12 +9,14 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
-from django.test import Client, override_settings
+from django.http import HttpResponse
+from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
 from orders_django import views
 
 from lockkit_django import locks
+from lockkit_django.middleware import IdempotentOrderMiddleware
 from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -179,6 +181,16 @@ def test_no_order_id_where_none_is_required_is_a_plain_request(alice: Client) ->
     for _ in range(2):
         assert buy(alice, "function", None).status_code == 201
     assert (rows("function"), OrderRecord.objects.count()) == (2, 0)
+
+
+def test_a_view_may_ask_whether_it_runs_as_an_order() -> None:
+    def view(request: Any) -> HttpResponse:
+        return HttpResponse(repr(request.order))
+
+    request = RequestFactory().post("/orders/function")
+    assert IdempotentOrderMiddleware(view)(request).content == b"None"  # type: ignore[union-attr]
+    request.order = "of another middleware"  # type: ignore[attr-defined]
+    assert b"another" in IdempotentOrderMiddleware(view)(request).content  # type: ignore[union-attr]
 
 
 def test_no_order_id_where_one_is_required_is_refused(alice: Client) -> None:

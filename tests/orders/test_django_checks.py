@@ -45,6 +45,8 @@ def found(**changes: Any) -> list[str]:
         ("E105", {"MIDDLEWARE": [OURS, OURS]}),
         ("E106", {"MIDDLEWARE": [OURS, CSRF]}),
         ("W101", {"MIDDLEWARE": [OURS, "orders_django.views.CatchKeyErrors"]}),
+        ("E109", {"LOCKKIT_ORDERS": {}, "MIDDLEWARE": []}),
+        ("E109", {"LOCKKIT_ORDERS": None, "MIDDLEWARE": []}),  # a view has @idempotent
         ("W102", {"SESSION_ENGINE": "django.contrib.sessions.backends.signed_cookies"}),
     ],
 )
@@ -54,7 +56,7 @@ def test_each_check_speaks_up(expected: str, changes: dict[str, Any]) -> None:
 
 def test_the_checks_are_silent_when_all_is_well() -> None:
     assert found() == []
-    assert found(MIDDLEWARE=[], LOCKKIT_ORDERS=None) == []
+    assert found(MIDDLEWARE=[], LOCKKIT_ORDERS=None, ROOT_URLCONF="django_project.urls") == []
 
 
 def test_the_checks_run_with_manage_py_check() -> None:
