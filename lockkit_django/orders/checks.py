@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.utils import ConnectionDoesNotExist
 from django.utils.module_loading import import_string
 
 from lockkit.config import load_backend
-from lockkit.errors import ConfigurationError
+from lockkit.errors import BackendError, ConfigurationError
 from lockkit.idempotency import OrderSettings, read_order_settings
 from lockkit_django import conf
 from lockkit_django.orders.facts import in_signed_cookies
@@ -23,7 +24,7 @@ from lockkit_django.routes import routed_views
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
-__all__ = ["check_orders", "register"]
+__all__ = ["check_orders", "check_records", "register"]
 
 METHODS = (None, "POST", "PUT", "PATCH", "DELETE")
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
@@ -43,6 +44,7 @@ BEFORE = (
 
 def register() -> None:
     checks.register(check_orders, "lockkit")
+    checks.register(check_records, "lockkit", deploy=True)
 
 
 def check_orders(**_: Any) -> list[CheckMessage]:
@@ -53,6 +55,25 @@ def check_orders(**_: Any) -> list[CheckMessage]:
         return [_error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")]
     middleware = list(settings.MIDDLEWARE)
     return [*_names(rules), *_presence(middleware), *_place(middleware), *_sessions()]
+
+
+def check_records(**_: Any) -> list[CheckMessage]:
+    """E110: asks the database of the settings, not those of ``@idempotent(using=…)``."""
+    from lockkit_django.orders.store import OrderStore
+
+    try:
+        rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
+    except ConfigurationError:
+        return []  # E101 says it
+    if rules.claims or not _reason(list(settings.MIDDLEWARE)):
+        return []
+    try:
+        OrderStore(rules.using).find("lockkit-check", fresh=True)
+    except (BackendError, ConnectionDoesNotExist) as error:
+        return [_error("E110", str(error), "Start the database, or correct USING.")]
+    except ConfigurationError as error:
+        return [_error("E110", str(error), "Orders answer 500 until then.")]
+    return []
 
 
 def _names(rules: OrderSettings) -> Iterator[CheckMessage]:
@@ -108,16 +129,25 @@ def _lock_aliases(default: str) -> set[str]:
 
 def _presence(middleware: list[str]) -> Iterator[CheckMessage]:
     """Without it the views of LOCKKIT_ORDERS would run as often as they are asked for."""
-    if any(_is_a(path, (MIDDLEWARE,)) for path in middleware):
+    if _is_there(middleware):
         return
+    reason = _reason(middleware)
+    if reason:
+        text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: there are no orders"
+        yield _error("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
+
+
+def _reason(middleware: list[str]) -> str:
+    """Why the project has orders; empty: it has none."""
     if getattr(settings, "LOCKKIT_ORDERS", None) is not None:
-        reason = "LOCKKIT_ORDERS is set"
-    elif any(options_of(view, method).inside for view in routed_views() for method in METHODS):
-        reason = "a view has @idempotent"
-    else:
-        return
-    text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: there are no orders"
-    yield _error("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
+        return "LOCKKIT_ORDERS is set"
+    if any(options_of(view, method).inside for view in routed_views() for method in METHODS):
+        return "a view has @idempotent"
+    return "the middleware is there" if _is_there(middleware) else ""
+
+
+def _is_there(middleware: list[str]) -> bool:
+    return any(_is_a(path, (MIDDLEWARE,)) for path in middleware)
 
 
 def _place(middleware: list[str]) -> Iterator[CheckMessage]:
@@ -155,9 +185,7 @@ def _is_a(path: str, classes: tuple[str, ...]) -> bool:
 
 
 def _sessions() -> Iterator[CheckMessage]:
-    if not any(_is_a(path, (MIDDLEWARE,)) for path in settings.MIDDLEWARE):
-        return
-    if _is_signed_cookies(settings.SESSION_ENGINE):
+    if _is_there(list(settings.MIDDLEWARE)) and _is_signed_cookies(settings.SESSION_ENGINE):
         yield _warning(
             "W102",
             "SESSION_ENGINE keeps sessions in cookies, which have no key that stays the same: "

@@ -13,9 +13,12 @@ import pytest_django
 from conformance.database_settings import complete, environment, postgresql
 from django.core.management import call_command
 from django.db import connections
+from django.test import override_settings
 
 import lockkit
 from lockkit.backends.sql.dialect import load_dialect
+from lockkit_django.checks import check_store
+from lockkit_django.orders.checks import check_records
 
 MIGRATE = "import django; django.setup(); from django.core.management import call_command as c; "
 LOCKS = "import django; django.setup(); import lockkit; "
@@ -60,6 +63,19 @@ def run(program: str, database: dict[str, Any]) -> str:
 def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None:
     with pytest.raises(lockkit.ConfigurationError, match="migrate lockkit_django --database ord"):
         client.lock("a").acquire()
+
+
+def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> None:
+    orders = {"LOCKKIT_ORDERS": {"USING": "orders"}, "LOCKKIT": {"default": "django://orders"}}
+    with override_settings(**orders):
+        (locks,), (records,) = check_store(), check_records()
+        assert (locks.id, records.id) == ("lockkit.E010", "lockkit.E110")
+        assert "migrate lockkit_django --database orders" in locks.msg
+        assert "migrate lockkit_django" in records.msg
+        run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)
+        assert [*check_store(), *check_records()] == []
+    with override_settings(LOCKKIT_ORDERS=None, MIDDLEWARE=[]):
+        assert check_records() == []  # there are no orders
 
 
 def test_migrate_makes_the_table_of_the_dialect(

@@ -99,10 +99,6 @@ class SQLBackend(Backend):
             return self._one(name)
         return self._all()
 
-    def check(self) -> None:
-        statement = self._dialect.clock
-        self._try(self._steps, lambda connection: connection.execute(statement, {}))
-
     def close(self) -> None:
         self._steps.close()
         self._renewals.close()
