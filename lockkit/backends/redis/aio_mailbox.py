@@ -10,6 +10,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from lockkit.backends.redis.aio_link import Connection, Link, connect, drop, send
 from lockkit.backends.redis.failures import lost_on_the_way
+from lockkit.backends.redis.mailbox import Pace
 from lockkit.backends.redis.protocol import pack, read_message
 from lockkit.errors import BackendError
 
@@ -19,12 +20,11 @@ __all__ = ["AsyncMailbox"]
 class AsyncSlot:
     """One waiting claim: where its message goes."""
 
-    __slots__ = ("epoch", "error", "message", "woken")
+    __slots__ = ("epoch", "message", "woken")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.message: tuple[int, int] | None = None  #: ticket, fence
-        self.error: BackendError | None = None
         self.woken = asyncio.Event()
 
 
@@ -32,6 +32,7 @@ class AsyncMailbox:
     """The subscription of one event loop to its own channel, read by one task.
 
     After every (re)subscription each waiter asks the store once: a message may have been missed.
+    Without one, because the server takes no more connections, each asks after every further try.
     """
 
     def __init__(self, link: Link, channel: bytes) -> None:
@@ -42,6 +43,7 @@ class AsyncMailbox:
         self._reader: asyncio.Task[None] | None = None
         self._connection: Connection | None = None  #: the reader's
         self._epoch = 0
+        self._pace = Pace()
         self.is_open = False
         self.forbidden = False  #: to listen: who waits must ask
 
@@ -50,7 +52,7 @@ class AsyncMailbox:
         async with self._opening:
             if not self.is_open and not self.forbidden:
                 await self._subscribe()
-                if self._connection is not None:
+                if self._connection is not None and self._reader is None:
                     self._reader = asyncio.create_task(self._read(), name="lockkit-mail")
 
     def expect(self, token: str) -> None:
@@ -71,8 +73,6 @@ class AsyncMailbox:
                     message, slot.message = slot.message, None
                     if message is not None and message[0] == ticket:
                         return message[1]
-                    if slot.error is not None:
-                        raise slot.error
                     if slot.epoch != self._epoch:
                         slot.epoch = self._epoch
                         return None
@@ -83,6 +83,7 @@ class AsyncMailbox:
     async def close(self) -> None:
         """Who still waits, or comes later, asks the store again and again."""
         self.forbidden = True
+        self._have_all_ask()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
@@ -96,42 +97,57 @@ class AsyncMailbox:
             await drop(connection)
 
     async def _read(self) -> None:
-        """The task: dispatches messages; when the connection breaks it makes another, once.
+        """The task: dispatches messages; when the connection breaks it makes another.
 
-        Nobody else reopens meanwhile: a second reader would be one that nobody closes.
+        As long as somebody waits: who comes when nobody does makes both anew.
         """
         try:
-            while self._connection is not None:
+            while not self.forbidden:
+                connection = self._connection
+                if connection is None:
+                    if not self._slots:
+                        return
+                    await asyncio.sleep(max(self._pace.left(), 0.0))
+                    await self._resubscribe(None)
+                    continue
                 try:
-                    reply = await self._connection.read_response(disable_decoding=True)
+                    reply = await connection.read_response(disable_decoding=True)
                 except (RedisError, OSError):
-                    await self._resubscribe()
+                    await self._resubscribe(connection)
                 else:
                     self._dispatch(reply)
         finally:
             if self._reader is asyncio.current_task():
+                self._reader = None
                 await self._drop()
 
     def _dispatch(self, reply: Any) -> None:
+        self._pace.worked()
         message = read_message(reply)
         slot = self._slots.get(message.token) if message else None
         if message is not None and slot is not None:
             slot.message = (message.ticket, message.fence)
             slot.woken.set()
 
-    async def _resubscribe(self) -> None:
-        """Everybody asks the store once; or everybody hears that it is down."""
-        async with self._opening:
-            await self._drop()
-            try:
-                await self._subscribe()
-            except BackendError as error:
-                for slot in self._slots.values():
-                    slot.error = error
-                    slot.woken.set()
-                return
+    def _have_all_ask(self) -> None:
+        self._epoch += 1
         for slot in self._slots.values():
             slot.woken.set()
+
+    async def _resubscribe(self, broken: Connection | None) -> None:
+        """Everybody asks the store: it may have granted unheard, or be down, or only be full."""
+        async with self._opening:
+            if self._connection is not broken:
+                return  # somebody who came to wait was faster
+            await self._drop()
+            if self._pace.left() > 0:
+                self._have_all_ask()
+                return
+            self._pace.tried()
+            try:
+                await self._subscribe()
+            except BackendError:
+                self._have_all_ask()
 
     async def _subscribe(self) -> None:
         connection = self._link.fresh()
@@ -141,15 +157,15 @@ class AsyncMailbox:
             await connection.read_response(disable_decoding=True)
         except NoPermissionError:
             self.forbidden = True
-            self._epoch += 1  # who waits already must ask from now on
+            self._have_all_ask()
         except RedisError as error:
             raise lost_on_the_way(error) from error
         else:
             if not self.forbidden:  # else it was closed meanwhile
                 connection.socket_timeout = None  # silence is no fault here: nobody may be waiting
-                self._epoch += 1
                 self._connection = connection
                 self.is_open = True
+                self._have_all_ask()
         finally:
             if self._connection is not connection:
                 await drop(connection)

@@ -4,12 +4,16 @@ Leader and followers: one of the waiting threads reads the socket for all of the
 reading over when it leaves. A listener thread of its own would cost a thread switch per grant.
 
 After every (re)subscription each waiter asks the store once, because a message may have been
-missed: the store's state decides, a message only saves asking.
+missed: the store's state decides, a message only saves asking. While there is no subscription,
+because the server takes no more connections, each asks after every try to have one again.
 """
 
 from __future__ import annotations
 
+import math
+import socket
 import threading
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -20,18 +24,42 @@ from lockkit.backends.redis.protocol import pack, read_message
 from lockkit.clock import now
 from lockkit.errors import BackendError
 
-__all__ = ["Mailbox"]
+__all__ = ["Mailbox", "Pace"]
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between two tries to subscribe again: doubled each time, up to the second."""
+
+
+class Pace:
+    """When to try again: at once after what worked, then later each time."""
+
+    def __init__(self) -> None:
+        self._pause = 0.0
+        self._last = -math.inf
+
+    def left(self) -> float:
+        """Seconds until the next try, or less than none."""
+        return self._last + self._pause - now()
+
+    def tried(self) -> None:
+        moment = now()
+        if moment - self._last > 2 * LONGEST_PAUSE:
+            self._pause = 0.0  # it worked for a while
+        self._last = moment
+        self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
+
+    def worked(self) -> None:
+        self._pause = 0.0
 
 
 class Slot:
     """One waiting claim: where its message goes."""
 
-    __slots__ = ("epoch", "error", "message", "waiting", "woken")
+    __slots__ = ("epoch", "message", "waiting", "woken")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.message: tuple[int, int] | None = None  #: ticket, fence
-        self.error: BackendError | None = None
         self.waiting = False
         self.woken = threading.Event()
 
@@ -50,8 +78,9 @@ class Mailbox:
         self._opening = threading.Lock()
         self._connection: Connection | None = None
         self._epoch = 0
+        self._pace = Pace()
         self.is_open = False
-        self.forbidden = False
+        self.forbidden = False  #: to listen: who waits must ask
 
     def open(self) -> None:
         """Subscribe, if nobody has yet. Raises a BackendError."""
@@ -81,19 +110,20 @@ class Mailbox:
                 self._promote()
 
     def close(self) -> None:
+        """Who still waits, or comes later, asks the store again and again."""
         with self._opening:
+            self.forbidden = True
             self.is_open = False
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+            if self._connection is not None:
+                _end(self._connection)
+            self._have_all_ask()
+        self._hang_up()
 
     def _wait(self, slot: Slot, ticket: int, deadline: float) -> int | None:
         while True:
             message, slot.message = slot.message, None
             if message is not None and message[0] == ticket:
                 return message[1]
-            if slot.error is not None:
-                raise slot.error
             if slot.epoch != self._epoch:
                 slot.epoch = self._epoch
                 return None
@@ -105,6 +135,8 @@ class Mailbox:
                     self._lead(slot, deadline)
                 finally:
                     self._leading.release()
+                    if self.forbidden:
+                        self._hang_up()
             else:
                 slot.woken.wait(left)
                 slot.woken.clear()
@@ -117,13 +149,16 @@ class Mailbox:
                 return
             connection = self._connection
             if connection is None:
-                self._resubscribe()
+                slot.woken.wait(min(left, self._pace.left()))
+                slot.woken.clear()
+                if self._pace.left() <= 0:
+                    self._resubscribe(None)
                 return
             try:
                 if connection.can_read(timeout=left):
                     self._dispatch(connection.read_response(disable_decoding=True), slot)
             except (RedisError, OSError):
-                self._resubscribe()
+                self._resubscribe(connection)
                 return
             except BaseException:  # interrupted within a reply: the next leader starts anew
                 self._connection = None
@@ -131,6 +166,7 @@ class Mailbox:
                 raise
 
     def _dispatch(self, reply: Any, ours: Slot) -> None:
+        self._pace.worked()
         message = read_message(reply)
         slot = self._slots.get(message.token) if message else None
         if message is None or slot is None:
@@ -146,22 +182,35 @@ class Mailbox:
                 slot.woken.set()
                 return
 
-    def _resubscribe(self) -> None:
-        """Everybody asks the store once; or everybody hears that it is down."""
-        with self._opening:
-            connection, self._connection = self._connection, None
+    def _hang_up(self) -> None:
+        """Close the connection of a closed client, unless somebody reads it: he then does so."""
+        if self._leading.acquire(blocking=False):
+            try:
+                connection, self._connection = self._connection, None
+            finally:
+                self._leading.release()
             if connection is not None:
                 connection.disconnect()
+
+    def _resubscribe(self, broken: Connection | None) -> None:
+        """Everybody asks the store: it may have granted unheard, or be down, or only be full."""
+        with self._opening:
+            if self._connection is not broken:
+                return  # somebody who came to wait was faster
+            self._connection = None
+            self.is_open = False
+            if broken is not None:
+                broken.disconnect()
+            if self.forbidden:
+                return
+            if self._pace.left() > 0:
+                self._have_all_ask()
+                return
+            self._pace.tried()
             try:
                 self._subscribe()
-            except BackendError as error:
-                self.is_open = False
-                for slot in list(self._slots.values()):
-                    slot.error = error
-                    slot.woken.set()
-                raise
-        for slot in list(self._slots.values()):
-            slot.woken.set()
+            except BackendError:
+                self._have_all_ask()
 
     def _subscribe(self) -> None:
         connection = self._connections.fresh()
@@ -172,11 +221,22 @@ class Mailbox:
         except NoPermissionError:
             connection.disconnect()
             self.forbidden = True
-            self._epoch += 1  # who waits already must ask from now on
-            return
         except RedisError as error:
             connection.disconnect()
             raise lost_on_the_way(error) from error
-        self._connection = connection
+        else:
+            self._connection = connection
+            self.is_open = True
+        self._have_all_ask()
+
+    def _have_all_ask(self) -> None:
         self._epoch += 1
-        self.is_open = True
+        for slot in list(self._slots.values()):
+            slot.woken.set()
+
+
+def _end(connection: Connection) -> None:
+    """Have whoever reads it hear that it is over. To close it under a reader is a race: its number
+    may be that of another file by the time he reads."""
+    with suppress(OSError, AttributeError):  # it may just have broken by itself
+        socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)

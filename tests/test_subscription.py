@@ -1,0 +1,149 @@
+"""A subscription that cannot be had again at once, or is closed while somebody waits."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import pytest
+
+from lockkit.clock import now
+from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
+from lockkit.testing.conformance.base import eventually, queued
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+NAME = "stock:42"
+WAITERS = 3
+SECONDS = 2.0
+
+
+class Scene(NamedTuple):
+    """Some wait through a proxy for what ``near`` holds."""
+
+    server: RedisServer
+    proxy: FaultProxy
+    near: AnyClient
+    far: AnyClient
+    threads: ThreadPoolExecutor
+    asked: list[float]
+    """When one of them asked the store."""
+
+    def wait(self) -> list[Future[bool]]:
+        """They have a connection each then, and will not need another."""
+        first = self.proxy.delay_requests(WAITERS, matching=b"EVALSHA")
+        waiting = [self.threads.submit(_visit, self.far) for _ in range(WAITERS)]
+        eventually(lambda: self.proxy.connections == WAITERS)
+        first.release()
+        queued(self.near, NAME, WAITERS)
+        return waiting
+
+    def kill(self) -> int:
+        with self.server.client() as admin:
+            return int(admin.client_kill_filter(_type="pubsub"))
+
+    @property
+    def subscriptions(self) -> int:
+        with self.server.client() as admin:
+            return len(admin.client_list(_type="pubsub"))
+
+
+@pytest.fixture(params=["sync", "async"])
+def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Scene]:
+    api: Api = request.param
+    redis_server.flush()
+    asked: list[float] = []
+
+    def note(data: bytes) -> None:
+        asked.extend([now()] * data.count(b"EVALSHA"))
+
+    with (
+        FaultProxy("127.0.0.1", redis_server.port, on_request=note) as proxy,
+        ThreadPoolExecutor(WAITERS) as threads,
+        ExitStack() as stack,
+    ):
+        near = connect("sync", redis_server.url, ttl=30)
+        stack.callback(_stop, near)
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        options = {"socket_timeout": 20.0}
+        far = connect(api, url, ttl=30, acquire_timeout=60, options=options)
+        stack.callback(_stop, far)
+        yield Scene(redis_server, proxy, near, far, threads, asked)
+
+
+def test_waiters_ask_seldom_while_no_subscription_can_be_had(scene: Scene) -> None:
+    """The server answers, and takes no new connection: as many are open as it allows, or the
+    password was changed. Who waits polls, but the server has its other work to do."""
+    with scene.near.lock(NAME).acquire():
+        waiting = scene.wait()
+        scene.proxy.refuse()
+        before = len(scene.asked)
+        scene.kill()
+        eventually(lambda: len(scene.asked) >= before + WAITERS)  # a message may have come
+        _ask_seldom(scene)
+        assert not any(future.done() for future in waiting)
+        scene.proxy.refuse(False)
+        eventually(lambda: scene.subscriptions == 1)
+        _ask_seldom(scene)
+    _all_granted(waiting)
+
+
+def test_waiters_ask_seldom_while_each_subscription_breaks_at_once(scene: Scene) -> None:
+    with scene.near.lock(NAME).acquire():
+        waiting = scene.wait()
+        started, before, killed = now(), len(scene.asked), 0
+        while now() - started < SECONDS:
+            killed += scene.kill()
+        elapsed = now() - started
+        assert killed <= _tries(elapsed)
+        assert len(scene.asked) - before <= WAITERS * 2 * _tries(elapsed)
+    _all_granted(waiting)
+
+
+def test_a_client_that_is_closed_while_somebody_waits_closes_its_subscription(
+    scene: Scene,
+) -> None:
+    """And makes no new one; who waits asks again and again."""
+    with scene.near.lock(NAME).acquire():
+        waiting = scene.wait()
+        scene.far.close()
+        eventually(lambda: scene.subscriptions == 0)
+        queued(scene.near, NAME, WAITERS)
+        assert not any(future.done() for future in waiting)
+    _all_granted(waiting)
+    assert scene.subscriptions == 0
+    scene.far.close()
+    gc.collect()  # warns of what is open
+
+
+def _visit(client: AnyClient) -> bool:
+    with client.lock(NAME).acquire() as lease:
+        return not lease.lost
+
+
+def _all_granted(waiting: list[Future[bool]]) -> None:
+    assert [future.result() for future in waiting] == [True] * len(waiting)
+
+
+def _ask_seldom(scene: Scene) -> None:
+    """For some seconds. On a machine that stalls they ask less often still."""
+    started, before = now(), len(scene.asked)
+    time.sleep(SECONDS)
+    count = len(scene.asked) - before
+    assert count <= WAITERS * 2 * _tries(now() - started)
+
+
+def _tries(seconds: float) -> float:
+    """To subscribe, at most: a pause that doubles is soon at its longest, which is a second."""
+    return 7 + seconds
+
+
+def _stop(client: AnyClient) -> None:
+    if isinstance(client, BlockingClient):
+        client.stop()
+    else:
+        client.close()
