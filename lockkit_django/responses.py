@@ -20,7 +20,7 @@ from lockkit_django.facts import http_request
 if TYPE_CHECKING:
     from rest_framework.exceptions import APIException
 
-__all__ = ["drf_exception", "refusal_response", "rendered"]
+__all__ = ["drf_exception", "refusal_response", "rendered", "template_text"]
 
 
 def refusal_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
@@ -36,13 +36,22 @@ def refusal_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
 
 
 def _html(request: HttpRequest, refusal: Refusal) -> HttpResponse:
-    try:
-        template = loader.select_template(
-            [f"lockkit/{refusal.status}.html", "lockkit/refusal.html"]
-        )
-    except (TemplateDoesNotExist, ImproperlyConfigured):  # a project without templates
+    templates = [f"lockkit/{refusal.status}.html", "lockkit/refusal.html"]
+    text = template_text(request, templates, {"refusal": refusal})
+    if text is None:
         return HttpResponse(f"{refusal.title}. {refusal.detail}", content_type="text/plain")
-    return HttpResponse(template.render({"refusal": refusal}, request))
+    return HttpResponse(text)
+
+
+def template_text(
+    request: HttpRequest, templates: list[str], context: dict[str, Any]
+) -> str | None:
+    """The first template that there is, rendered; None: the project has no templates."""
+    try:
+        template = loader.select_template(templates)
+    except (TemplateDoesNotExist, ImproperlyConfigured):
+        return None
+    return str(template.render(context, request))
 
 
 def drf_exception(refusal: Refusal) -> APIException:

@@ -64,12 +64,18 @@ class LockKit:
 
     @staticmethod
     def create_tables() -> None:
-        """Create the tables of the orders' records for the current app, if they are not there.
+        """Create the tables of lockkit for the current app, if they are not there.
 
-        ``db.create_all()`` makes it too, and Alembic sees it; those of ``@idempotent(using=…)``
-        are made only here.
+        Those of the locks of ``sqlalchemy+…`` aliases, and those of the orders' records.
+        ``db.create_all()`` makes the latter too, and Alembic sees it; those of
+        ``@idempotent(using=…)`` are made only here.
         """
-        orders = app_locks().orders
+        locks = app_locks()
+        for alias in locks:
+            make = getattr(locks[alias].backend, "create_table", None)
+            if make is not None:
+                make()
+        orders = locks.orders
         for store in orders.stores() if orders is not None else ():
             store.create_table()
 

@@ -34,12 +34,12 @@ def note(decorator: str, view: object, wrapper: object, *, depth: int = 2) -> No
 
 def refuse(app: Flask, **_: object) -> None:
     """Raise ConfigurationError if the view of the current request is to run without them."""
-    view: Any = app.view_functions.get(request.endpoint or "")
+    view = app.view_functions.get(request.endpoint or "")
     below, wrapper, decorator = getattr(view, _ABOVE, (None, None, ""))
     if view is None or below is not view or _is_registered(wrapper):
         return
     raise ConfigurationError(
-        f"@{decorator} stands above the route of {view.__qualname__}, so Flask knows the view "
+        f"@{decorator} stands above the route of {below.__qualname__}, so Flask knows the view "
         f"without it. Put @app.route, or what registers the view, at the top"
     )
 

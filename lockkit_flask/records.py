@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
-from lockkit.errors import BackendUnavailable
+from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_headers
 from lockkit.log import log
 
@@ -52,13 +52,16 @@ class Records:
         self.engine = engine
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
-        """What is recorded, outside of any transaction. Raises BackendUnavailable."""
+        """What is recorded, outside of any transaction.
+
+        Raises BackendUnavailable, and ConfigurationError if the table was never made.
+        """
         query = sa.select(self.table).where(self.table.c.key == key)
         try:
             with _for_one_query(self.engine()) as connection:
                 row = connection.execute(query).mappings().first()
         except SQLAlchemyError as error:
-            raise unavailable(error) from error
+            raise self._failure(error) from error
         return None if row is None else _record(dict(row))
 
     def insert(self, connection: sa.Connection, record: Record, *, replaces: bool) -> None:
@@ -92,7 +95,7 @@ class Records:
                     gone = sa.delete(self.table).where(self.table.c.key.in_(keys), expired)
                     count = connection.execute(gone).rowcount if keys else 0
             except SQLAlchemyError as error:
-                raise unavailable(error) from error
+                raise self._failure(error) from error
             if not keys:
                 return
             yield count
@@ -105,6 +108,23 @@ class Records:
 
 def _for_one_query(engine: sa.Engine) -> sa.Connection:
     """On PostgreSQL without BEGIN and ROLLBACK around it: each would be a round trip."""
+    def _failure(self, error: SQLAlchemyError) -> LockError:
+        """An outage passes, and repeating helps; a table that was never made does not come."""
+        if not self._is_missing(error):
+            return unavailable(error)
+        return ConfigurationError(
+            f"the database has no table {TABLE_NAME!r} for the records of orders: make it with "
+            f"LockKit.create_tables(), db.create_all() or a migration"
+        )
+
+    def _is_missing(self, error: SQLAlchemyError) -> bool:
+        """Asked only where the database has answered: SQLite says OperationalError for all."""
+        answered = isinstance(error, ProgrammingError) or "no such table" in str(error)
+        try:
+            return answered and not sa.inspect(self.engine()).has_table(self.table.name)
+        except SQLAlchemyError:
+            return False
+
     connection = engine.connect()
     if engine.dialect.name == "postgresql":
         connection.execution_options(isolation_level="AUTOCOMMIT")

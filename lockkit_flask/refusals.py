@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from flask import after_this_request, current_app, request
+from flask import after_this_request, current_app, render_template, request
+from jinja2 import TemplatesNotFound
 from werkzeug.exceptions import HTTPException, default_exceptions
 from werkzeug.wrappers import Response
 
+from lockkit.idempotency.advice import advice, page
 from lockkit.refusal import Refusal, prefers_html
 
 if TYPE_CHECKING:
@@ -46,8 +48,24 @@ def problem_response(refusal: Refusal) -> Response:
 
 
 def refused(reject: Reject) -> flask.Response:
-    """The answer to a request that is an order and is not let in."""
-    return current_app.response_class(reject.problem(), reject.status, list(reject.headers()))
+    """The answer to a request that is an order and is not let in.
+
+    ``application/problem+json``; for a browser the app's template ``lockkit/<code>.html`` or
+    ``lockkit/<status>.html``, else a page of ours.
+    """
+    response = current_app.response_class(reject.problem(), reject.status, list(reject.headers()))
+    if prefers_html(request.headers.get("Accept", "")):
+        response.set_data(_page(reject))
+        response.content_type = "text/html; charset=utf-8"
+    return response
+
+
+def _page(reject: Reject) -> str:
+    code, status = f"lockkit/{reject.code}.html", f"lockkit/{reject.status}.html"
+    try:
+        return render_template([code, status], refusal=reject, advice=advice(reject))
+    except TemplatesNotFound:
+        return page(reject)
 
 
 def _insist_on_headers(refusal: Refusal) -> None:

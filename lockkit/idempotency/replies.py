@@ -66,7 +66,7 @@ class Reject(NamedTuple):
     location: str | None = None  #: of what the order made
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        pairs = [("Content-Type", PROBLEM_TYPE), ("Cache-Control", "no-store")]
+        pairs = [("Content-Type", PROBLEM_TYPE), ("Cache-Control", "no-store"), ("Vary", "Accept")]
         if self.retry_after is not None:
             pairs.append(("Retry-After", str(self.retry_after)))
         if self.location is not None:

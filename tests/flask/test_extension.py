@@ -139,3 +139,16 @@ def test_each_event_loop_has_an_async_client_of_its_own(make_app: MakeApp) -> No
 
     with app.app_context():
         assert asyncio.run(use()) is not asyncio.run(use())
+
+
+def test_the_table_of_locks_in_postgresql_is_made(
+    make_app: MakeApp, postgres_database: str
+) -> None:
+    app = make_app(LOCKKIT_URL=f"sqlalchemy+{postgres_database}")
+    with app.app_context():
+        with pytest.raises(lockkit.ConfigurationError, match=r"LockKit\.create_tables"):
+            locks["default"].lock("a").acquire()
+        for _ in "12":
+            LockKit.create_tables()
+        with locks["default"].lock("a"):
+            assert locks["default"].inspect("a") is not None

@@ -14,6 +14,7 @@ import uvicorn
 from a2wsgi import WSGIMiddleware
 from flask import Flask, render_template_string, request, session
 from flask_project import Order, db
+from jinja2 import DictLoader
 
 from lockkit.errors import ConfigurationError
 from lockkit_flask import current_order, new_order_id
@@ -363,3 +364,29 @@ def test_a_template_of_an_app_without_orders_is_told_so(make_app: Callable[..., 
     app = make_app()
     with app.test_request_context(), pytest.raises(ConfigurationError, match="LOCKKIT_ORDERS"):
         render_template_string(PAGE)
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+def test_a_browser_is_shown_a_page_that_says_what_to_do(client: FlaskClient) -> None:
+    value = form(client)
+    assert buy(client, value).status_code == 201
+    sent = {"order_id": value, "quantity": "2"}
+    response = client.post("/orders", data=sent, headers=BROWSER)
+    assert (response.status_code, response.mimetype) == (422, "text/html")
+    assert response.headers["Cache-Control"] == "no-store"
+    assert "Accept" in response.headers["Vary"]
+    assert "load the page with the form again" in response.text
+    assert code(buy(client, value, quantity="2")) == "order-id-reused"
+
+
+@pytest.mark.parametrize("name", ["order-id-reused", "422"])
+def test_a_template_of_the_app_is_preferred(shop: Flask, name: str) -> None:
+    shop.jinja_env.loader = DictLoader({f"lockkit/{name}.html": "{{ refusal.code }}: {{ advice }}"})
+    client = shop.test_client()
+    value = form(client)
+    buy(client, value)
+    sent = {"order_id": value, "quantity": "2"}
+    response = client.post("/orders", data=sent, headers=BROWSER)
+    assert response.text.startswith("order-id-reused: Go back")

@@ -8,8 +8,9 @@ from html import unescape
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.template import engines
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django_project.settings import SECRET_KEY, TEMPLATES
 from django_project.shop.models import Sale
 
@@ -238,3 +239,40 @@ def test_a_field_may_be_named_for_a_view_with_a_source_of_its_own(
     request = client.get("/django").wsgi_request
     with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"]}):
         assert 'name="oid"' in engines[engine].from_string(source).render({}, request)
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("asgi", [False, True])
+async def test_a_browser_is_shown_a_page_that_says_what_to_do(asgi: bool) -> None:
+    def refused(**headers: str) -> Any:
+        return Client().post("/orders/", {"order_id": "no-form"}, headers=headers)
+
+    if asgi:
+        client = AsyncClient()
+        response: Any = await client.post("/orders/", {"order_id": "no-form"}, headers=BROWSER)
+    else:
+        response = await sync_to_async(refused)(**BROWSER)
+    assert response.status_code == 400
+    assert response["Content-Type"] == "text/html; charset=utf-8"
+    assert (response["Cache-Control"], "Accept" in response["Vary"]) == ("no-store", True)
+    assert "<h1>Nobody to own the order ID</h1>" in response.content.decode()
+    assert "allow cookies" in response.content.decode()
+    assert code(await sync_to_async(refused)(Accept="*/*")) == "order-without-owner"
+
+
+def test_a_template_of_the_project_is_preferred(client: Client, tmp_path: Any) -> None:
+    (tmp_path / "lockkit").mkdir()
+    page = tmp_path / "lockkit" / "order-without-owner.html"
+    page.write_text("{{ refusal.code }}: {{ advice }} {{ request.path }}")
+    django = {**TEMPLATES[0], "DIRS": [str(tmp_path)]}
+    with override_settings(TEMPLATES=[django]):
+        response = client.post("/orders/", {"order_id": "no-form"}, headers=BROWSER)
+    assert response.content.startswith(b"order-without-owner: Log in")
+
+
+def test_a_project_without_templates_has_a_page_too(client: Client) -> None:
+    with override_settings(TEMPLATES=[]):
+        response = client.post("/orders/", {"order_id": "no-form"}, headers=BROWSER)
+    assert "<h1>Nobody to own the order ID</h1>" in response.content.decode()

@@ -30,7 +30,7 @@ __all__ = ["SQLAlchemyBackend", "create_table"]
 OPTIONS = ("engine", "timeout")
 PREFIX = "sqlalchemy+"
 CONNECT_SECONDS: Final = "5"
-REMEDY = "call lockkit.backends.sql.create_table(engine) once"
+REMEDY = "call lockkit.backends.sql.create_table(engine) once, or in Flask LockKit.create_tables()"
 
 
 class SQLAlchemyBackend(SQLBackend):
@@ -54,6 +54,11 @@ class SQLAlchemyBackend(SQLBackend):
         )
         backend.capabilities = SQLITE_CAPABILITIES if dialect == "sqlite" else SERVER_CAPABILITIES
         return backend
+
+    def create_table(self) -> None:
+        """Make the lock table, if it is not there. A SQLite file gets its own at the first lock."""
+        if isinstance(self.connector, SQLAlchemyConnector):
+            create_table(self.connector.engine)
 
 
 SERVER_CAPABILITIES = Capabilities(durable=True)
@@ -119,7 +124,7 @@ class SQLAlchemyConnector(Connector):
         import sqlalchemy
 
         self._sqlalchemy = sqlalchemy
-        self._engine = sqlalchemy.create_engine(
+        self.engine = sqlalchemy.create_engine(
             engine.url, pool=engine.pool.recreate(), isolation_level="AUTOCOMMIT"
         )
 
@@ -132,7 +137,7 @@ class SQLAlchemyConnector(Connector):
 
     def connect(self) -> Connection:
         try:
-            connection = self._engine.connect()
+            connection = self.engine.connect()
             connection.detach()  # so that closing it closes it
         except self._sqlalchemy.exc.SQLAlchemyError as error:
             raise no_connection(getattr(error, "orig", None) or error) from error

@@ -1,0 +1,51 @@
+"""What refusals say to people: a page of plain HTML, and advice that does not order twice."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from lockkit.idempotency import Reject, replies
+from lockkit.idempotency.advice import advice, page
+
+ALL = [
+    replies.malformed("it is <b>long</b>"),
+    replies.missing("form:order_id"),
+    replies.nobody(),
+    replies.different(),
+    replies.form_of_another(),
+    replies.form_expired(),
+    replies.running(1),
+    replies.crowded(2),
+    replies.store_down(),
+    replies.outcome_unknown(),
+    replies.lease_lost(),
+    replies.not_saved(),
+    replies.orphaned(),
+    replies.not_replayable("/orders/7?a=1&b=2"),
+]
+
+
+@pytest.mark.parametrize("reject", ALL, ids=lambda reject: reject.code)
+def test_each_says_what_to_do(reject: Reject) -> None:
+    assert advice(reject)
+    assert advice(reject).replace("'", "&#x27;") in page(reject)
+
+
+def test_only_who_may_repeat_it_is_told_to() -> None:
+    for reject in ALL:
+        assert ("send the form again:" in advice(reject)) is (reject.retry_after is not None)
+
+
+def test_what_comes_from_outside_is_escaped() -> None:
+    assert "<b>" not in page(replies.malformed("it is <b>long</b>"))
+    assert 'href="/orders/7?a=1&amp;b=2"' in page(replies.not_replayable("/orders/7?a=1&b=2"))
+
+
+def test_no_code_is_advised_that_does_not_exist() -> None:
+    from lockkit.idempotency import advice as module
+
+    source = inspect.getsource(replies)
+    for code in module._ADVICE:
+        assert f'"{code}"' in source
