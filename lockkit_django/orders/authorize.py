@@ -6,8 +6,9 @@ be made first. What cannot be made outside the view is never assumed to have pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
@@ -15,17 +16,26 @@ from django.apps import apps
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.module_loading import import_string
 
+from lockkit.log import log
 from lockkit_django.handlers import handlers, ninja_operation
 from lockkit_django.orders.facts import identity_of
+from lockkit_django.orders.layers import (
+    is_callback,
+    is_harmless,
+    is_the_frameworks,
+    login_test,
+    name_of,
+    unwrapped,
+)
 
 if TYPE_CHECKING:
     from lockkit.idempotency import Identity, OrderSettings
 
 __all__ = ["RefusedError", "identity_for", "may_replay"]
 
-DECORATORS = "django.contrib.auth.decorators"
-
 View = Callable[..., Any]
+
+_told: set[tuple[str, str]] = set()
 
 
 class RefusedError(Exception):
@@ -63,16 +73,24 @@ def may_replay(
     what the view would have raised.
     """
     if settings.authorize_replay is not None:
-        return bool(import_string(settings.authorize_replay)(request))
-    if checked:
-        return True
-    tests = [*_method_tests(request, view), *(() if _is_drf(view) else _tests(request, view))]
+        return _authorized(settings.authorize_replay, request)
+    tests = list(_tests_below(request, view) if checked else _tests(request, view))
     if any(test is None for test in tests):
         return None
     return all(test() for test in tests if test is not None)
 
 
-def _is_drf(view: View) -> bool:
+def _authorized(path: str, request: HttpRequest) -> bool:
+    """What AUTHORIZE_REPLAY says, a function or anything whose answer is to be awaited."""
+    answer = import_string(path)(request)
+    return bool(async_to_sync(_awaited)(answer) if isawaitable(answer) else answer)
+
+
+async def _awaited(answer: Awaitable[object]) -> object:
+    return await answer
+
+
+def _is_drf(view: object) -> bool:
     return hasattr(getattr(view, "cls", None), "initialize_request")
 
 
@@ -127,45 +145,95 @@ def _own_user(request: HttpRequest) -> Iterator[None]:
 
 
 def _tests(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | None]:
-    """The checks of a view as questions; None for one that only the view can make."""
-    yield from _decorator_tests(request, view)
-    cls = getattr(view, "view_class", None)
-    if cls is not None and apps.is_installed("django.contrib.auth"):
-        yield from _mixin_tests(request, view, cls)
-
-
-def _method_tests(request: HttpRequest, view: Any) -> Iterator[None]:
-    """None if a function below the callback has such a decorator: it is asked inside the view."""
-    if any(hasattr(each, "login_url") for each in handlers(view, request.method)):
-        yield None
-
-
-def _decorator_tests(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | None]:
-    """``user_passes_test`` and its kin mark their views with ``login_url``."""
-    found = False
-    layer = view
-    while layer is not None:
-        test = _test_func(layer)
+    """The checks around and in a view as questions; None for one that only the view can make."""
+    found, _ = unwrapped(view)
+    tests = [login_test(layer) for layer in found]
+    for layer, test in zip(found, tests, strict=True):
         if test is not None:
-            found = True
             yield _asking(test, request)
-        layer = getattr(layer, "__wrapped__", None)
-    if not found and hasattr(view, "login_url"):
+        else:
+            yield from _unknown(request, layer)
+    if not any(tests) and hasattr(view, "login_url"):
+        yield None
+    for handler in handlers(view, request.method):
+        yield from _handler_tests(request, handler)
+    yield from _class_tests(request, view)
+
+
+def _tests_below(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | None]:
+    """The same for a function below ``@idempotent``, whose order is open to whoever got there.
+
+    Of a class that it is around as a whole, ``dispatch`` or the callback, all checks are below.
+    """
+    yield from _handler_tests(request, view)
+    _, function = unwrapped(view)
+    match = request.resolver_match
+    callback = function if is_callback(function) else getattr(match, "func", None)
+    if callback is not function and getattr(function, "__name__", "") != "dispatch":
+        return
+    if _is_drf(callback):
+        yield None  # it authenticates inside
+    for handler in handlers(callback, request.method):
+        yield from _handler_tests(request, handler)
+    yield from _class_tests(request, callback)
+
+
+def _handler_tests(request: HttpRequest, handler: Any) -> Iterator[None]:
+    """A login decorator on a method cannot be asked: the request may be another one there."""
+    found, function = unwrapped(handler)
+    for layer in found:
+        yield from _unknown(request, layer)
+    if function is handler and hasattr(handler, "login_url"):
         yield None
 
 
-def _test_func(layer: Any) -> Callable[[Any], Any] | None:
-    """The test inside a decorated view: Django does not show it in any other way."""
-    if getattr(layer, "__globals__", {}).get("__name__") != DECORATORS:
-        return None
-    cells = dict(zip(layer.__code__.co_freevars, layer.__closure__ or (), strict=False))
-    cell = cells.get("test_func")
-    return None if cell is None else cell.cell_contents
+def _unknown(request: HttpRequest, layer: Any) -> Iterator[None]:
+    if not is_harmless(layer, request):
+        _tell(request, name_of(layer))
+        yield None
+
+
+def _class_tests(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool] | None]:
+    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    if cls is None:
+        return
+    for name in ("dispatch", "initial") if _is_drf(view) else ("dispatch",):
+        if not is_the_frameworks(cls, name, request):
+            _tell(request, f"{cls.__qualname__}.{name}")
+            yield None
+    if not _is_drf(view) and apps.is_installed("django.contrib.auth"):
+        yield from _mixin_tests(request, view, cls)
+    if not is_the_frameworks(cls, "setup", request):
+        yield lambda: _instance(request, view, cls) is not None  # or it raises
 
 
 def _asking(test: Callable[[Any], Any], request: HttpRequest) -> Callable[[], bool]:
     ask = async_to_sync(test) if iscoroutinefunction(test) else test
     return lambda: bool(ask(request.user))
+
+
+def _instance(request: HttpRequest, view: Any, cls: type[Any]) -> Any:
+    """An object of the view's class, as ``as_view`` makes it for a request."""
+    match = request.resolver_match
+    assert match is not None
+    instance = cls(**getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", {}))
+    instance.setup(request, *match.args, **match.kwargs)
+    return instance
+
+
+def _tell(request: HttpRequest, check: str) -> None:
+    """Once per route: who wrote it should know why duplicates are not answered."""
+    match = request.resolver_match
+    route = "" if match is None else match.route
+    if (route, check) in _told:
+        return
+    _told.add((route, check))
+    log.warning(
+        "orders of the route %r are not repeated: %s may be a check that a repeated answer would "
+        "pass by. Put @idempotent below it, or set AUTHORIZE_REPLAY",
+        route,
+        check,
+    )
 
 
 def _mixin_tests(
@@ -175,10 +243,7 @@ def _mixin_tests(
 
     if not issubclass(cls, mixins.AccessMixin):
         return
-    match = request.resolver_match
-    assert match is not None
-    instance: Any = cls(**view.view_initkwargs)
-    instance.setup(request, *match.args, **match.kwargs)
+    instance = _instance(request, view, cls)
     if issubclass(cls, mixins.LoginRequiredMixin):
         yield lambda: bool(request.user.is_authenticated)
     if issubclass(cls, mixins.PermissionRequiredMixin):

@@ -117,6 +117,11 @@ def _inside(view: V, options: ViewOptions) -> V:
             "decorate_view(idempotent) would answer before Ninja has authenticated: put "
             "@idempotent directly on the function, below @api.post"
         )
+    if hasattr(view, "login_url"):  # the mark of Django's decorators
+        raise ConfigurationError(
+            "@idempotent above @login_required, @permission_required or @user_passes_test would "
+            "repeat answers to whoever they refuse: put it below them"
+        )
     wrapper = ordered(view, options)
     show_types(wrapper, view)
     setattr(wrapper, ATTRIBUTE, options)  # for the middleware; ``wraps`` hands it on

@@ -13,6 +13,20 @@ def no(request: HttpRequest) -> bool:
     return False
 
 
+async def never_async(request: HttpRequest) -> bool:
+    return False
+
+
+class _NeverAwaitable:
+    """No coroutine function, as far as ``inspect`` knows."""
+
+    async def __call__(self, request: HttpRequest) -> bool:
+        return False
+
+
+never_awaitable = _NeverAwaitable()
+
+
 def cart(request: HttpRequest) -> str | None:
     return request.headers.get("X-Cart")
 

@@ -1,0 +1,161 @@
+"""What was answered before is not seen by whom the checks around the view would refuse now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.decorators import login_required, permission_required, user_passes_test
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, override_settings
+from django_project.shop.models import Sale
+from orders_django import checked
+
+from lockkit.errors import ConfigurationError
+from lockkit_django.orders import idempotent
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REPLAYED = "Idempotent-Replayed"
+
+
+@pytest.fixture(autouse=True)
+def views_with_checks(fresh_orders: None) -> Iterator[None]:
+    checked.revoked.clear()
+    with override_settings(ROOT_URLCONF="orders_django.checked"):
+        yield
+    checked.revoked.clear()
+
+
+@pytest.fixture
+def user() -> User:
+    return User.objects.create(username="u")
+
+
+@pytest.fixture
+def client(user: User) -> Client:
+    browser = Client(raise_request_exception=False)
+    browser.force_login(user)
+    return browser
+
+
+def send(client: Client, kind: str, order_id: str = "A-1") -> Any:
+    return client.post(
+        f"/orders/{kind}",
+        b"{}",
+        content_type="application/json",
+        headers={"Idempotency-Key": order_id},
+    )
+
+
+def code_of(response: Any) -> Any:
+    return response.json()["code"]
+
+
+@pytest.mark.parametrize("kind", checked.HARMLESS)
+def test_decorators_that_refuse_nobody_let_answers_be_repeated(client: Client, kind: str) -> None:
+    first, again = send(client, kind), send(client, kind)
+    assert (first.status_code, REPLAYED in first) == (201, False), first.content
+    assert (again.status_code, again.get(REPLAYED)) == (201, "true"), again.content
+    assert (again.content, Sale.objects.count()) == (first.content, 1)
+
+
+@pytest.mark.parametrize("kind", checked.UNKNOWN)
+def test_what_may_be_a_check_and_cannot_be_asked(
+    client: Client, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = send(client, kind)
+    assert first.status_code == 201, first.content
+    with caplog.at_level(logging.WARNING, "lockkit"):
+        allowed = send(client, kind)
+        checked.revoked.add("all")
+        refused = send(client, kind)
+    for again in (allowed, refused):
+        assert (again.status_code, code_of(again)) == (409, "order-completed")
+        assert "Location" not in again
+        assert first.content not in again.content
+    assert send(client, kind, "new").status_code == 403
+    assert Sale.objects.count() == 1
+    with override_settings(
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "AUTHORIZE_REPLAY": "orders_django.hooks.yes"}
+    ):
+        assert send(client, kind).content == first.content
+
+
+def test_whoever_wrote_the_check_is_told_once(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockkit_django.orders import authorize
+
+    monkeypatch.setattr(authorize, "_told", set())
+    with caplog.at_level(logging.WARNING, "lockkit"):
+        for kind in ("custom", "own-dispatch"):
+            for _ in range(3):
+                send(client, kind)
+    told = [r.getMessage() for r in caplog.records if "are not repeated" in r.getMessage()]
+    assert [("staff_only" in text, "OwnDispatch.dispatch" in text) for text in told] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+@pytest.mark.parametrize("kind", checked.ASKED)
+def test_checks_that_are_asked_before_an_answer_is_repeated(client: Client, kind: str) -> None:
+    first, again = send(client, kind), send(client, kind)
+    assert (first.status_code, again.get(REPLAYED)) == (201, "true"), again.content
+    checked.revoked.add("all")
+    refused = send(client, kind)
+    _, status = checked.ASKED[kind]
+    assert (refused.status_code, first.content in refused.content) == (status, False)
+    assert Sale.objects.count() == 1
+
+
+def test_a_mixin_below_the_order_is_asked(client: Client, user: User) -> None:
+    """The order is opened around ``dispatch``: the session that owns it is of a guest by then."""
+    first, again = send(client, "mixin-inside"), send(client, "mixin-inside")
+    assert (first.status_code, again.get(REPLAYED)) == (201, "true")
+    with override_settings(
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "SCOPE": "orders_django.hooks.cart"}
+    ):
+        headers = {"Idempotency-Key": "B-1", "X-Cart": "mine"}
+        assert client.post("/orders/mixin-inside", headers=headers).status_code == 201
+        client.logout()
+        refused = client.post("/orders/mixin-inside", headers=headers)
+    assert (refused.status_code, b"secret" in refused.content) == (403, False)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [login_required, permission_required("shop.add_sale"), user_passes_test(checked.may)],
+)
+def test_idempotent_above_a_check_is_refused(check: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    for decorate in (idempotent, idempotent(required=True)):
+        with pytest.raises(ConfigurationError, match="put it below"):
+            decorate(check(view))
+        assert check(decorate(view))
+
+
+@pytest.mark.parametrize("hook", ["never_async", "never_awaitable"])
+async def test_a_hook_that_is_to_be_awaited_is(hook: str, user: User) -> None:
+    rules = {"PATHS": ["^/orders/"], "AUTHORIZE_REPLAY": f"orders_django.hooks.{hook}"}
+    with override_settings(LOCKKIT_ORDERS=rules):
+        client = AsyncClient(raise_request_exception=False)
+        await client.aforce_login(user)
+        headers = {"Idempotency-Key": "A-1"}
+        answers = [await client.post("/orders/harmless-vary", headers=headers) for _ in range(2)]
+    assert [each.status_code for each in answers] == [201, 403]
+    assert code_of(answers[1]) == "order-replay-refused"
+
+
+@pytest.mark.parametrize("hook", ["never_async", "never_awaitable"])
+def test_a_hook_that_is_to_be_awaited_is_under_wsgi_too(hook: str, client: Client) -> None:
+    rules = {"PATHS": ["^/orders/"], "AUTHORIZE_REPLAY": f"orders_django.hooks.{hook}"}
+    with override_settings(LOCKKIT_ORDERS=rules):
+        answers = [send(client, "harmless-vary") for _ in range(2)]
+    assert [each.status_code for each in answers] == [201, 403]

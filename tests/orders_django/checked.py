@@ -1,0 +1,244 @@
+"""Views with checks around them that lockkit knows, and with others that it cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+from django.contrib.auth.decorators import login_required, user_passes_test
+from django.contrib.auth.mixins import LoginRequiredMixin
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import cache_control, cache_page, never_cache
+from django.views.decorators.clickjacking import xframe_options_deny
+from django.views.decorators.common import no_append_slash
+from django.views.decorators.csrf import csrf_exempt, csrf_protect, ensure_csrf_cookie
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
+from django.views.decorators.http import condition, require_http_methods, require_POST
+from django.views.decorators.vary import vary_on_cookie
+from rest_framework.decorators import api_view, authentication_classes, permission_classes
+from rest_framework.exceptions import PermissionDenied as DRFDenied
+from rest_framework.permissions import BasePermission
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from lockkit_django import lock_view
+from lockkit_django.orders import IdempotentMixin, idempotent
+from orders_django.views import sell
+
+revoked: set[str] = set()
+"""Non-empty: nobody may do anything any more."""
+
+
+def may(user: Any = None) -> bool:
+    return not revoked
+
+
+def made(request: Any) -> HttpResponse:
+    return HttpResponse(f"secret {sell('checked')}", status=201)
+
+
+def staff_only(view: Callable[..., Any]) -> Callable[..., Any]:
+    """As projects write them."""
+
+    @wraps(view)
+    def inner(request: Any, *args: Any, **kwargs: Any) -> Any:
+        if not may():
+            raise PermissionDenied
+        return view(request, *args, **kwargs)
+
+    return inner
+
+
+class Made(View):
+    raise_exception = True  # for the mixins
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
+
+
+class StaffMixin(LoginRequiredMixin):
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs) if may() else self.handle_no_permission()
+
+
+class WithStaffMixin(StaffMixin, Made):
+    pass
+
+
+class OwnDispatch(Made):
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if not may():
+            raise PermissionDenied
+        return super().dispatch(request, *args, **kwargs)
+
+
+@method_decorator(staff_only, name="dispatch")
+class DecoratedDispatch(Made):
+    pass
+
+
+@method_decorator([never_cache, staff_only], name="post")
+class DecoratedPost(Made):
+    pass
+
+
+class Setup(Made):
+    def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().setup(request, *args, **kwargs)
+        if not may():
+            raise PermissionDenied
+
+
+@method_decorator(idempotent, name="dispatch")
+class ChecksInsideDispatch(StaffMixin, Made):
+    pass
+
+
+@method_decorator(idempotent, name="dispatch")
+class MixinInsideDispatch(LoginRequiredMixin, Made):
+    pass
+
+
+class Open(APIView):
+    authentication_classes = ()
+    permission_classes: Any = ()
+
+    def post(self, request: Any) -> Response:
+        return Response({"secret": sell("checked")}, status=201)
+
+
+class OwnInitial(Open):
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if not may():
+            raise DRFDenied
+
+
+class OwnInitialMixed(IdempotentMixin, OwnInitial):
+    pass
+
+
+class OwnCheck(Open):
+    def check_permissions(self, request: Any) -> None:
+        super().check_permissions(request)
+        if not may():
+            raise DRFDenied
+
+
+class MayNow(BasePermission):
+    def has_permission(self, request: Any, view: Any) -> bool:
+        return may()
+
+
+@method_decorator(idempotent, name="dispatch")
+class ApiInsideDispatch(Open):
+    permission_classes: Any = (MayNow,)
+
+
+@user_passes_test(may)
+@api_view(["POST"])
+@authentication_classes([])
+@permission_classes([])
+def above_api(request: Any) -> Response:
+    return Response({"secret": sell("checked")}, status=201)
+
+
+@api_view(["POST"])
+@authentication_classes([])
+@permission_classes([])
+@staff_only
+def below_api(request: Any) -> Response:
+    return Response({"secret": sell("checked")}, status=201)
+
+
+def _harmless() -> dict[str, Callable[..., Any]]:
+    """Each of Django's decorators that refuses nobody, around a view of its own."""
+    decorators: dict[str, Any] = {
+        "require-post": require_POST,
+        "require-methods": require_http_methods(["POST", "GET"]),
+        "condition": condition(),
+        "never-cache": never_cache,
+        "cache-control": cache_control(private=True),
+        "cache-page": cache_page(60),
+        "vary": vary_on_cookie,
+        "frames": xframe_options_deny,
+        "slash": no_append_slash,
+        "csrf-exempt": csrf_exempt,
+        "csrf-protect": csrf_protect,  # the middleware has compared it before
+        "csrf-cookie": ensure_csrf_cookie,
+        "sensitive": sensitive_post_parameters("card"),
+        "sensitive-variables": sensitive_variables(),
+        "atomic": transaction.atomic,
+        "non-atomic": transaction.non_atomic_requests,
+        "locked": lock_view("stock:harmless"),
+        "login": login_required,
+    }
+
+    def view() -> Callable[..., Any]:
+        def each(request: HttpRequest) -> HttpResponse:
+            return made(request)
+
+        return each
+
+    found = {name: decorate(view()) for name, decorate in decorators.items()}
+    found["all"] = view()
+    for name, decorate in decorators.items():
+        if name != "csrf-exempt":  # then only csrf_protect compares the token
+            found["all"] = decorate(found["all"])
+    return {f"harmless-{name}": each for name, each in found.items()}
+
+
+HARMLESS = {
+    **_harmless(),
+    "harmless-class": csrf_exempt(never_cache(Made.as_view())),
+    "harmless-partial": partial(made),
+}
+
+
+@method_decorator([never_cache, sensitive_post_parameters()], name="dispatch")
+@method_decorator(transaction.atomic, name="post")
+class HarmlessClass(Made):
+    pass
+
+
+HARMLESS["harmless-methods"] = HarmlessClass.as_view()
+
+UNKNOWN = {
+    "custom": staff_only(made),
+    "custom-below": never_cache(staff_only(csrf_exempt(made))),
+    "custom-around-class": staff_only(Made.as_view()),
+    "custom-below-idempotent": idempotent(staff_only(made)),
+    "staff-mixin": WithStaffMixin.as_view(),
+    "own-dispatch": OwnDispatch.as_view(),
+    "decorated-dispatch": DecoratedDispatch.as_view(),
+    "decorated-post": DecoratedPost.as_view(),
+    "checks-inside-dispatch": ChecksInsideDispatch.as_view(),
+    "checks-inside-callback": idempotent(OwnDispatch.as_view()),
+    "own-initial": OwnInitial.as_view(),
+    "below-api": below_api,
+    "api-inside-dispatch": ApiInsideDispatch.as_view(),
+}
+"""New ones are refused with 403, and a repeated one gets 409: nobody knows what they would say."""
+
+ASKED = {
+    "above-api": (above_api, 403),
+    "above-function": (user_passes_test(may)(made), 403),
+    "around-api": (user_passes_test(may)(Open.as_view()), 403),
+    "around-class": (user_passes_test(may)(Made.as_view()), 403),
+    "own-initial-mixed": (OwnInitialMixed.as_view(), 403),
+    "own-check": (OwnCheck.as_view(), 403),
+    "setup": (Setup.as_view(), 403),
+    "above-idempotent": (staff_only(idempotent(made)), 403),
+}
+
+urlpatterns = [
+    *(path(f"orders/{kind}", view) for kind, view in (HARMLESS | UNKNOWN).items()),
+    *(path(f"orders/{kind}", view) for kind, (view, _) in ASKED.items()),
+    path("orders/mixin-inside", MixinInsideDispatch.as_view()),
+]
