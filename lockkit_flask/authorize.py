@@ -6,10 +6,11 @@ be made first. What cannot be asked from outside is never assumed to have passed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from flask import request
+from flask import current_app, request
 
 from lockkit.idempotency import replies
 from lockkit.log import log
@@ -18,7 +19,7 @@ from lockkit_flask.options import layers_of
 from lockkit_flask.refusals import refused
 
 if TYPE_CHECKING:
-    from flask import Response
+    from flask import Request, Response
 
     from lockkit.idempotency import OrderSettings
 
@@ -45,10 +46,20 @@ class Authorization:
         ``checked``: the order was opened below the view's own checks, so they have passed.
         """
         if self._may_replay is not None:
-            return response if self._may_replay(request) else refused(replies.not_allowed())
+            return response if _allows(self._may_replay) else refused(replies.not_allowed())
         if checked:
             return response
         return _below_checks(response)
+
+
+def _allows(may_replay: Callable[[Request], object]) -> bool:
+    """What AUTHORIZE_REPLAY says, a function or anything whose answer is to be awaited."""
+    answer = may_replay(request)
+    return bool(current_app.async_to_sync(_awaited)(answer) if isawaitable(answer) else answer)
+
+
+async def _awaited(answer: Awaitable[object]) -> object:
+    return await answer
 
 
 def _below_checks(response: Response) -> Any:

@@ -243,6 +243,17 @@ def test_the_running_view_knows_its_order(shop: Flask) -> None:
     assert not current_order
 
 
+def test_a_view_may_ask_whether_it_runs_as_an_order(shop: Flask) -> None:
+    @idempotent
+    def buy() -> str:
+        return f"{request.order} {bool(current_order)}"  # type: ignore[attr-defined]
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["GET", "POST"])
+    client = shop.test_client()
+    assert client.post("/buy").text == client.get("/buy").text == "None False"
+    assert client.post("/buy", headers=A_1).text.endswith("True")
+
+
 @pytest.mark.parametrize("path", ["/buy", "/covered/buy"])
 def test_checks_above_idempotent_are_asked_before_a_replay(shop: Flask, path: str) -> None:
     shop.add_url_rule(path, view_func=passing(idempotent(sell)), methods=["POST"])
@@ -374,6 +385,17 @@ def test_recover_knows_what_was_too_large_to_keep(make_shop: Callable[..., Flask
     forgotten = shop.test_client().post("/buy", headers={**A_1, "X-Forgotten": "1"})
     assert (forgotten.status_code, forgotten.json["code"]) == (409, "order-completed")
     assert sold(shop) == 1
+
+
+@pytest.mark.parametrize("hook", ["never_async", "never_awaitable"])
+def test_a_hook_that_is_async_does_not_say_yes_by_being_there(
+    make_shop: Callable[..., Flask], hook: str
+) -> None:
+    rules = {**HEADERS_ONLY, "AUTHORIZE_REPLAY": f"flask_project.hooks.{hook}"}
+    shop = make_shop(LOCKKIT_ORDERS=rules)
+    shop.add_url_rule("/covered", view_func=sell, methods=["POST"])
+    answers = [shop.test_client().post("/covered", headers=A_1) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 403]
 
 
 @pytest.mark.parametrize("key", ["RECOVER", "SCOPE", "TENANT", "AUTHORIZE_REPLAY"])
