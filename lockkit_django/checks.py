@@ -182,8 +182,8 @@ def _store_messages(entry: AliasSettings) -> Iterator[CheckMessage]:
             "Start it, or correct LOCKKIT. Views that lock answer 503 while it is down.",
         )
         return
-    for identifier, sentence in findings:
-        yield _warning("W010", f"The lock alias {entry.alias!r}: {sentence}", f"See {identifier}.")
+    for danger in findings:
+        yield _warning("W010", f"The lock alias {entry.alias!r}: {danger.text}.", danger.remedy)
 
 
 def _error(number: str, text: object, hint: str) -> CheckMessage:

@@ -77,6 +77,7 @@ def test_the_least_privileged_user_can_do_everything(guarded: RedisServer) -> No
     with pytest.raises(lockkit.AcquireTimeout), client.lock("stock:42"):
         client.lock("stock:42", timeout=0.05).acquire()
     assert list(client.holders()) == []
+    client.backend.check()
     client.close()
 
 
@@ -203,9 +204,41 @@ def test_health_names_an_evicting_policy(redis_server: RedisServer) -> None:
     assert list(client.backend.health()) == []
     admin.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        assert [what for what, _ in client.backend.health()] == ["eviction"]
+        (danger,) = client.backend.health()
+        assert danger.identifier == "eviction"
+        assert "noeviction" in danger.remedy
     finally:
         admin.config_set("maxmemory-policy", "noeviction")
+    client.close()
+
+
+def test_health_of_records_names_a_server_that_forgets(redis_server: RedisServer) -> None:
+    """Redis saves to disk by default; that of the tests does not."""
+    client = connect(redis_server.url)
+    admin = redis_server.client()
+    records = client.backend.records()
+    assert records is not None
+    assert [danger.identifier for danger in records.health()] == ["persistence"]
+    for setting, value in (("save", "3600 1"), ("appendonly", "yes")):
+        before = admin.config_get(setting)[setting]
+        admin.config_set(setting, value)
+        assert list(records.health()) == []
+        admin.config_set(setting, before)
+    client.close()
+
+
+def test_health_that_cannot_be_asked_is_not_known(guarded: RedisServer) -> None:
+    client = connect(guarded.url_for("shop", "secret"))
+    records = client.backend.records()
+    assert records is not None
+    for dangers, allowed in ((client.backend.health, "+info"), (records.health, "+config|get")):
+        (danger,) = dangers()
+        assert "not known" in danger.text
+        assert allowed in danger.remedy
+    with guarded.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "shop", "+info")
+        assert list(client.backend.health()) == []
+        admin.execute_command("ACL", "SETUSER", "shop", "-info")
     client.close()
 
 

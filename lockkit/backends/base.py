@@ -10,7 +10,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lockkit.types import (
     Busy,
@@ -28,12 +28,20 @@ from lockkit.types import (
 if TYPE_CHECKING:
     from lockkit.config import AliasSettings
 
-__all__ = ["AsyncBackend", "AsyncRecords", "Backend", "Records"]
+__all__ = ["AsyncBackend", "AsyncRecords", "Backend", "Danger", "Records"]
 
 POLL_LEAST = 0.0005
 POLL_STEP = 0.005
 POLL_LONG = 0.05
 POLL_MOST = 0.1  # well below half of alive_for's least
+
+
+class Danger(NamedTuple):
+    """Of a store's configuration: a word for it, a sentence, and what to do."""
+
+    identifier: str
+    text: str
+    remedy: str
 
 
 class Backend(ABC):
@@ -115,8 +123,8 @@ class Backend(ABC):
         for _ in self.holders("lockkit-check"):
             pass
 
-    def health(self) -> Iterator[tuple[str, str]]:
-        """Dangers of the store's configuration, as (identifier, sentence) pairs. Does I/O."""
+    def health(self) -> Iterator[Danger]:
+        """Dangers of the store's configuration to locks. Does I/O; raises BackendError."""
         return iter(())
 
 
@@ -179,6 +187,9 @@ class Records(Protocol):
 
     def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
         """What is running while nobody holds its lock; all of them, or the one of this name."""
+
+    def health(self) -> Iterator[Danger]:
+        """Dangers of the store's configuration to records. Errors as of ``Backend.health``."""
 
 
 class AsyncRecords(Protocol):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.db.utils import ConnectionDoesNotExist
+from django.utils.connection import ConnectionDoesNotExist
 from django.utils.module_loading import import_string
 
 from lockkit.config import load_backend
 from lockkit.errors import BackendError, ConfigurationError
 from lockkit.idempotency import OrderSettings, read_order_settings
 from lockkit_django import conf
+from lockkit_django.handler import locks
 from lockkit_django.orders.facts import in_signed_cookies
 from lockkit_django.orders.options import options_of
 from lockkit_django.routes import routed_views
@@ -58,15 +59,17 @@ def check_orders(**_: Any) -> list[CheckMessage]:
 
 
 def check_records(**_: Any) -> list[CheckMessage]:
-    """E110: asks the database of the settings, not those of ``@idempotent(using=…)``."""
+    """E110, W103: asks the store of the settings, not those of ``@idempotent(using=…)``."""
     from lockkit_django.orders.store import OrderStore
 
     try:
         rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
     except ConfigurationError:
         return []  # E101 says it
-    if rules.claims or not _reason(list(settings.MIDDLEWARE)):
+    if not _reason(list(settings.MIDDLEWARE)):
         return []
+    if rules.claims:
+        return list(_forgetful(rules.alias))
     try:
         OrderStore(rules.using).find("lockkit-check", fresh=True)
     except (BackendError, ConnectionDoesNotExist) as error:
@@ -74,6 +77,18 @@ def check_records(**_: Any) -> list[CheckMessage]:
     except ConfigurationError as error:
         return [_error("E110", str(error), "Orders answer 500 until then.")]
     return []
+
+
+def _forgetful(alias: str) -> Iterator[CheckMessage]:
+    """A repeated order whose record is forgotten runs again."""
+    try:
+        records = locks[alias].backend.records()
+        dangers = list(records.health()) if records is not None else []
+    except (BackendError, ConfigurationError):
+        return  # E010, or what is wrong with the settings, says it
+    for danger in dangers:
+        text = f"LOCKKIT_ORDERS['STORE'] is 'redis': {danger.text}. A repeated order may run again"
+        yield _warning("W103", text, danger.remedy)
 
 
 def _names(rules: OrderSettings) -> Iterator[CheckMessage]:

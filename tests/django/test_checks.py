@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
 from lockkit.testing.servers import RedisServer
-from lockkit_django import lock_view
+from lockkit_django import lock_view, locks
 from lockkit_django.checks import check_settings, check_store
 
 REDIS = "redis://:canary@127.0.0.1:1/0"
+LEAST = (
+    "on >secret ~{shop:* &shop:wake:* +evalsha +script|load +hscan +ping +subscribe +@hash "
+    "+@sortedset +pexpire +publish +time"
+)
 IGNORING = {
     "fast": {
         "BACKEND": "django_redis.cache.RedisCache",
@@ -79,7 +84,9 @@ def test_checks(identifier: str, wrong: dict[str, Any], right: dict[str, Any]) -
 def test_an_alias_that_a_view_uses_and_nobody_configured() -> None:
     decorator = lock_view("a", alias="elsewhere")
     with override_settings(**alias()):
-        assert "'elsewhere'" in found()["lockkit.E004"].msg
+        message = found()["lockkit.E004"]
+        assert "'elsewhere'" in message.msg
+        assert message.hint == "Add 'elsewhere' to LOCKKIT, or correct the view."
     del decorator
     with override_settings(**alias()):
         assert found() == {}
@@ -111,10 +118,30 @@ def test_a_store_that_answers_and_one_that_evicts(redis_server: RedisServer) -> 
         assert found(check_store) == {}
         admin.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            assert "evicts" in found(check_store)["lockkit.W010"].msg
+            message = found(check_store)["lockkit.W010"]
+            assert "evicts" in message.msg
+            assert "noeviction" in message.hint
         finally:
             admin.config_set("maxmemory-policy", "noeviction")
         assert found(check_store) == {}
+
+
+def test_a_user_with_the_least_permissions_is_no_store_that_fails() -> None:
+    with RedisServer(users={"shop": LEAST}) as server:
+        entry = {"LOCATION": server.url_for("shop", "secret"), "KEY_PREFIX": "shop"}
+        with override_settings(LOCKKIT={"default": entry}):
+            messages = found(check_store)
+            assert list(messages) == ["lockkit.W010"]
+            assert "+info" in messages["lockkit.W010"].hint
+            with server.client() as admin:
+                admin.execute_command("ACL", "SETUSER", "shop", "+info")
+            assert found(check_store) == {}
+            locks["default"].close()
+
+
+def test_the_least_permissions_are_those_of_the_documentation() -> None:
+    documented = (Path(__file__).parents[2] / "docs/stores.md").read_text()
+    assert f"user shop {LEAST.replace('secret', '…')}\n" in documented
 
 
 @override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})

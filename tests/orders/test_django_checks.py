@@ -16,9 +16,10 @@ from django.test import Client, RequestFactory, override_settings
 from orders_django import views
 
 from lockkit.errors import ConfigurationError
+from lockkit.testing.servers import RedisServer
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders import idempotent
-from lockkit_django.orders.checks import check_orders
+from lockkit_django.orders.checks import check_orders, check_records
 
 OURS = "lockkit_django.middleware.IdempotentOrderMiddleware"
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"
@@ -163,3 +164,18 @@ def test_the_admin_page_is_read_only() -> None:
     assert not page.has_change_permission(request)
     assert not page.has_delete_permission(request)
     assert not {"body", "headers"} & {str(field) for field in page.fields}
+
+
+def test_a_redis_that_forgets_the_records_of_orders(redis_server: RedisServer) -> None:
+    """That of the tests persists nothing."""
+    claims = {"LOCKKIT": {"default": redis_server.url}, "LOCKKIT_ORDERS": {"STORE": "redis"}}
+    with override_settings(**claims), redis_server.client() as admin:
+        (message,) = check_records()
+        assert message.id == "lockkit.W103"
+        assert "appendonly" in str(message.hint)
+        admin.config_set("appendonly", "yes")
+        assert check_records() == []
+        admin.config_set("appendonly", "no")
+    down = {"LOCKKIT": {"default": "redis://127.0.0.1:1/0"}}
+    with override_settings(**{**claims, **down}):
+        assert check_records() == []  # E010 says it

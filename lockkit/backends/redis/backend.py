@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from lockkit import process
-from lockkit.backends.base import AsyncBackend, Backend
+from lockkit.backends.base import AsyncBackend, Backend, Danger
 from lockkit.backends.redis.connections import (
     Connections,
     OwnConnections,
@@ -20,6 +20,7 @@ from lockkit.backends.redis.connections import (
     look,
     pipeline,
 )
+from lockkit.backends.redis.health import eviction
 from lockkit.backends.redis.mailbox import Mailbox
 from lockkit.backends.redis.protocol import (
     ALL_BUCKETS,
@@ -52,10 +53,6 @@ from lockkit.types import (
 __all__ = ["RedisBackend"]
 
 PAGE = 250
-EVICTION = (
-    "the Redis server evicts keys when memory is full (maxmemory-policy {policy}): it would lose "
-    "locks. Set it to noeviction, or use another server."
-)
 
 
 class RedisBackend(Backend):
@@ -198,10 +195,5 @@ class RedisBackend(Backend):
     def check(self) -> None:
         self._look(pack(b"PING"))
 
-    def health(self) -> Iterator[tuple[str, str]]:
-        """An evicting server loses locks under memory pressure."""
-        reply = self._look(pack(b"INFO", b"memory"))
-        for line in bytes(reply).decode(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key == "maxmemory_policy" and value != "noeviction":
-                yield "eviction", EVICTION.format(policy=value)
+    def health(self) -> Iterator[Danger]:
+        return eviction(self._look)

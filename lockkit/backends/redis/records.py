@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lockkit.backends.base import Danger
 from lockkit.backends.redis.aio_link import Link
 from lockkit.backends.redis.connections import Connections, call, exchange, look, pipeline
+from lockkit.backends.redis.health import persistence
 from lockkit.backends.redis.layout import VERSION, Keys, bucket_of
 from lockkit.backends.redis.protocol import ALL_BUCKETS, Command, evalsha, pack, script_of
 from lockkit.types import Claimed, Entry
@@ -123,6 +125,9 @@ class RedisRecords:
             yield from self._list(bucket, fresh)
             if cursor == b"0":
                 return
+
+    def health(self) -> Iterator[Danger]:
+        return persistence(lambda packed: look(lambda: exchange(self._connections, packed)))
 
     def _list(self, bucket: int, names: Sequence[bytes]) -> Iterator[tuple[str, Entry]]:
         if not names:
