@@ -37,6 +37,8 @@ from lockkit.types import LockInfo, LockState, Owner
 if TYPE_CHECKING:
     from lockkit.decorator import locked
 
+    __version__: str
+
 __all__ = [
     "AcquireTimeout",
     "BackendError",
@@ -76,9 +78,20 @@ def connect(url: str | None = None, **options: Any) -> LockClient:
 
 
 def __getattr__(attribute: str) -> Any:
-    """``locked`` is imported when it is asked for: it needs ``inspect``, which takes its time."""
+    """What is seldom needed and takes its time is imported when it is asked for."""
     if attribute == "locked":
         from lockkit.decorator import locked
 
         return locked
+    if attribute == "__version__":
+        return _version()
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("lockkit")
+    except PackageNotFoundError as error:  # a copy that is not installed
+        raise AttributeError("lockkit is not installed: its version is not known") from error

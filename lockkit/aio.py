@@ -90,9 +90,18 @@ class AsyncLockClient(BaseClient):
         return await self.backend.break_(self._name(name), fence)
 
     async def close(self) -> None:
-        """Close connections. Leases still held are not released: they expire."""
+        """Close connections. Leases still held are not released: they expire.
+
+        Not an end: what is used again connects again.
+        """
         await self._watchdog.stop()
         await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return await drive(steps, self.backend, self._watchdog)

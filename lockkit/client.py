@@ -89,9 +89,18 @@ class LockClient(BaseClient):
         return self.backend.break_(self._name(name), fence)
 
     def close(self) -> None:
-        """Close connections. Leases still held are not released: they expire."""
+        """Close connections. Leases still held are not released: they expire.
+
+        Not an end: what is used again connects again.
+        """
         self._watchdog.stop()
         self.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return drive(steps, self.backend, self._watchdog)

@@ -162,9 +162,14 @@ class BaseLease:
         return 0.0 if self.lost else max(0.0, self._hold.deadline - now())
 
     def check(self) -> None:
-        """Raise LeaseLost if the claim can no longer be relied on. No round trip."""
+        """Raise LeaseLost if the claim can no longer be relied on. No round trip.
+
+        It is what this process knows: of a lease that an operator has released it hears at its
+        next renewal, up to a third of the TTL later.
+        """
         if self.lost:
-            raise LeaseLost(f"the lease on {self.name!r} is lost", name=self.name)
+            state = "was released" if self.released else "is lost"
+            raise LeaseLost(f"the lease on {self.name!r} {state}", name=self.name)
 
     def __repr__(self) -> str:
         state = "released" if self.released else "lost" if self.lost else "held"

@@ -64,7 +64,9 @@ def _order_records() -> OrderRecords:
     from lockkit_flask.records import Records  # imports SQLAlchemy
 
     orders = app_locks().orders
-    found = [] if orders is None else [store.records for store in orders.stores()]
+    if orders is None:
+        return OrderRecords({}, (), "this app has no orders: LOCKKIT_ORDERS is not set")
+    found = [store.records for store in orders.stores()]
     databases = {_bind(each): each.prune for each in found if isinstance(each, Records)}
     return OrderRecords(databases, tuple(databases))
 

@@ -186,3 +186,7 @@ def run_python(*arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
+
+
+def test_the_version_is_that_of_the_installed_release() -> None:
+    assert lockkit.__version__ == distribution("lockkit").version

@@ -17,11 +17,19 @@ Pruner = Callable[[int], Iterator[int]]
 """Deletes what has expired, at most so many in a transaction; yields how many, after each."""
 
 
+IN_REDIS = "the records of orders are in Redis, where they expire by themselves"
+NO_APPLICATION = (
+    "the records of orders are in the databases of an application, and none is known here: "
+    "manage.py locks prune, or flask locks prune"
+)
+
+
 class OrderRecords(NamedTuple):
     """The databases that may have records of orders, and those that the settings name."""
 
     databases: Mapping[str, Pruner]
     usual: tuple[str, ...]
+    why_none: str = IN_REDIS  #: what to say where the settings name none
 
 
 RecordsFactory = Callable[[], OrderRecords]
@@ -29,13 +37,7 @@ RecordsFactory = Callable[[], OrderRecords]
 
 
 def no_records() -> OrderRecords:
-    return OrderRecords({}, ())
-
-
-NOTHING_TO_DO = (
-    "no database has records of orders here; in Redis they expire by themselves, "
-    "and python -m lockkit knows no database of an application"
-)
+    return OrderRecords({}, (), NO_APPLICATION)
 
 
 def prune(
@@ -52,7 +54,7 @@ def prune(
             raise UsageError(f"there is no database {name!r}; there are: {known}")
     names = tuple(dict.fromkeys(arguments.database or records.usual))
     if not names:
-        console.complain(NOTHING_TO_DO)
+        console.complain(records.why_none)
     endings = [_prune(name, records.databases[name], arguments.batch, console) for name in names]
     return max(endings, default=Exit.OK)
 

@@ -1,0 +1,61 @@
+"""``with connect(…)`` closes the client; a closed one that is used again opens again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+import lockkit
+from lockkit import aio
+from lockkit.testing.conformance.base import eventually
+
+NAME = "closing-test"
+
+
+@pytest.fixture
+def connections(redis_url: str) -> Iterator[Callable[[], int]]:
+    """How many connections of ours the server has."""
+    server = redis.Redis.from_url(redis_url)
+
+    def count() -> int:
+        return sum(each["name"].startswith(NAME) for each in server.client_list())
+
+    yield count
+    server.close()
+
+
+def test_a_client_closes_at_the_end_of_its_block(
+    redis_url: str, connections: Callable[[], int]
+) -> None:
+    with lockkit.connect(redis_url, options={"client_name": NAME}) as locks, locks.lock("a"):
+        assert connections()
+    eventually(lambda: connections() == 0)
+    with locks.lock("a") as lease:  # opens again
+        lease.check()
+    locks.close()
+    eventually(lambda: connections() == 0)
+
+
+async def test_so_does_an_asynchronous_one(redis_url: str, connections: Callable[[], int]) -> None:
+    async with aio.connect(redis_url, options={"client_name": NAME}) as locks, locks.lock("a"):
+        assert connections()
+    eventually(lambda: connections() == 0)
+    async with locks.lock("a") as lease:
+        lease.check()
+    await locks.close()
+
+
+def test_an_error_in_the_block_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError), lockkit.connect("memory://"):
+        raise ZeroDivisionError
+
+
+def test_a_released_lease_says_so() -> None:
+    with lockkit.connect("memory://") as locks:
+        lease = locks.lock("a").acquire()
+        lease.release()
+        with pytest.raises(lockkit.LeaseLost, match="was released"):
+            lease.check()
+        assert not lease.release()
