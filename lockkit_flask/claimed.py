@@ -31,6 +31,8 @@ NOT_RUN = ResponseFacts(HTTPStatus.SERVICE_UNAVAILABLE, (), b"")
 class Claimed(Opened):
     """One order while its request runs. The claim is there before it and may outlive it."""
 
+    can_undo = False
+
     def __init__(self, orders: Orders, proceed: Proceed, store: RedisStore) -> None:
         super().__init__(orders, proceed)
         self._store = store

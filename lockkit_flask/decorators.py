@@ -16,6 +16,7 @@ from lockkit.views import Guard, refusal_of, request_label
 from lockkit_flask import held, misplaced, sessions
 from lockkit_flask.extension import app_locks
 from lockkit_flask.facts import RequestFacts
+from lockkit_flask.options import holders_of
 from lockkit_flask.refusals import http_exception
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def lock_view(
     503, and the view does not run. A lease that is lost before the view returns raises LeaseLost.
     Raises ConfigurationError at import for a wrong template.
     """
-    if hold not in ("request", "view"):
     refuse_bare("lock_view", name)
+    if hold not in ("request", "view"):
         raise ConfigurationError(f"hold is {hold!r}; it must be 'request' or 'view'")
     guard = Guard(name, timeout=timeout, ttl=ttl, alias=alias)
     locked = LockedView(guard, hold == "view", on_busy)
@@ -66,8 +67,8 @@ def lock_view(
             return cast(R, locked.run(view, args, kwargs))
 
         vars(wrapper)[_MARK] = (locked, *_marks(view))
-        return wrapper
         misplaced.note("lock_view", view, wrapper)
+        return wrapper
 
     return decorate
 
@@ -77,9 +78,8 @@ def views_of(request: Request, view: object = None) -> tuple[LockedView, ...]:
 
     ``view``: a function below it, for decorators that cannot be seen from outside.
     """
-    whole = current_app.view_functions[request.endpoint or ""]
-    method = getattr(getattr(whole, "view_class", None), request.method.lower(), None)
-    return tuple(dict.fromkeys((*_marks(whole), *_marks(method), *_marks(view))))
+    places = (*holders_of(request), view)
+    return tuple(dict.fromkeys(locked for place in places for locked in _marks(place)))
 
 
 def _marks(view: object) -> tuple[LockedView, ...]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Joined", "install"]
 
 _INSTALLED = "_lockkit_joins"
+REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 
 
 class Joined(Opened):
@@ -48,6 +49,7 @@ class Joined(Opened):
         self._records = records
         self._committed = False  #: by the view: a savepoint of it was released
         self._failed = False  #: the view raised, and all was rolled back
+        self._wrote = False  #: something besides the record, on this connection
 
     def begin(self) -> None:
         """BEGIN, with the record: a second runner that holds no lock waits here for the first.
@@ -66,9 +68,11 @@ class Joined(Opened):
         self.engine = self._records.engine()
         self.connection = self.engine.connect()
         try:
+            _refuse_autocommit(self.connection)
             self.connection.begin()
             running = self.orders.running(self.proceed.order)
             self._records.insert(self.connection, running, replaces=self.proceed.replaces)
+            event.listen(self.connection, "before_cursor_execute", self._note_statement)
         except BaseException:
             self._discard()
             raise
@@ -79,6 +83,9 @@ class Joined(Opened):
     def note_commit(self) -> None:
         """The view has committed: a savepoint was released."""
         self._committed = True
+
+    def _note_statement(self, _connection: object, _cursor: object, sql: str, *_: object) -> None:
+        self._wrote = self._wrote or not sessions.only_reads(sql)
 
     def note_failure(self, error: BaseException) -> None:
         """Roll back at once: error handlers write outside of the order's transaction.
@@ -92,12 +99,23 @@ class Joined(Opened):
 
     def conclude(self, response: Response) -> Response:
         outcome = self.facts and self.orders.conclude(self.proceed.order, self.facts)
-        if not isinstance(outcome, Keep):
+        if not isinstance(outcome, Keep) or self._sends_a_guest_away():
             self._roll_back()
             return response
         if self._failed:
             return self._keep_refusal(outcome.record, response)
         return self._commit(outcome.record, response)
+
+    def _sends_a_guest_away(self) -> bool:
+        """Whether the view redirects somebody without a user, and has saved nothing for him.
+
+        So do checks of one's own that ask for a login. It is no result: the same form may be sent
+        again after the login, and there is nothing here that could happen twice.
+        """
+        facts = self.facts
+        if facts is None or facts.status not in REDIRECTS or not self.of_guest:
+            return False
+        return not (self._wrote or sessions.has_writes())
 
     def close(self) -> None:
         """Give the connection back, rolling back what was not committed. Idempotent."""
@@ -172,6 +190,17 @@ def _not_committed(error: DBAPIError) -> Response:
     unavailable(error)
     unknown = error.connection_invalidated
     return refused(replies.outcome_unknown() if unknown else replies.not_saved())
+
+
+def _refuse_autocommit(connection: sa.Connection) -> None:
+    """Such an engine commits the record, and each statement of the view, at once."""
+    dialect = connection.dialect
+    level = connection.get_execution_options().get("isolation_level")
+    if (level or getattr(dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT":
+        raise ConfigurationError(
+            "orders need a database that rolls back: its engine has isolation_level AUTOCOMMIT. "
+            "Remove it from SQLALCHEMY_ENGINE_OPTIONS, or name another bind key in USING"
+        )
 
 
 def _status(error: HTTPException) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lockkit.idempotency import Orders, Proceed, ResponseFacts
 
-__all__ = ["CurrentOrder", "Opened", "current_order", "of_context", "of_request"]
+__all__ = ["CurrentOrder", "Opened", "current_order", "of_context", "of_request", "prepare"]
 
 _ATTRIBUTE = "order"
 
@@ -32,12 +32,14 @@ class Opened(ABC):
     """One order while its request runs. It holds the lock of the order, and is used once."""
 
     active = False  #: the app's sessions work inside its transaction
+    can_undo = True  #: what the view did; then an ``after_request`` hook may yet make it a failure
 
     def __init__(self, orders: Orders, proceed: Proceed) -> None:
         self.orders = orders
         self.proceed = proceed
         self.facts: ResponseFacts | None = None  #: what the view has answered
         self.status = 0  #: of the response that they were taken from
+        self.of_guest = False  #: the request came without a user, or a token
 
     def attach(self) -> None:
         """From now on it is the order of the current request."""
@@ -80,6 +82,11 @@ class Opened(ABC):
         """Undo what was not concluded, if it can be undone. Idempotent."""
 
 
+def prepare() -> None:
+    """``request.order`` is None in a request that is no order."""
+    vars(request._get_current_object()).setdefault(_ATTRIBUTE)  # type: ignore[attr-defined]
+
+
 def of_context() -> Opened | None:
     """The order of this app context, if there is one."""
     return g.get(sessions.ORDER) if has_app_context() else None
@@ -94,7 +101,7 @@ def of_request() -> Opened | None:
 
 
 def _current() -> CurrentOrder:
-    if not has_request_context() or not hasattr(request, _ATTRIBUTE):
+    if not has_request_context() or getattr(request, _ATTRIBUTE, None) is None:
         raise RuntimeError("this request is no order that runs")
     return cast(CurrentOrder, getattr(request, _ATTRIBUTE))
 

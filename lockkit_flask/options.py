@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flask import current_app
+from flask.views import MethodView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +16,15 @@ if TYPE_CHECKING:
 
     from lockkit.idempotency import IdSource
 
-__all__ = ["ATTRIBUTE", "DEFAULTS", "ViewOptions", "binds_of", "layers_of", "options_of"]
+__all__ = [
+    "ATTRIBUTE",
+    "DEFAULTS",
+    "ViewOptions",
+    "binds_of",
+    "holders_of",
+    "layers_of",
+    "options_of",
+]
 
 ATTRIBUTE = "_lockkit_idempotent"
 
@@ -35,7 +45,7 @@ DEFAULTS = ViewOptions()
 
 def options_of(request: Request) -> ViewOptions:
     """Of the view of a request: on its method, on the function, or on the class."""
-    for holder in reversed(_holders(request)):
+    for holder in reversed(holders_of(request)):
         options = getattr(holder, ATTRIBUTE, None)
         if isinstance(options, ViewOptions):
             return options
@@ -43,12 +53,17 @@ def options_of(request: Request) -> ViewOptions:
 
 
 def layers_of(request: Request) -> Iterator[Any]:
-    """The decorators that can be seen around the view and its method: by ``functools.wraps``."""
-    for holder in _holders(request):
+    """What can be seen around the view and its method: decorators made by ``functools.wraps``.
+
+    And a ``dispatch_request`` of one's own, where the methods are the view: it may check, too.
+    """
+    for holder in holders_of(request):
         layer = holder
         while hasattr(layer, "__wrapped__"):
             yield layer
             layer = layer.__wrapped__
+        if layer is not None and layer is _dispatcher(request):
+            yield layer
 
 
 def binds_of(app: Flask) -> set[str]:
@@ -58,13 +73,26 @@ def binds_of(app: Flask) -> set[str]:
     return {using for using in found if using is not None}
 
 
-def _holders(request: Request) -> list[Any]:
+def holders_of(request: Request) -> list[Any]:
+    """What a decorator of this view may be on, outermost first."""
     view: Any = current_app.view_functions[request.endpoint or ""]
     view_class = getattr(view, "view_class", None)
-    return [view_class, view, getattr(view_class, request.method.lower(), None)]
+    names = ("dispatch_request", request.method.lower())
+    return [view_class, view, *(getattr(view_class, name, None) for name in names)]
+
+
+def _dispatcher(request: Request) -> Any:
+    """What a MethodView has instead of Flask's own way to its methods, if it has."""
+    view: Any = current_app.view_functions[request.endpoint or ""]
+    view_class = getattr(view, "view_class", None)
+    if not (isinstance(view_class, type) and issubclass(view_class, MethodView)):
+        return None
+    found = inspect.unwrap(view_class.dispatch_request)
+    return None if found is MethodView.dispatch_request else found
 
 
 def _methods(view: Any) -> list[Any]:
     view_class = getattr(view, "view_class", None)
     names = getattr(view_class, "methods", None) or ()
-    return [getattr(view_class, name.lower(), None) for name in names]
+    methods = [getattr(view_class, name.lower(), None) for name in names]
+    return [getattr(view_class, "dispatch_request", None), *methods]

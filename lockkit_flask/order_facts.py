@@ -6,9 +6,12 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from flask import current_app, request, session, url_for
+from werkzeug.wsgi import get_input_stream
 
+from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
 from lockkit_flask import sessions
 from lockkit_flask.conf import dotted
@@ -22,10 +25,12 @@ if TYPE_CHECKING:
     from lockkit.idempotency import Order, OrderSettings
     from lockkit_flask.conf import UserHook
 
-__all__ = ["FactsReader", "Recovery", "asks_to_log_in", "response_facts"]
+__all__ = ["FactsReader", "Recovery", "asks_to_log_in", "is_of_guest", "response_facts"]
 
-FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
+URL_ENCODED = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 CHUNK = 65536
+_GUEST = "_lockkit_is_of_guest"
 ANY = sys.maxsize
 
 
@@ -53,17 +58,31 @@ class FactsReader:
         )
 
     def _payload(self, request: Request) -> Payload:
-        if request.content_length is None:  # chunked: it could go on for ever
-            most = self._limit + 1  # Werkzeug would cut it off: then it is seen to be too large
-            request.max_content_length = min(request.max_content_length or most, most)
-        if request.mimetype not in FORM_TYPES:
-            return Payload(body=request.get_data())
+        most = self._limit + 1  # a chunked body could go on for ever; it is seen to be too large
+        most = min(request.max_content_length or most, most)
+        vars(request).setdefault("stream", get_input_stream(request.environ, True, most))
+        # Cached: a form is parsed from it, and the view has it, too.
+        body = b"" if request.mimetype == MULTIPART else request.get_data()
+        if request.mimetype not in (URL_ENCODED, MULTIPART) or len(body) > self._limit:
+            return Payload(body=body)
         files = [_file(name, file) for name, file in request.files.items(multi=True)]
         return Payload(form=list(request.form.items(multi=True)), files=files)
 
-    def _identity(self, request: Request) -> Identity:
+    def _user(self) -> str | None:
+        """Raises ConfigurationError for what may be another text at the next request."""
         user = self._user_pk()
-        known = None if user in (None, "") else f"user:{user}"
+        if user is None or user == "":
+            return None
+        if isinstance(user, bool) or not isinstance(user, (str, int, UUID)):
+            raise ConfigurationError(
+                f"LOCKKIT_USER returns {type(user).__name__}; it must return the user's primary "
+                f"key, as a string, an integer or a UUID, or None for nobody"
+            )
+        return f"user:{user}"
+
+    def _identity(self, request: Request) -> Identity:
+        known = self._user()
+        vars(request)[_GUEST] = known is None and "Authorization" not in request.headers
         return Identity(
             scope=self._scope(request) if self._scope else None,
             user=known,
@@ -100,6 +119,11 @@ def response_facts(response: Response, max_body: int) -> ResponseFacts:
         list(response.headers.items()),
         None if _streams(response, max_body) else response.get_data(),
     )
+
+
+def is_of_guest(request: Request) -> bool:
+    """Whether this request, whose facts were read, came without a user and without a token."""
+    return bool(vars(request).get(_GUEST))
 
 
 def asks_to_log_in(response: Response) -> bool:

@@ -18,7 +18,15 @@ import functools
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, after_this_request, current_app, has_request_context, request
+from flask import (
+    Flask,
+    Response,
+    after_this_request,
+    current_app,
+    got_request_exception,
+    has_request_context,
+    request,
+)
 
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.idempotency import (
@@ -38,7 +46,13 @@ from lockkit_flask.decorators import views_of
 from lockkit_flask.forms import form_ids
 from lockkit_flask.opened import Opened
 from lockkit_flask.options import binds_of, options_of
-from lockkit_flask.order_facts import FactsReader, Recovery, asks_to_log_in, response_facts
+from lockkit_flask.order_facts import (
+    FactsReader,
+    Recovery,
+    asks_to_log_in,
+    is_of_guest,
+    response_facts,
+)
 from lockkit_flask.refusals import refused
 
 if TYPE_CHECKING:
@@ -77,6 +91,7 @@ class AppOrders:
         dispatch = app.dispatch_request
         vars(app)["dispatch_request"] = functools.partial(self._dispatch, dispatch)
         app.after_request_funcs.setdefault(None, []).insert(0, self._finish)
+        got_request_exception.connect(_note_failure, app)
         held.after(app, "do_teardown_request", _abandon)
         held.after(app, "do_teardown_appcontext", _abandon)
 
@@ -109,6 +124,7 @@ class AppOrders:
         return self._answer(order, decision, checked=view is not None)
 
     def _dispatch(self, dispatch: Callable[..., Any], *args: Any) -> Any:
+        opened.prepare()
         if request.url_rule is None or request.routing_exception is not None:
             return dispatch(*args)
         options = options_of(request)
@@ -138,6 +154,7 @@ class AppOrders:
         signals.tell(decision.order, decision)
         held.add(self, decision.lease, is_view=False)
         state = store.open(self._orders, decision)
+        state.of_guest = is_of_guest(request)
         state.attach()
         try:
             busy = _take_locks(view)
@@ -180,9 +197,13 @@ class AppOrders:
             after_this_request(self._capture)
 
     def _capture(self, response: Response) -> Response:
-        """What decides about the order: the response as the view made it."""
+        """What decides about the order: the response as the view made it.
+
+        Flask asks again, with a 500, when a later hook has raised. Where nothing can be undone,
+        that says nothing about what the view did.
+        """
         state = opened.of_request()
-        if state is not None:
+        if state is not None and (state.facts is None or state.can_undo):
             state.facts = response_facts(response, self._orders.settings.max_response)
             if asks_to_log_in(response):  # a refusal, whatever its status says
                 state.facts = state.facts._replace(status=HTTPStatus.UNAUTHORIZED)
@@ -217,6 +238,13 @@ def _take_locks(view: object) -> Callable[[], Any] | None:
         except AcquireTimeout as error:
             return functools.partial(locked.refuse, error)
     return None
+
+
+def _note_failure(_: Flask, *, exception: BaseException, **__: object) -> None:
+    """What the view returned could not be made a response: it has failed, after all."""
+    state = opened.of_request()
+    if state is not None and state.facts is None:
+        state.note_failure(exception)
 
 
 def _abandon() -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_headers
+from lockkit.idempotency.record import VERSION
 from lockkit.log import log
 
 if TYPE_CHECKING:
@@ -84,9 +85,11 @@ class Records:
     def prune(self, batch: int) -> Iterator[int]:
         """Delete what has expired, so many at a time; yields how many, after each COMMIT.
 
-        Raises BackendUnavailable.
+        Those of a newer release stay: what their columns mean is not known here. Raises
+        BackendUnavailable.
         """
-        expired = self.table.c.expires <= int(time.time() * MICROSECONDS)
+        is_over = self.table.c.expires <= int(time.time() * MICROSECONDS)
+        expired = sa.and_(is_over, self.table.c.version <= VERSION)
         some = sa.select(self.table.c.key).where(expired).limit(batch)
         while True:
             try:
@@ -105,9 +108,6 @@ class Records:
         with self.engine().begin() as connection:
             self.insert(connection, record, replaces=replaces)
 
-
-def _for_one_query(engine: sa.Engine) -> sa.Connection:
-    """On PostgreSQL without BEGIN and ROLLBACK around it: each would be a round trip."""
     def _failure(self, error: SQLAlchemyError) -> LockError:
         """An outage passes, and repeating helps; a table that was never made does not come."""
         if not self._is_missing(error):
@@ -125,6 +125,9 @@ def _for_one_query(engine: sa.Engine) -> sa.Connection:
         except SQLAlchemyError:
             return False
 
+
+def _for_one_query(engine: sa.Engine) -> sa.Connection:
+    """On PostgreSQL without BEGIN and ROLLBACK around it: each would be a round trip."""
     connection = engine.connect()
     if engine.dialect.name == "postgresql":
         connection.execution_options(isolation_level="AUTOCOMMIT")

@@ -25,6 +25,7 @@ __all__ = [
     "drop_writes",
     "end_read",
     "has_writes",
+    "only_reads",
     "roll_back",
     "watch",
 ]
@@ -34,6 +35,7 @@ ORDER = "_lockkit_order"
 
 _WROTE = "lockkit.wrote"
 _READS = re.compile(r"\s*(select|show|set|pragma|explain|values)\b", re.IGNORECASE)
+_SAVEPOINTS = re.compile(r"\s*(savepoint|release|rollback)\b", re.IGNORECASE)
 
 
 def database_of(app: Flask) -> SQLAlchemy | None:
@@ -58,6 +60,11 @@ def current_session() -> Session | None:
     if db is None or not db.session.registry.has():
         return None
     return db.session()
+
+
+def only_reads(sql: str) -> bool:
+    """Whether a statement is known to change nothing, or only where its transaction stands."""
+    return bool(_READS.match(sql) or _SAVEPOINTS.match(sql))
 
 
 def end_read() -> None:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask_project.claims import create_app, die
+from flask_project.claims import create_app, die, pay
 
 import lockkit
 from lockkit.idempotency.redis_records import orphans, resolve
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from flask import Flask
+    from flask import Flask, Response
     from werkzeug.test import TestResponse
 
     from lockkit.inspect import LockInfo
@@ -110,6 +110,39 @@ def test_an_exception_leaves_an_orphan_which_blocks(shop: Flask) -> None:
     assert told == ["A-1", "A-2"]
     assert len(orphans_of(shop)) == 2
     assert nothing_is_held(shop)
+
+
+@pytest.mark.parametrize("how", ["raises", "raises once", "changes the status"])
+def test_a_hook_after_the_view_does_not_have_it_run_again(shop: Flask, how: str) -> None:
+    """The view has said how it ended. Nothing is undone by what becomes of the response later."""
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+    fails = iter("1" if how == "raises once" else "12345")
+
+    @shop.after_request
+    def fail(response: Response) -> Response:
+        if response.status_code == 201 and next(fails, None):
+            if how != "changes the status":
+                raise RuntimeError
+            response.status_code = 503
+        return response
+
+    answers = [post(shop, "/answers") for _ in range(3)]
+    assert answers[0].status_code >= 500
+    assert effects(shop) == 1
+    assert not orphans_of(shop)
+    if how == "raises once":
+        assert [answer.status_code for answer in answers[1:]] == [201, 201]
+
+
+def test_what_cannot_be_made_a_response_leaves_an_orphan(shop: Flask) -> None:
+    def returns_nothing() -> None:
+        pay()
+
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+    shop.add_url_rule("/nothing", view_func=returns_nothing, methods=["POST"])
+    assert post(shop, "/nothing").status_code == 500
+    assert post(shop, "/nothing").json["code"] == "order-orphaned"
+    assert effects(shop) == 1
 
 
 def test_an_exception_that_propagates_leaves_an_orphan(shop: Flask) -> None:
