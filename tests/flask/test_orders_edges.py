@@ -1,0 +1,413 @@
+"""Orders in Flask where the rules meet: checks on classes, hooks after the view, guests, bodies."""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask, Request, abort, flash, redirect, request, session
+from flask.sessions import SessionInterface, SessionMixin
+from flask.views import MethodView, View
+from flask_login import LoginManager, UserMixin, fresh_login_required, login_user
+from flask_project import Order, db, put
+from flask_project.hooks import permission_required
+
+from lockkit.errors import ConfigurationError
+from lockkit_flask import current_lease, idempotent, lock_view
+from lockkit_flask.extension import app_locks
+from lockkit_flask.records import TABLE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from flask import Response
+    from flask.typing import ResponseReturnValue
+    from werkzeug.test import TestResponse
+
+A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    """Every path is covered."""
+    return make_shop()
+
+
+def post(app: Flask, path: str, **headers: str) -> TestResponse:
+    return app.test_client().post(path, headers={**A_1, **headers})
+
+
+def sell(*_: object, **__: object) -> ResponseReturnValue:
+    order = put("sold")
+    db.session.commit()
+    return {"order": order.id}, 201
+
+
+def sold(app: Flask) -> int:
+    with app.app_context():
+        query = sa.select(sa.func.count()).select_from(Order).where(Order.name == "sold")
+        return int(db.session.execute(query).scalar_one())
+
+
+def replayed(answer: TestResponse) -> bool:
+    return "Idempotent-Replayed" in answer.headers
+
+
+# Checks on classes
+
+
+class Checked(View):
+    methods = ("POST",)
+    dispatch_request = permission_required(sell)
+
+
+class CheckedMethods(MethodView):
+    @permission_required
+    def dispatch_request(self, **kwargs: Any) -> Any:
+        return super().dispatch_request(**kwargs)
+
+    def post(self) -> ResponseReturnValue:
+        return sell()
+
+
+class ChecksItself(MethodView):
+    def dispatch_request(self, **kwargs: Any) -> Any:
+        if "X-Revoked" in request.headers:
+            abort(403)
+        return super().dispatch_request(**kwargs)
+
+    def post(self) -> ResponseReturnValue:
+        return sell()
+
+
+@pytest.mark.parametrize("view", [Checked, CheckedMethods, ChecksItself])
+def test_what_may_be_a_check_on_a_class_stops_replays(shop: Flask, view: type[View]) -> None:
+    shop.add_url_rule("/class", view_func=view.as_view("class"))
+    assert post(shop, "/class").status_code == 201
+    for headers in ({}, {"X-Revoked": "1"}):
+        again = post(shop, "/class", **headers)
+        assert (again.status_code, again.json["code"]) == (409, "order-completed")
+    assert sold(shop) == 1
+
+
+class Plain(MethodView):
+    def post(self) -> ResponseReturnValue:
+        return sell()
+
+
+class OneOrder(MethodView):
+    @permission_required
+    @idempotent
+    def dispatch_request(self, **kwargs: Any) -> Any:
+        return super().dispatch_request(**kwargs)
+
+    def post(self) -> ResponseReturnValue:
+        return sell()
+
+
+@pytest.mark.parametrize("view", [Plain, OneOrder])
+def test_a_class_without_checks_or_with_passed_ones_is_replayed(
+    shop: Flask, view: type[View]
+) -> None:
+    shop.add_url_rule("/class", view_func=view.as_view("class"))
+    assert [replayed(post(shop, "/class")) for _ in range(2)] == [False, True]
+    assert sold(shop) == 1
+    if view is OneOrder:
+        assert post(shop, "/class", **{"X-Revoked": "1"}).status_code == 403
+
+
+class User(UserMixin):
+    id = "7"
+
+
+class Fresh(View):
+    methods = ("POST",)
+    dispatch_request = fresh_login_required(sell)
+
+
+def test_flask_login_on_dispatch_request_is_asked(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(LOCKKIT_USER=None)
+    LoginManager(shop).user_loader(lambda _: User())
+    shop.add_url_rule("/in", "in", lambda: str(login_user(User())))
+    shop.add_url_rule("/stale", "stale", lambda: session.update(_fresh=False) or "")
+    shop.add_url_rule("/fresh", view_func=Fresh.as_view("fresh"))
+    client = shop.test_client()
+    client.get("/in")
+    answers = [client.post("/fresh", headers=A_1) for _ in range(2)]
+    assert [replayed(answer) for answer in answers] == [False, True]
+    client.get("/stale")
+    assert client.post("/fresh", headers=A_1).status_code == 401
+
+
+class Locking(View):
+    methods = ("POST",)
+
+    @lock_view("stock:42")
+    def dispatch_request(self) -> ResponseReturnValue:
+        assert current_lease() is not None
+        return sell()
+
+
+def test_lock_view_on_dispatch_request_is_taken_before_the_transaction(shop: Flask) -> None:
+    shop.add_url_rule("/locking", view_func=Locking.as_view("locking"))
+    assert [post(shop, "/locking").status_code for _ in range(2)] == [201, 201]
+    assert sold(shop) == 1
+
+
+# Hooks after the view
+
+
+@pytest.mark.parametrize("how", ["changes the status", "raises"])
+def test_a_hook_that_makes_a_failure_of_it_rolls_back(
+    make_shop: Callable[..., Flask], how: str
+) -> None:
+    shop = make_shop(PROPAGATE_EXCEPTIONS=False)
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+
+    @shop.after_request
+    def fail(response: Response) -> Response:
+        if "X-Fail" in request.headers and response.status_code == 201:
+            if how == "raises":
+                raise RuntimeError
+            response.status_code = 503
+        return response
+
+    assert post(shop, "/sell", **{"X-Fail": "1"}).status_code >= 500
+    assert sold(shop) == 0
+    assert [replayed(post(shop, "/sell")) for _ in range(2)] == [False, True]
+    assert sold(shop) == 1
+
+
+def test_what_cannot_be_made_a_response_is_a_failure(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(PROPAGATE_EXCEPTIONS=False)
+    shop.add_url_rule("/none", view_func=lambda: sell() and None, methods=["POST"])
+    shop.register_error_handler(500, lambda _: ("sorry", 410))
+    assert post(shop, "/none").status_code in (410, 500)
+    assert sold(shop) == 0
+
+
+# Guests who are sent to a login of the app's own
+
+
+def login_required(view: Callable[..., Any]) -> Callable[..., Any]:
+    """As in Flask's tutorial."""
+
+    @functools.wraps(view)
+    def wrapped(**kwargs: Any) -> Any:
+        if session.get("user") is None:
+            return to_login()
+        return view(**kwargs)
+
+    return wrapped
+
+
+def to_login() -> ResponseReturnValue:
+    flash("Please log in")
+    return redirect("/in")
+
+
+def checks_inside() -> ResponseReturnValue:
+    db.session.execute(sa.select(Order)).all()
+    db.session.commit()
+    return to_login() if session.get("user") is None else sell()
+
+
+def aborts_inside() -> ResponseReturnValue:
+    return abort(to_login()) if session.get("user") is None else sell()
+
+
+def has_bought() -> ResponseReturnValue:
+    sell()
+    return redirect("/thanks")
+
+
+def log_in() -> str:
+    session["user"] = "7"
+    return ""
+
+
+def page() -> str:
+    from lockkit_flask import new_order_id
+
+    return new_order_id()
+
+
+@pytest.fixture
+def forms(make_shop: Callable[..., Flask]) -> Flask:
+    orders = {"ORDER_ID": ["form:order_id"], "PATHS": ["^/buy"], "REQUIRED": True}
+    shop = make_shop(LOCKKIT_USER=lambda: session.get("user"), LOCKKIT_ORDERS=orders)
+    shop.add_url_rule("/in", view_func=log_in)
+    shop.add_url_rule("/page", view_func=page)
+    views = [login_required(sell), checks_inside, aborts_inside, has_bought]
+    for number, view in enumerate(views):
+        shop.add_url_rule(f"/buy/{number}", str(number), view, methods=["POST"])
+    return shop
+
+
+@pytest.mark.parametrize("path", ["/buy/0", "/buy/1", "/buy/2"])
+def test_a_guest_who_is_sent_to_the_login_orders_after_it(forms: Flask, path: str) -> None:
+    client = forms.test_client()
+    form = {"order_id": client.get("/page").text}
+    assert client.post(path, data=form).status_code == 302
+    assert client.post(path, data=form).status_code == 302
+    assert not records(forms)
+    client.get("/in")
+    assert client.post(path, data=form).status_code == 201
+    assert client.post(path, data=form).status_code in (201, 409)
+    assert sold(forms) == 1
+
+
+def test_a_guest_who_has_bought_is_not_sent_away(forms: Flask) -> None:
+    client = forms.test_client()
+    form = {"order_id": client.get("/page").text}
+    answers = [client.post("/buy/3", data=form) for _ in range(2)]
+    assert {answer.location for answer in answers} == {"/thanks"}
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert sold(forms) == 1
+
+
+def test_a_users_redirect_is_a_result_though_nothing_was_saved(shop: Flask) -> None:
+    shop.add_url_rule("/pay", view_func=lambda: redirect("/pay/elsewhere"), methods=["POST"])
+    assert [replayed(post(shop, "/pay")) for _ in range(2)] == [False, True]
+
+
+# Who the user is, and where records are
+
+
+def test_a_user_that_is_no_key_is_an_error(make_shop: Callable[..., Flask]) -> None:
+    """Its text would be another one at each request: each try its own order."""
+    shop = make_shop(LOCKKIT_USER=object, TESTING=True)
+    with pytest.raises(ConfigurationError, match="primary key"):
+        post(shop, "/one")
+
+
+class Drawn(dict[str, Any], SessionMixin):
+    sid = "drawn-for-this-request"
+
+
+class Draws(SessionInterface):
+    """As Flask-Session: an ID for each request that brings none, and no session is called new."""
+
+    def open_session(self, app: Flask, request: Request) -> Drawn:
+        return Drawn()
+
+    def save_session(self, app: Flask, session: Any, response: Response) -> None:
+        return
+
+
+def test_a_session_that_the_client_does_not_have_owns_no_order(shop: Flask) -> None:
+    """However much a hook has put into it: the next try would have another one."""
+    shop.session_interface = Draws()
+    shop.before_request(lambda: session.update(seen=1))
+    answer = shop.test_client().post("/one", headers={"X-Order-ID": "A-1"})
+    assert (answer.status_code, answer.json["code"]) == (400, "order-without-owner")
+    client = shop.test_client()
+    client.set_cookie("session", "drawn-for-this-request.signed")
+    answers = [client.post("/one", headers={"X-Order-ID": "A-1"}) for _ in range(2)]
+    assert [replayed(answer) for answer in answers] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"isolation_level": "AUTOCOMMIT"}, {"execution_options": {"isolation_level": "AUTOCOMMIT"}}],
+)
+def test_a_database_that_commits_at_once_is_an_error(
+    make_shop: Callable[..., Flask], options: dict[str, Any]
+) -> None:
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS=options, TESTING=True)
+    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        post(shop, "/one")
+    assert not records(shop)
+
+
+def test_expired_records_of_a_newer_release_are_not_pruned(shop: Flask) -> None:
+    post(shop, "/one")
+    post(shop, "/one", **{"X-Order-ID": "A-2"})
+    table = db.metadata.tables[TABLE_NAME]
+    with shop.app_context():
+        db.session.execute(sa.update(table).values(expires=1))
+        newer = sa.update(table).where(table.c.order_id == "A-2")
+        db.session.execute(newer.values(version=99, headers="of another form"))
+        db.session.commit()
+        orders = app_locks().orders
+        assert orders is not None
+        assert sum(orders.store.records.prune(10)) == 1  # type: ignore[attr-defined]
+    assert post(shop, "/one", **{"X-Order-ID": "A-2"}).status_code == 503
+
+
+def records(app: Flask) -> list[str]:
+    with app.app_context():
+        found = db.session.scalars(sa.select(db.metadata.tables[TABLE_NAME].c.order_id))
+        return list(found)
+
+
+# Bodies
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_view_can_read_the_body_as_without_an_order(
+    shop: Flask, kind: str, chunked: bool
+) -> None:
+    def read() -> ResponseReturnValue:
+        return {"data": request.get_data(as_text=True), "form": request.form}
+
+    shop.add_url_rule("/read", view_func=read, methods=["POST"])
+    kwargs: dict[str, Any] = {"content_type": kind, "data": b"a=1&b=2"}
+    length = {"Transfer-Encoding": "chunked"} if chunked else {}
+    if chunked:
+        kwargs["environ_overrides"] = {"wsgi.input_terminated": True}
+    one = shop.test_client().post("/read", headers={"X-User": "alice", **length}, **kwargs)
+    other = shop.test_client().post("/read", headers={**A_1, **length}, **kwargs)
+    assert one.json["data"] == "a=1&b=2"
+    assert one.json["data"] == other.json["data"]
+    assert other.json["form"] == ({} if kind == "text/plain" else {"a": "1", "b": "2"})
+
+
+class Endless(io.RawIOBase):
+    """A body without a length, and without an end."""
+
+    count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        assert self.count < 100_000, "read on and on"
+        self.count += len(buffer)
+        buffer[:] = b"x" * len(buffer)
+        return len(buffer)
+
+
+class OlderRequest(Request):
+    """As in Flask 3.0, where the limit is the app's alone."""
+
+    max_content_length = property(lambda _: None)
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+@pytest.mark.parametrize("request_class", [Request, OlderRequest])
+def test_a_body_without_an_end_is_read_up_to_the_limit(
+    make_shop: Callable[..., Flask], kind: str, request_class: type[Request]
+) -> None:
+    shop = make_shop(LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "MAX_REQUEST": 1000})
+    shop.request_class = request_class
+    body = Endless()
+    answer = shop.test_client().post(
+        "/one",
+        headers={**A_1, "Transfer-Encoding": "chunked"},
+        content_type=kind,
+        environ_overrides={"wsgi.input": body, "wsgi.input_terminated": True},
+    )
+    assert answer.status_code == 413
+    assert body.count < 3000
+    assert not records(shop)
