@@ -1,7 +1,8 @@
 """Any sync backend, awaited: each step runs in a worker thread of lockkit's own.
 
-Only steps are offloaded, and a step never waits: waiting is ``asyncio.sleep`` on the loop. So the
-releaser always finds a free thread, which it would not on a thread-sensitive executor.
+Only steps are offloaded, and a step never waits: waiting is ``asyncio.sleep`` on the loop. Claims,
+releases and renewals have threads of their own: where each step of a slow store takes its time,
+hundreds of waiters that ask again and again hold up neither who releases nor what is renewed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,30 @@ from lockkit.types import (
 __all__ = ["OffloadedBackend"]
 
 T = TypeVar("T")
-THREADS = 4
+
+
+class _Lane:
+    """Threads for some of the steps, started when they are needed."""
+
+    def __init__(self, threads: int) -> None:
+        self._size = threads
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        """The threads stayed in the parent."""
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def run(self, step: Callable[..., T], *args: object) -> T:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="lockkit-offload")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, functools.partial(step, *args))
+
+    def close(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
 
 
 class _Run(Protocol):
@@ -47,30 +71,21 @@ class OffloadedBackend(AsyncBackend):
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.capabilities = backend.capabilities
-        self._threads: ThreadPoolExecutor | None = None
-        process.after_fork(self._forget)
-
-    def _forget(self) -> None:
-        """The threads stayed in the parent."""
-        self._threads = None
-
-    async def _run(self, step: Callable[..., T], *args: object) -> T:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lockkit-offload")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, functools.partial(step, *args))
+        self._asking = _Lane(4)
+        self._ending = _Lane(2)
+        self._renewing = _Lane(1)
 
     async def acquire(self, request: Request) -> Grant | Busy | Gone:
-        return await self._run(self.backend.acquire, request)
+        return await self._asking.run(self.backend.acquire, request)
 
     async def release(self, request: Request) -> Release:
-        return await self._run(self.backend.release, request)
+        return await self._ending.run(self.backend.release, request)
 
     async def withdraw(self, request: Request) -> None:
-        await self._run(self.backend.withdraw, request)
+        await self._ending.run(self.backend.withdraw, request)
 
     async def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        return await self._run(self.backend.extend, requests)
+        return await self._renewing.run(self.backend.extend, requests)
 
     async def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         await asyncio.sleep(self.backend.pause(seconds, busy.ahead, busy.age))
@@ -78,22 +93,21 @@ class OffloadedBackend(AsyncBackend):
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         found = self.backend.holders(name)
-        while page := await self._run(_page, found):
+        while page := await self._asking.run(_page, found):
             for info in page:
                 yield info
 
     async def break_(self, name: str, fence: int) -> bool:
-        return await self._run(self.backend.break_, name, fence)
+        return await self._asking.run(self.backend.break_, name, fence)
 
     def records(self) -> AsyncRecords | None:
         records = self.backend.records()
-        return None if records is None else _OffloadedRecords(records, self._run)
+        return None if records is None else _OffloadedRecords(records, self._asking.run)
 
     async def close(self) -> None:
-        await self._run(self.backend.close)
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False)
+        await self._ending.run(self.backend.close)
+        for lane in (self._asking, self._ending, self._renewing):
+            lane.close()
 
 
 class _OffloadedRecords:
