@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lockkit.testing.conformance.base import eventually
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -38,9 +39,15 @@ def assert_ended(descriptors: dict[int, int], within: float) -> None:
     for pid, descriptor in descriptors.items():
         assert select.select([descriptor], [], [], within)[0], f"{pid} is still there"
         os.close(descriptor)
-        with contextlib.suppress(ProcessLookupError):  # its workers are in its process group
-            os.killpg(pid, 0)
-            raise AssertionError(f"workers of {pid} are still there")
+        eventually(lambda: not _group_has_members(pid))  # its workers, ended, may wait for init
+
+
+def _group_has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def left_in(surroundings: dict[str, str]) -> list[str]:
