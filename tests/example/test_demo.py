@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,15 @@ def assert_ended(descriptors: dict[int, int], within: float) -> None:
     for pid, descriptor in descriptors.items():
         assert select.select([descriptor], [], [], within)[0], f"{pid} is still there"
         os.close(descriptor)
-        eventually(lambda: not _group_has_members(pid))  # its workers, ended, may wait for init
+        eventually(partial(_group_is_gone, pid))  # its workers, ended, may wait for init
 
 
-def _group_has_members(group: int) -> bool:
+def _group_is_gone(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
-        return False
-    return True
+        return True
+    return False
 
 
 def left_in(surroundings: dict[str, str]) -> list[str]:
