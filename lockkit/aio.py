@@ -21,8 +21,9 @@ from lockkit.config import (
     load_async_backend,
     settings_from_url,
 )
-from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, leave, new_token
+from lockkit.errors import AcquireTimeout, BackendError, KindMismatch, LeaseLost
+from lockkit.kinds import Kinds
+from lockkit.lease import BaseLease, BaseLock, Terms, leave, new_token
 from lockkit.log import log
 from lockkit.types import UNSET, LockInfo, Unset
 
@@ -42,24 +43,13 @@ def connect(url: str | None = None, **options: Any) -> AsyncLockClient:
     return AsyncLockClient(load_async_backend(settings), settings)
 
 
-class AsyncLockClient(BaseClient):
+class AsyncLockClient(Kinds["AsyncLock"]):
     """Locks in one store, for the tasks of one event loop."""
 
     def __init__(self, backend: AsyncBackend, settings: AliasSettings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, backend.capabilities)
         self.backend = backend
         self._watchdog = AsyncWatchdog(lambda steps: drive(steps, backend, None))
-
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-    ) -> AsyncLock:
-        """A lock on ``name``: no I/O yet. Arguments as in ``LockClient.lock``."""
-        return AsyncLock(self, *self._lock_arguments(name, ttl, timeout), label)
 
     def multi(
         self,
@@ -93,6 +83,9 @@ class AsyncLockClient(BaseClient):
         """Close connections. Leases still held are not released: they expire."""
         await self._watchdog.stop()
         await self.backend.close()
+
+    def _make(self, terms: Terms) -> AsyncLock:
+        return AsyncLock(self, terms)
 
     async def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return await drive(steps, self.backend, self._watchdog)
@@ -162,10 +155,8 @@ class AsyncLock(BaseLock):
 
     __slots__ = ("_client", "_entered")
 
-    def __init__(
-        self, client: AsyncLockClient, name: str, ttl: float, timeout: float | None, label: str
-    ) -> None:
-        super().__init__(name, ttl, timeout, label)
+    def __init__(self, client: AsyncLockClient, terms: Terms) -> None:
+        super().__init__(terms)
         self._client = client
         self._entered: dict[int, list[AsyncLease]] = {}
 
@@ -182,7 +173,7 @@ class AsyncLock(BaseLock):
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise
-        except BackendError as error:
+        except (BackendError, KindMismatch) as error:
             error.name = self.name
             raise
         lease = AsyncLease(client, granted)

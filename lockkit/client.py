@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import flow, process
 from lockkit.clock import now
-from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, leave, new_token
+from lockkit.errors import AcquireTimeout, BackendError, KindMismatch, LeaseLost
+from lockkit.kinds import Kinds
+from lockkit.lease import BaseLease, BaseLock, Terms, leave, new_token
 from lockkit.log import log
 from lockkit.types import UNSET, LockInfo, Unset
 from lockkit.watchdog import Watchdog
@@ -28,32 +29,19 @@ __all__ = ["Lease", "Lock", "LockClient"]
 R = TypeVar("R")
 
 
-class LockClient(BaseClient):
-    """Locks in one store. Thread-safe; cheap to keep, so make one per process and alias.
+class LockClient(Kinds["Lock"]):
+    """Locks in one store: ``lock``, ``semaphore``, ``multi``.
+
+    Thread-safe; cheap to keep, so make one per process and alias.
 
     After a fork the child goes on with the same client: it opens connections of its own, and owns
     none of its parent's leases.
     """
 
     def __init__(self, backend: Backend, settings: AliasSettings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, backend.capabilities)
         self.backend = backend
         self._watchdog = Watchdog(lambda steps: drive(steps, backend, None))
-
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-    ) -> Lock:
-        """A lock on ``name``: no I/O yet.
-
-        ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
-        None: for ever. label: what people see beside the owner. Raises ConfigurationError.
-        """
-        return Lock(self, *self._lock_arguments(name, ttl, timeout), label)
 
     def multi(
         self,
@@ -92,6 +80,9 @@ class LockClient(BaseClient):
         """Close connections. Leases still held are not released: they expire."""
         self._watchdog.stop()
         self.backend.close()
+
+    def _make(self, terms: Terms) -> Lock:
+        return Lock(self, terms)
 
     def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return drive(steps, self.backend, self._watchdog)
@@ -137,10 +128,8 @@ class Lock(BaseLock):
 
     __slots__ = ("_client", "_entered")
 
-    def __init__(
-        self, client: LockClient, name: str, ttl: float, timeout: float | None, label: str
-    ) -> None:
-        super().__init__(name, ttl, timeout, label)
+    def __init__(self, client: LockClient, terms: Terms) -> None:
+        super().__init__(terms)
         self._client = client
         self._entered: dict[int, list[Lease]] = {}
 
@@ -148,7 +137,8 @@ class Lock(BaseLock):
         """Wait for the lock and return the lease.
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
-        BackendUnavailable or OutcomeUnknown when the store fails. After any of them nothing is
+        KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
+        OutcomeUnknown when the store fails. After any of them nothing is
         held, or at most until the TTL if the store cannot be told.
         """
         client = self._client
@@ -159,7 +149,7 @@ class Lock(BaseLock):
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise
-        except BackendError as error:
+        except (BackendError, KindMismatch) as error:
             error.name = self.name
             raise
         lease = Lease(client, granted)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from lockkit import process
 from lockkit.clock import now
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.naming import check_name
-from lockkit.types import UNSET, Mode, Request, Unset
+from lockkit.types import UNSET, Capabilities, Claim, Kind, Mode, Request, Unset
 from lockkit.values import check_timeout, check_ttl
 
 if TYPE_CHECKING:
     from lockkit.config import AliasSettings
     from lockkit.flow import Granted
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "leave", "new_token"]
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "leave", "new_token"]
 
 L = TypeVar("L")
 
@@ -59,11 +59,22 @@ _tokens = _Tokens()
 new_token = _tokens.next
 
 
+class Terms(NamedTuple):
+    """What a lock asks for; checked."""
+
+    claim: Claim
+    name: str
+    ttl: float
+    timeout: float | None
+    label: str
+
+
 class BaseClient:
     """Settings, their validation per call, and the hold times that Retry-After comes from."""
 
-    def __init__(self, settings: AliasSettings) -> None:
+    def __init__(self, settings: AliasSettings, capabilities: Capabilities) -> None:
         self.settings = settings
+        self._capabilities = capabilities
         self._held_for: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -81,14 +92,21 @@ class BaseClient:
             held.clear()
         held[name] = seconds if before is None else (3 * before + seconds) / 4
 
-    def _lock_arguments(
-        self, name: str, ttl: float | Unset, timeout: float | None | Unset
-    ) -> tuple[str, float, float | None]:
+    def _terms(
+        self,
+        claim: Claim,
+        name: str,
+        ttl: float | Unset,
+        timeout: float | None | Unset,
+        label: str,
+    ) -> Terms:
         settings = self.settings
-        return (
+        return Terms(
+            claim,
             self._name(name),
             settings.ttl if ttl is UNSET else self._ttl(ttl),
             settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
+            label,
         )
 
     def _name(self, name: str) -> str:
@@ -104,18 +122,18 @@ class BaseClient:
 class BaseLock:
     """The description of a claim."""
 
-    __slots__ = ("label", "name", "timeout", "ttl")
+    __slots__ = ("claim", "label", "name", "timeout", "ttl")
 
-    def __init__(self, name: str, ttl: float, timeout: float | None, label: str) -> None:
-        self.name = name
-        self.ttl = ttl
-        self.timeout = timeout
-        self.label = label
+    def __init__(self, terms: Terms) -> None:
+        self.claim, self.name, self.ttl, self.timeout, self.label = terms
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
+        kind, permits, _ = self.claim
+        used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
+        return f"<{type(self).__name__} {self.name!r}{used_as}>"
 
     def _request(self, settings: AliasSettings, timeout: float | None, owner: str) -> Request:
+        kind, permits, shared = self.claim
         return Request(
             self.name,
             new_token(),
@@ -124,6 +142,9 @@ class BaseLock:
             Mode.TRY if timeout == 0 else Mode.ENQUEUE,
             settings.max_queue,
             settings.max_hold,
+            kind=kind,
+            permits=permits,
+            shared=shared,
         )
 
 
@@ -149,8 +170,16 @@ class BaseLease:
 
     @property
     def fencing_token(self) -> int:
-        """Grows with every grant of the name: have the protected resource refuse smaller ones."""
+        """Grows with every grant of the name: have the protected resource refuse smaller ones.
+
+        That is for those who hold it alone; of several who share it, no one is the latest.
+        """
         return self._hold.fence
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may hold the name at the same time."""
+        return self._hold.request.shared
 
     @property
     def lost(self) -> bool:

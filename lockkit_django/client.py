@@ -13,6 +13,8 @@ from asgiref.sync import sync_to_async
 from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.client import Lease, Lock, LockClient
 from lockkit.errors import ConfigurationError
+from lockkit.kinds import MUTEX
+from lockkit.lease import Terms
 from lockkit.types import UNSET, Unset
 from lockkit_django.settle import to_its_end, until_thread_is_idle
 from lockkit_django.transactions import refuse_open_transactions
@@ -50,9 +52,12 @@ class DjangoLockClient(LockClient):
         in_atomic: InAtomic = "refuse",
     ) -> Lock:
         """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
+        return self._make(self._terms(MUTEX, name, ttl, timeout, label), in_atomic)
+
+    def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
         check_in_atomic(in_atomic)
         kind = DjangoLock if in_atomic == "refuse" else Lock
-        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+        return kind(self, terms)
 
 
 class DjangoLock(Lock):
@@ -77,9 +82,12 @@ class AsyncDjangoLockClient(AsyncLockClient):
         in_atomic: InAtomic = "refuse",
     ) -> AsyncLock:
         """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
+        return self._make(self._terms(MUTEX, name, ttl, timeout, label), in_atomic)
+
+    def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:
         check_in_atomic(in_atomic)
         kind = AsyncDjangoLock if in_atomic == "refuse" else AsyncLock
-        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+        return kind(self, terms)
 
 
 class AsyncDjangoLock(AsyncLock):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import secrets
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockkit import grant
+from lockkit.errors import KindMismatch
 from lockkit.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
-from lockkit.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
+from lockkit.types import Busy, Claim, Gone, Grant, Kind, Mode, Release, Request, alive_for
 
 TTL = 10.0
 START = 1_700_000_000 * SECOND
@@ -141,12 +143,82 @@ class TestForgetting:
 tokens = st.integers(0, 3)
 
 
+class TestSemaphore:
+    """Claims that are shared by up to so many."""
+
+    def test_so_many_hold_it_and_no_more(self) -> None:
+        state = State()
+        replies = [grant.acquire(state, permit(token), START).reply for token in "abc"]
+        assert [isinstance(reply, Grant) for reply in replies] == [True, True, False]
+
+    def test_each_permit_expires_by_itself(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a", ttl=1.0), START)
+        grant.acquire(state, permit("b"), START)
+        assert isinstance(grant.acquire(state, permit("c"), after(1)).reply, Grant)
+        assert isinstance(grant.acquire(state, permit("d"), after(2)).reply, Busy)
+        assert grant.extend(state, permit("b"), after(2)).reply.left == TTL
+
+    def test_a_waiter_hears_when_the_next_permit_expires(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a"), START)
+        grant.acquire(state, permit("b", ttl=2.0), START)
+        reply = grant.acquire(state, permit("c", Mode.ENQUEUE), after(1)).reply
+        assert isinstance(reply, Busy)
+        assert reply.left == 1.0
+
+    def test_one_step_grants_all_there_is_room_for(self) -> None:
+        state = State()
+        for token in "ab":
+            grant.acquire(state, permit(token, ttl=1.0), START)
+        for token in "cde":
+            grant.acquire(state, permit(token, Mode.ENQUEUE), START)
+        handoffs = grant.release(state, permit("a"), after(1)).handoffs
+        assert [handoff.token for handoff in handoffs] == ["c", "d"]
+
+    def test_nobody_passes_a_living_waiter(self) -> None:
+        state = State()
+        for token in "ab":
+            grant.acquire(state, permit(token), START)
+        grant.acquire(state, permit("c", Mode.ENQUEUE), START)
+        grant.release(state, permit("a"), START)
+        assert isinstance(grant.acquire(state, permit("d"), START).reply, Busy)
+
+    @pytest.mark.parametrize("other", [{"permits": 3}, Claim()._asdict()], ids=["3", "mutex"])
+    def test_another_kind_is_refused_while_it_is_in_use(self, other: dict[str, Any]) -> None:
+        state = State()
+        grant.acquire(state, permit("a"), START)
+        with pytest.raises(KindMismatch, match="in use as a semaphore of 2"):
+            grant.acquire(state, permit("b", **other), after(TTL) - 1)
+        assert isinstance(grant.acquire(state, permit("b", **other), after(TTL)).reply, Grant)
+
+    def test_a_poll_of_another_kind_is_gone(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a"), START)
+        assert isinstance(grant.acquire(state, claim("b", Mode.POLL), START).reply, Gone)
+
+    def test_who_waits_keeps_the_kind(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a", ttl=1.0, permits=1), START)
+        grant.acquire(state, permit("b", Mode.ENQUEUE, permits=1), START)
+        with pytest.raises(KindMismatch):
+            grant.acquire(state, claim("c"), after(1.5))
+
+
+def permit(token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+    terms = {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True, **changes}
+    return claim(token, mode, **terms)
+
+
 class GrantMachine(RuleBasedStateMachine):
     """Claims come, poll, leave, expire and are broken in any order; requests repeat and stray.
 
     The store keeps a state only if the outcome says that it changed, as SQL does. What the
     claimants have been told is kept beside it, and judged.
     """
+
+    claims: ClassVar[list[Claim]] = [Claim()]
+    """What is asked for; each token one of them, in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,17 +236,31 @@ class GrantMachine(RuleBasedStateMachine):
         outcome: Outcome[Any] = function(self.state, *arguments, self.now)
         if not outcome.changed:
             self.state = before
-        for handoff in outcome.handoffs:
-            self.granted(handoff)
+        told = [*outcome.handoffs, outcome.reply]
+        for reply in sorted((r for r in told if isinstance(r, Grant)), key=lambda r: r.fence):
+            self.granted(reply)
         return outcome.reply
+
+    def claim(self, token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+        return claim(token, mode, **self.claim_of(token)._asdict(), **changes)
+
+    def claim_of(self, token: str) -> Claim:
+        return self.claims[int(token) % len(self.claims)]
+
+    def go_together(self, tokens: Sequence[str]) -> bool:
+        """Whether all of these may hold it at once."""
+        claims = [self.claim_of(token) for token in tokens]
+        if len(claims) < 2:
+            return True
+        return all(c.shared for c in claims) and len(claims) <= (claims[0].permits or len(claims))
 
     def granted(self, reply: Grant) -> None:
         """Somebody was told that it holds: was it right to say so?"""
         assert reply.token not in self.ended
         assert reply.left > 0
         if self.fences.get(reply.token) != reply.fence:
-            others = [t for t, until in self.believed.items() if until > self.now]
-            assert others in ([], [reply.token]), "two hold it"
+            believers = {t for t, until in self.believed.items() if until > self.now}
+            assert self.go_together([*believers | {reply.token}]), "too many hold it"
             assert reply.fence > self.fence, "the fence did not grow"
             self.in_order(reply.token)
         self.fence = max(self.fence, reply.fence)
@@ -196,13 +282,11 @@ class GrantMachine(RuleBasedStateMachine):
 
     def ask(self, token: int, mode: Mode, max_queue: int | None = None) -> None:
         name = str(token)
-        reply = self.step(grant.acquire, claim(name, mode, max_queue=max_queue))
-        if isinstance(reply, Grant):
-            self.granted(reply)
-        elif isinstance(reply, Gone):
+        reply = self.step(grant.acquire, self.claim(name, mode, max_queue=max_queue))
+        if isinstance(reply, Gone):
             self.seen.pop(name, None)
             assert self.believed.get(name, 0) <= self.now
-        elif reply.ticket:
+        elif isinstance(reply, Busy) and reply.ticket:
             if self.surely_alive(name):
                 assert reply.ticket == self.tickets[name], "it lost its place"
             self.tickets[name] = reply.ticket
@@ -229,7 +313,7 @@ class GrantMachine(RuleBasedStateMachine):
         if name in self.seen:
             return  # whoever waits withdraws
         held = self.believed.pop(name, 0) > self.now
-        reply = self.step(grant.release, claim(name, unsure=unsure))
+        reply = self.step(grant.release, self.claim(name, unsure=unsure))
         assert (reply is Release.RELEASED) == held
         if unsure:
             self.end(name)
@@ -245,7 +329,7 @@ class GrantMachine(RuleBasedStateMachine):
     def step_withdraw(self, name: str, unsure: bool) -> None:
         self.believed.pop(name, None)
         self.seen.pop(name, None)
-        self.step(grant.withdraw, claim(name, unsure=unsure))
+        self.step(grant.withdraw, self.claim(name, unsure=unsure))
 
     def end_if_buried(self, name: str) -> None:
         if name in self.state.tombs:
@@ -258,23 +342,23 @@ class GrantMachine(RuleBasedStateMachine):
     @rule(token=tokens, ttl=st.sampled_from([0.5, TTL, 60.0]))
     def extend(self, token: int, ttl: float) -> None:
         name = str(token)
-        reply = self.step(grant.extend, claim(name, ttl=ttl))
+        reply = self.step(grant.extend, self.claim(name, ttl=ttl))
         assert (reply.left is not None) == (self.believed.get(name, 0) > self.now)
         if reply.left is not None:
             self.believed[name] = self.now + round(reply.left * SECOND)
 
     @precondition(lambda self: self.fence)
-    @rule(stale=st.booleans())
-    def break_(self, stale: bool) -> None:
-        holder = next((t for t, f in self.fences.items() if f == self.fence), None)
-        there = any(h.fence == self.fence for h in self.state.holders)
-        if stale or holder is None:
+    @rule(token=tokens, stale=st.booleans())
+    def break_(self, token: int, stale: bool) -> None:
+        fence = self.fences.get(str(token))
+        if stale or fence is None:
             assert self.step(grant.break_, self.fence + 1) is False
             return
-        if there:
-            self.believed.pop(holder, None)
-            self.end(holder)
-        assert self.step(grant.break_, self.fence) is there
+        there = [h.token for h in self.state.holders if h.fence == fence]
+        for broken in there:
+            self.believed.pop(broken, None)
+            self.end(broken)
+        assert self.step(grant.break_, fence) is bool(there)
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 2.9, 5.0, TTL, 30.0]))
     def time_passes(self, seconds: float) -> None:
@@ -288,8 +372,9 @@ class GrantMachine(RuleBasedStateMachine):
             assert len(self.state.tombs) == before
 
     @invariant()
-    def one_holds_at_most(self) -> None:
-        assert sum(h.until > self.now for h in self.state.holders) <= 1
+    def no_more_hold_it_than_may(self) -> None:
+        live = [holder.token for holder in self.state.holders if holder.until > self.now]
+        assert self.go_together(live)
 
     @invariant()
     def tickets_are_in_order(self) -> None:
@@ -309,7 +394,13 @@ class GrantMachine(RuleBasedStateMachine):
                 assert holders.get(token, 0) >= until
 
 
+class SemaphoreMachine(GrantMachine):
+    claims: ClassVar[list[Claim]] = [Claim(Kind.SEMAPHORE, permits=2, shared=True)]
+
+
+PLAYED = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True)
+
 TestGrantMachine = GrantMachine.TestCase
-TestGrantMachine.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True
-)
+TestGrantMachine.settings = PLAYED
+TestSemaphoreMachine = SemaphoreMachine.TestCase
+TestSemaphoreMachine.settings = PLAYED

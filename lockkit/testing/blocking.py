@@ -27,7 +27,16 @@ from lockkit.types import (
     Unset,
 )
 
-__all__ = ["AnyBackend", "AnyClient", "AnyLease", "AnyLock", "Api", "BlockingClient", "connect"]
+__all__ = [
+    "AnyBackend",
+    "AnyClient",
+    "AnyLease",
+    "AnyLock",
+    "Api",
+    "BlockingClient",
+    "connect",
+    "used_as",
+]
 
 Api = Literal["sync", "async"]
 R = TypeVar("R")
@@ -54,6 +63,8 @@ class AnyLease(Protocol):
     def token(self) -> str: ...
     @property
     def fencing_token(self) -> int: ...
+    @property
+    def shared(self) -> bool: ...
     @property
     def lost(self) -> bool: ...
     def remaining(self) -> float: ...
@@ -89,6 +100,15 @@ class AnyClient(Protocol):
         timeout: float | None | Unset = UNSET,
         label: str = "",
     ) -> AnyLock: ...
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+    ) -> AnyLock: ...
     def holders(self, name: str | None = None) -> Iterator[LockInfo]: ...
     def inspect(self, name: str) -> LockInfo | None: ...
     def break_(self, name: str, *, fence: int) -> bool: ...
@@ -101,6 +121,12 @@ def connect(api: Api, url: str, **options: Any) -> AnyClient:
         client: AnyClient = lockkit.connect(url, **options)
         return client
     return BlockingClient(url, **options)
+
+
+def used_as(client: AnyClient, name: str, use: str) -> AnyLock:
+    """A lock by the word for what a name is used as: ``lock``, ``semaphore:3``."""
+    kind, _, permits = use.partition(":")
+    return client.semaphore(name, int(permits)) if kind == "semaphore" else client.lock(name)
 
 
 class _Loop:
@@ -139,6 +165,18 @@ class BlockingClient:
         label: str = "",
     ) -> _Lock:
         return _Lock(self._client.lock(name, ttl=ttl, timeout=timeout, label=label), self._loop)
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+    ) -> _Lock:
+        lock = self._client.semaphore(name, permits, ttl=ttl, timeout=timeout, label=label)
+        return _Lock(lock, self._loop)
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         async def collect() -> list[LockInfo]:
@@ -193,6 +231,10 @@ class _Lease:
     @property
     def fencing_token(self) -> int:
         return self._lease.fencing_token
+
+    @property
+    def shared(self) -> bool:
+        return self._lease.shared
 
     @property
     def lost(self) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from lockkit import aio
 from lockkit.clock import now
-from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect
+from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect, used_as
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval
 
 __all__ = ["main"]
@@ -121,6 +121,17 @@ class Worker:
             counter.increment()
             intervals.append(belief.end())
             lease.release()
+        return intervals
+
+    def do_share(self, api: Api, name: str, uses: list[str], cycles: int) -> list[Interval]:
+        """Acquire and release so often, as each of ``uses`` in turn. Returns the history."""
+        intervals = []
+        for number in range(cycles):
+            use = uses[number % len(uses)]
+            with used_as(self.client(api), name, use).acquire(60.0) as lease:
+                belief = Belief(name, str(os.getpid()), lease, shared=lease.shared)
+                os.sched_yield()
+                intervals.append(belief.end())
         return intervals
 
     def do_fork(self, handle: str, api: Api) -> dict[str, object]:

@@ -19,7 +19,7 @@ django.setup()
 
 class TestDjangoDatabase(BackendConformance):
     schemes = ("django",)
-    provides = Needs.PROCESSES
+    provides = Needs.PROCESSES | Needs.SHARED
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -48,7 +48,7 @@ class CacheStore(RedisStore):
 
 class TestDjangoRedis(BackendConformance):
     schemes = ("django-redis",)
-    provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+    provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SHARED | Needs.SCRIPTS
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -8,7 +8,7 @@ from lockkit.testing.store import Store
 
 class TestMemory(BackendConformance):
     schemes = ("memory",)
-    provides = Needs.NOTHING
+    provides = Needs.SHARED
 
     @pytest.fixture(scope="class")
     @classmethod

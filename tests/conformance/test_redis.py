@@ -11,7 +11,7 @@ from lockkit.testing.store import RedisStore
 PATIENT = {"options": {"socket_timeout": 10.0}}
 """For a machine that stalls: no test is about a server that takes so long to answer."""
 
-REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SHARED | Needs.SCRIPTS
 
 
 class TestRedis(BackendConformance):

@@ -30,7 +30,7 @@ def table_at(server: PostgresServer) -> Iterator[str]:
 
 class TestSQLAlchemy(BackendConformance):
     schemes = ("sqlalchemy",)
-    provides = Needs.PROCESSES
+    provides = Needs.PROCESSES | Needs.SHARED
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -10,7 +10,7 @@ from lockkit.testing.store import Store
 
 class TestSQLite(BackendConformance):
     schemes = ("sqlite",)
-    provides = Needs.PROCESSES
+    provides = Needs.PROCESSES | Needs.SHARED
 
     @pytest.fixture(scope="class")
     @classmethod

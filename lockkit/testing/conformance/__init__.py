@@ -8,7 +8,7 @@
 
     class TestRedis(BackendConformance):
         schemes = ("redis",)
-        provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+        provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SHARED | Needs.SCRIPTS
 
         @pytest.fixture(scope="class")
         @classmethod
@@ -32,6 +32,7 @@ from lockkit.testing.conformance.names import NameTests
 from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.outages import OutageTests
 from lockkit.testing.conformance.queueing import QueueTests
+from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.steps import StepTests
 
 __all__ = ["BackendConformance", "Needs"]
@@ -43,6 +44,7 @@ class BackendConformance(
     NameTests,
     ExclusionTests,
     QueueTests,
+    SemaphoreTests,
     DeathTests,
     NetworkTests,
     OutageTests,
