@@ -30,6 +30,7 @@ from lockkit.errors import (
     TooManyWaiters,
     UnknownBackend,
     UnsupportedCapability,
+    UpgradeRefused,
 )
 from lockkit.naming import name
 from lockkit.types import LockInfo, LockState, Owner
@@ -59,6 +60,7 @@ __all__ = [
     "TooManyWaiters",
     "UnknownBackend",
     "UnsupportedCapability",
+    "UpgradeRefused",
     "connect",
     "locked",
     "name",

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from lockkit import flow, process
+from lockkit import entrants, flow, process
 from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.clock import now
 from lockkit.config import (
@@ -21,7 +21,7 @@ from lockkit.config import (
     load_async_backend,
     settings_from_url,
 )
-from lockkit.errors import AcquireTimeout, BackendError, KindMismatch, LeaseLost
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.kinds import Kinds
 from lockkit.lease import BaseLease, BaseLock, Terms, leave, new_token
 from lockkit.log import log
@@ -173,12 +173,15 @@ class AsyncLock(BaseLock):
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise
-        except (BackendError, KindMismatch) as error:
+        except (BackendError, ConfigurationError) as error:
             error.name = self.name
             raise
         lease = AsyncLease(client, granted)
         client._watchdog.watch(lease._hold)
         return lease
+
+    def _itself(self) -> str:
+        return entrants.of_task(asyncio.current_task())
 
     async def try_acquire(self) -> AsyncLease | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""
@@ -223,6 +226,11 @@ class AsyncLease(BaseLease):
             await client._run(flow.extend(hold, seconds, now()))
         finally:
             client._watchdog.watch(hold)  # it may be due sooner than before
+
+    async def downgrade(self) -> None:
+        """The twin of ``Lease.downgrade``."""
+        self._check_writer()
+        await self._client._run(flow.downgrade(self._hold))
 
     async def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before."""

@@ -10,9 +10,9 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from lockkit import flow, process
+from lockkit import entrants, flow, process
 from lockkit.clock import now
-from lockkit.errors import AcquireTimeout, BackendError, KindMismatch, LeaseLost
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.kinds import Kinds
 from lockkit.lease import BaseLease, BaseLock, Terms, leave, new_token
 from lockkit.log import log
@@ -149,7 +149,7 @@ class Lock(BaseLock):
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise
-        except (BackendError, KindMismatch) as error:
+        except (BackendError, ConfigurationError) as error:
             error.name = self.name
             raise
         lease = Lease(client, granted)
@@ -159,6 +159,9 @@ class Lock(BaseLock):
             lease.release()
             raise
         return lease
+
+    def _itself(self) -> str:
+        return entrants.of_thread()
 
     def try_acquire(self) -> Lease | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""
@@ -205,6 +208,15 @@ class Lease(BaseLease):
             client._run(flow.extend(hold, seconds, now()))
         finally:
             client._watchdog.watch(hold)  # it may be due sooner than before
+
+    def downgrade(self) -> None:
+        """Of a writer make a reader, in one step: others may read, and nobody wrote in between.
+
+        Raises ConfigurationError if it is no lease of a reader-writer lock, LeaseLost, or a
+        BackendError, after which it may be done or not: do it again. A reader stays one.
+        """
+        self._check_writer()
+        self._client._run(flow.downgrade(self._hold))
 
     def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before.

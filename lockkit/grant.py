@@ -5,9 +5,10 @@ the state of one name, changes it in place, and says what to answer and whom to 
 the store's clock in microseconds; nothing here reads a clock.
 
 The rule: a claim is exclusive, or shared by up to so many. It is granted iff no live holder is in
-its way and no live waiter is ahead of it. Whoever finds room while somebody waits grants from the
-head of the queue, so that a name is handed on in the order of enqueueing (direct handoff), whoever
-looks first.
+its way and no live waiter is ahead of it; or at once, if its owner holds the name already by an
+equal or a stronger claim, because it would wait for itself. Whoever finds room while somebody waits
+grants from the head of the queue, so that a name is handed on in the order of enqueueing (direct
+handoff), whoever looks first.
 
 Guarantee and limit: two exclusive tokens are never live holders of one name at the same store time,
 nor more shared ones than may be. What a holder does after its lease has expired is not the store's
@@ -19,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lockkit.errors import KindMismatch
+from lockkit.errors import KindMismatch, UpgradeRefused
 from lockkit.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
 from lockkit.types import (
     Busy,
@@ -64,29 +65,56 @@ class Outcome(Generic[T]):
 
 
 def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | Gone]:
-    """One attempt. Asked again with the same token it gives the same grant, with what is left.
+    """One attempt. Asked again with the same token it gives the same grant, with what is left;
+    asked to share what was exclusive, it does so.
 
-    Raises KindMismatch while the name is in use as another kind.
+    Raises KindMismatch while the name is in use as another kind, and UpgradeRefused.
     """
     if state.tombs.get(request.token, (0, False))[0] > now:
         return Outcome(Gone())
     mine = state.holding(request.token)
     if mine is not None:
-        return Outcome(_grant(mine, now) if mine.until > now else Gone())
+        return _once_more(state, mine, request, now)
     waiting = state.waiting(request.token)
     if waiting is None and request.mode is Mode.POLL:
         return Outcome(Gone())
     _use_as(state, request, now)
+    _refuse_upgrade(state, request, now)
     refreshed = waiting is not None and _refresh(waiting, now)
     handoffs = _advance(state, now, asker=request.token)
     mine = state.holding(request.token)
-    if mine is None and waiting is None and _has_room(state, request, now) and not state.waits(now):
+    if mine is None and _may_enter(state, request, now):
         mine = _hold(state, request, now)
     if mine is not None:
         return Outcome(_grant(mine, now), True, handoffs)
     if waiting is None and request.mode is Mode.ENQUEUE:
         return _join(state, request, now, handoffs)
     return Outcome(_busy(state, request.token, now), refreshed or bool(handoffs), handoffs)
+
+
+def _once_more(
+    state: State, mine: Holder, request: Request, now: int
+) -> Outcome[Grant | Busy | Gone]:
+    if mine.until <= now:
+        return Outcome(Gone())
+    if mine.shared or not request.shared:
+        return Outcome(_grant(mine, now))
+    mine.shared = True  # those who wait may go with it from now on
+    return Outcome(_grant(mine, now), True, _advance(state, now))
+
+
+def _may_enter(state: State, request: Request, now: int) -> bool:
+    if state.reenters(request, now):
+        return True
+    in_queue = state.waiting(request.token) is not None
+    return not in_queue and state.has_room(request, now) and not state.waits(now)
+
+
+def _refuse_upgrade(state: State, request: Request, now: int) -> None:
+    """Of two readers that wait to write, each waits for the other."""
+    own = state.held_by(request.entrant, now)
+    if own and not request.shared and all(holder.shared for holder in own):
+        raise UpgradeRefused(f"a reader of {request.name!r} asked to write it", name=request.name)
 
 
 def _use_as(state: State, request: Request, now: int) -> None:
@@ -109,7 +137,7 @@ def _join(
     if request.max_queue is not None and len(state.queue) >= request.max_queue:
         busy = _busy(state, request.token, now)._replace(full=True)
         return Outcome(busy, bool(handoffs), handoffs)
-    state.queue.append(_waiter(state, request, now))
+    state.queue.append(_waiter(request, state.number(now), now))
     return Outcome(_busy(state, request.token, now), True, handoffs)
 
 
@@ -122,7 +150,7 @@ def release(state: State, request: Request, now: int) -> Outcome[Release]:
     if mine is not None:
         state.holders.remove(mine)
     if request.unsure:
-        _bury(state, request.token, now)
+        state.bury(request.token, now)
     reply = Release.RELEASED if mine is not None and mine.until > now else Release.ABSENT
     changed = mine is not None or request.unsure
     return Outcome(reply, changed, _advance(state, now) if mine is not None else ())
@@ -141,7 +169,7 @@ def withdraw(state: State, request: Request, now: int) -> Outcome[None]:
     if mine is not None:
         state.holders.remove(mine)
     if request.unsure or (waiting is None and mine is None):
-        _bury(state, request.token, now)
+        state.bury(request.token, now)
     was_in_the_way = mine is not None or state.kind is not Kind.MUTEX
     return Outcome(None, True, _advance(state, now) if was_in_the_way else ())
 
@@ -164,21 +192,14 @@ def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
 
 
 def break_(state: State, fence: int, now: int) -> Outcome[bool]:
-    """An operator's release of exactly the holder that was displayed."""
-    holder = next((h for h in state.holders if h.fence == fence), None)
-    if holder is None:
+    """An operator's release of exactly the grant that was displayed, by whatever tokens."""
+    broken = [holder for holder in state.holders if holder.fence == fence]
+    if not broken:
         return Outcome(False)
-    state.holders.remove(holder)
-    _bury(state, holder.token, now, broken=True)
+    for holder in broken:
+        state.holders.remove(holder)
+        state.bury(holder.token, now, broken=True)
     return Outcome(True, True, _advance(state, now))
-
-
-def _has_room(state: State, claim: Request | Waiter, now: int) -> bool:
-    """Whether no live holder is in its way."""
-    live = [holder for holder in state.holders if holder.until > now]
-    if not live or not claim.shared:
-        return not live
-    return all(h.shared for h in live) and (not state.permits or len(live) < state.permits)
 
 
 def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
@@ -193,7 +214,7 @@ def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
             break
         head = state.queue[0]
         is_asker = head.token == asker
-        if (is_asker or head.alive > now) and not _has_room(state, head, now):
+        if (is_asker or head.alive > now) and not state.has_room(head, now):
             break
         del state.queue[0]
         if is_asker:
@@ -205,48 +226,42 @@ def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
 
 
 def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
+    """All exclusive claims of one owner have one fence: each may go on writing."""
+    held = [h.fence for h in state.held_by(waiter.entrant, now) if not h.shared]
     holder = Holder(
         waiter.token,
         waiter.owner,
-        state.number(now),
+        held[0] if held and not waiter.shared else state.number(now),
         now,
         now,
         until,
         waiter.ttl,
         waiter.max_hold,
         shared=waiter.shared,
+        entrant=waiter.entrant,
     )
     state.install(holder, now)
     return holder
 
 
 def _hold(state: State, request: Request, now: int) -> Holder:
-    ttl, fence = _us(request.ttl), state.number(now)
-    holder = Holder(
-        request.token,
-        request.owner,
-        fence,
-        now,
-        now,
-        now + ttl,
-        ttl,
-        _max_hold(request),
-        shared=request.shared,
-    )
-    state.install(holder, now)
-    return holder
+    """Without waiting; who enters again may have waited until then."""
+    state.queue = [waiter for waiter in state.queue if waiter.token != request.token]
+    waiter = _waiter(request, 0, now)
+    return _install(state, waiter, now + waiter.ttl, now)
 
 
-def _waiter(state: State, request: Request, now: int) -> Waiter:
+def _waiter(request: Request, ticket: int, now: int) -> Waiter:
     return Waiter(
         request.token,
         request.owner,
-        state.number(now),
+        ticket,
         now,
         now + _us(alive_for(request.ttl)),
         _us(request.ttl),
-        _max_hold(request),
+        None if request.max_hold is None else _us(request.max_hold),
         request.shared,
+        request.entrant,
     )
 
 
@@ -274,19 +289,8 @@ def _busy(state: State, token: str, now: int) -> Busy:
     )
 
 
-def _bury(state: State, token: str, now: int, *, broken: bool = False) -> None:
-    """Who was broken stays so, also when it withdraws afterwards."""
-    state.tombs = {t: v for t, v in state.tombs.items() if v[0] > now}
-    broken = broken or state.tombs.get(token, (0, False))[1]
-    state.tombs[token] = (now + TOMB_SECONDS * SECOND, broken)
-
-
 def _grant(holder: Holder, now: int) -> Grant:
     return Grant(holder.token, holder.fence, (holder.until - now) / SECOND)
-
-
-def _max_hold(request: Request) -> int | None:
-    return None if request.max_hold is None else _us(request.max_hold)
 
 
 def _us(seconds: float) -> int:

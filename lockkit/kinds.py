@@ -8,13 +8,36 @@ from typing import Any, Generic, TypeVar
 from lockkit.errors import UnsupportedCapability
 from lockkit.lease import BaseClient, BaseLock, Terms
 from lockkit.types import UNSET, Claim, Kind, Unset
-from lockkit.values import check_permits
+from lockkit.values import check_owner, check_permits
 
-__all__ = ["Kinds"]
+__all__ = ["MUTEX", "Kinds", "RWLock"]
 
 MUTEX = Claim()
+READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
 
 L = TypeVar("L", bound=BaseLock)
+AnyLock = TypeVar("AnyLock")
+
+
+class RWLock(Generic[AnyLock]):
+    """A description of two claims on one name. Holds nothing itself."""
+
+    __slots__ = ("_read", "_write")
+
+    def __init__(self, read: AnyLock, write: AnyLock) -> None:
+        self._read = read
+        self._write = write
+
+    def read(self) -> AnyLock:
+        """The lock of those who read: they share it."""
+        return self._read
+
+    def write(self) -> AnyLock:
+        """The lock of who writes: alone."""
+        return self._write
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._read!r}>"
 
 
 class Kinds(BaseClient, Generic[L]):
@@ -56,11 +79,36 @@ class Kinds(BaseClient, Generic[L]):
         self._needs_sharing()
         return self._make(self._terms(claim, name, ttl, timeout, label), **options)
 
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        owner: str = "",
+        **options: Any,
+    ) -> RWLock[L]:
+        """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
+
+        Arguments as of ``lock``. Readers and writers are served in the order in which they came;
+        readers that come one after the other read together, and wait behind a writer that waits.
+        The thread or task that holds it may enter again: it passes those who wait, as else it would
+        wait for itself. ``owner`` is who enters in the place of the thread or task: whoever says
+        the same, in any process. Who reads and asks to write gets UpgradeRefused at once; who
+        writes may ``downgrade()`` its lease. Only a write lease can fence.
+        """
+        self._needs_sharing()
+        owner = check_owner(owner)
+        read = self._terms(READ._replace(owner=owner), name, ttl, timeout, label)
+        write = read._replace(claim=WRITE._replace(owner=owner))
+        return RWLock(self._make(read, **options), self._make(write, **options))
+
     @abstractmethod
     def _make(self, terms: Terms) -> L: ...
 
     def _needs_sharing(self) -> None:
         if not self._capabilities.shared:
             raise UnsupportedCapability(
-                f"the store of the lock alias {self.settings.alias!r} has no semaphores"
+                f"in the store of the lock alias {self.settings.alias!r} nothing can be shared"
             )

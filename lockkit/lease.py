@@ -7,7 +7,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from lockkit import process
+from lockkit import entrants, process
 from lockkit.clock import now
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
@@ -25,6 +25,8 @@ L = TypeVar("L")
 
 REMEMBERED_NAMES = 1024
 
+REENTERED = {Kind.RW}
+"""Whoever holds such a name may enter it again."""
 
 TOKEN_BYTES = 16
 TOKENS_AT_ONCE = 128
@@ -128,12 +130,20 @@ class BaseLock:
         self.claim, self.name, self.ttl, self.timeout, self.label = terms
 
     def __repr__(self) -> str:
-        kind, permits, _ = self.claim
+        kind, permits, *_ = self.claim
         used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
         return f"<{type(self).__name__} {self.name!r}{used_as}>"
 
+    def _entrant(self) -> str:
+        """Who enters, now: by a word of the user's, or of our own for this thread or task."""
+        owner = self.claim.owner
+        return entrants.named(owner) if owner else self._itself()
+
+    def _itself(self) -> str:
+        raise NotImplementedError
+
     def _request(self, settings: AliasSettings, timeout: float | None, owner: str) -> Request:
-        kind, permits, shared = self.claim
+        kind, permits, shared, _ = self.claim
         return Request(
             self.name,
             new_token(),
@@ -145,6 +155,7 @@ class BaseLock:
             kind=kind,
             permits=permits,
             shared=shared,
+            entrant=self._entrant() if kind in REENTERED else "",
         )
 
 
@@ -214,6 +225,13 @@ class BaseLease:
 
     def _check_alive(self) -> None:
         self.check()
+
+    def _check_writer(self) -> None:
+        self.check()
+        if self._hold.request.kind is not Kind.RW:
+            raise ConfigurationError(
+                f"{self!r} is no lease of a reader-writer lock: nobody could share it"
+            )
 
     def _finish(self) -> bool:
         """Whether this call is the first release."""

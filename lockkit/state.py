@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockkit.types import Kind
+from lockkit.types import Kind, Request
 
 __all__ = ["GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "State", "Waiter"]
 
@@ -33,6 +33,7 @@ class Holder:
     max_hold: int | None
     extended: int = 0  #: the number of the extension that was done last
     shared: bool = False
+    entrant: str = ""
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Waiter:
     ttl: int
     max_hold: int | None
     shared: bool = False
+    entrant: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,25 @@ class State:
         """The one who holds it, or the first of those who share it."""
         return next((h for h in self.holders if h.until > now), None)
 
+    def held_by(self, entrant: str, now: int) -> list[Holder]:
+        """The live claims of this owner."""
+        if not entrant:
+            return []
+        return [h for h in self.holders if h.entrant == entrant and h.until > now]
+
+    def reenters(self, claim: Request | Waiter, now: int) -> bool:
+        """Whether its owner holds an equal or a stronger claim."""
+        return any(claim.shared or not h.shared for h in self.held_by(claim.entrant, now))
+
+    def has_room(self, claim: Request | Waiter, now: int) -> bool:
+        """Whether no live holder is in its way."""
+        live = [holder for holder in self.holders if holder.until > now]
+        if not live or self.reenters(claim, now):
+            return True
+        if not claim.shared or not all(holder.shared for holder in live):
+            return False
+        return not self.permits or len(live) < self.permits
+
     def waits(self, now: int) -> bool:
         """Whether somebody alive is in the queue."""
         return any(waiter.alive > now for waiter in self.queue)
@@ -78,6 +99,12 @@ class State:
         """The next fencing token or ticket: grows strictly, and by the clock outlives data loss."""
         self.fence = max(self.fence + 1, now)
         return self.fence
+
+    def bury(self, token: str, now: int, *, broken: bool = False) -> None:
+        """Refuse it for a while. Who was broken stays so, also when it withdraws afterwards."""
+        self.tombs = {t: v for t, v in self.tombs.items() if v[0] > now}
+        broken = broken or self.tombs.get(token, (0, False))[1]
+        self.tombs[token] = (now + TOMB_SECONDS * SECOND, broken)
 
     def install(self, holder: Holder, now: int) -> None:
         """One more holder. What was abandoned is forgotten: the name is in use again."""

@@ -81,10 +81,13 @@ class Kind(StrEnum):
 
     MUTEX = "mutex"
     SEMAPHORE = "semaphore"
+    RW = "reader-writer"
 
     def described(self, permits: int) -> str:
         """For people: ``a semaphore of 3``."""
-        return f"a {self.value} of {permits}" if permits else f"a {self.value}"
+        if self is Kind.SEMAPHORE:
+            return f"a semaphore of {permits}"
+        return f"a {self.value}" if self is Kind.MUTEX else f"a {self.value} lock"
 
 
 class Claim(NamedTuple):
@@ -93,6 +96,7 @@ class Claim(NamedTuple):
     kind: Kind = Kind.MUTEX
     permits: int = 0  #: how many may share the name; 0: no limit. The same for all who use it
     shared: bool = False  #: it goes together with other shared ones; else it excludes all
+    owner: str = ""  #: who may enter again; nobody named: the thread or the task
 
 
 class Request(NamedTuple):
@@ -110,6 +114,7 @@ class Request(NamedTuple):
     kind: Kind = Kind.MUTEX  #: this and what follows: see Claim
     permits: int = 0
     shared: bool = False
+    entrant: str = ""  #: who may enter again what it holds; printable, without spaces
 
     def __repr__(self) -> str:
         return f"Request(name={self.name!r}, mode={self.mode.name}, ttl={self.ttl:g})"
@@ -218,7 +223,7 @@ class Capabilities(NamedTuple):
     durable: bool = False  #: leases survive a restart of the store
     process_local: bool = False  #: excludes only within this process
     host_local: bool = False  #: excludes only on this host
-    shared: bool = True  #: claims that go together: semaphores
+    shared: bool = True  #: claims that go together: semaphores, reader-writer locks
 
 
 def drift(ttl: float) -> float:

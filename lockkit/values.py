@@ -7,9 +7,18 @@ from collections.abc import Iterable
 
 from lockkit.errors import ConfigurationError
 
-__all__ = ["check_count", "check_permits", "check_timeout", "check_ttl", "unknown_key", "wrong"]
+__all__ = [
+    "check_count",
+    "check_owner",
+    "check_permits",
+    "check_timeout",
+    "check_ttl",
+    "unknown_key",
+    "wrong",
+]
 
 MOST_PERMITS = 10_000
+LONGEST_OWNER = 200
 LONGEST = 366 * 24 * 3600.0
 
 
@@ -45,6 +54,12 @@ def check_permits(value: object) -> int:
     """How many may share a name. Each step of the store reads all of them."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PERMITS:
         raise wrong("permits", value, f"a whole number from 1 to {MOST_PERMITS}")
+    return value
+
+
+def check_owner(value: object) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_OWNER or not value.isprintable():
+        raise wrong("owner", value, f"at most {LONGEST_OWNER} printable characters")
     return value
 
 

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from lockkit.testing.broken_kinds import BrokenPermit, ClientClockSemaphore, CountThenAdd
+from lockkit.testing.broken_kinds import (
+    BrokenPermit,
+    ClientClockSemaphore,
+    CountThenAdd,
+    FlagThenCount,
+)
 from lockkit.testing.checkers import Belief, History, Interval
 from lockkit.testing.servers import RedisServer
 
@@ -68,6 +73,27 @@ def test_a_count_and_a_later_step_are_caught(redis_server: RedisServer) -> None:
             history += [belief.end()]
             permit.release()
     assert history.crowds(PERMITS)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_flag_and_a_later_count_are_caught(redis_server: RedisServer, together: bool) -> None:
+    """When a reader and a writer come at once; one after the other they are right."""
+    both = threading.Barrier(2)
+    with redis_server.client() as client, ThreadPoolExecutor(2) as threads:
+        lock = FlagThenCount(client, f"flag:{together}", TTL)
+        if together:
+            lock.between = lambda: both.wait(20)
+        running = [threads.submit(lock.read)]
+        if not together:
+            running[0].result()
+        running.append(threads.submit(lock.write))
+        reader, writer = (future.result() for future in running)
+        believed = [p for p in (reader, writer) if p is not None]
+        beliefs = [Belief("a", "x", p, shared=p is reader) for p in believed]
+        history = History(belief.end() for belief in beliefs)
+        for permit in believed:
+            permit.release()
+    assert bool(history.crowds()) is together
 
 
 @pytest.mark.parametrize("ahead", [0.0, 2 * TTL])

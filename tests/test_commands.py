@@ -242,6 +242,12 @@ def test_each_who_shares_a_name_has_a_row(client: LockClient) -> None:
         assert shown.count("kind:     semaphore 3") == 2
 
 
+def test_readers_and_writers_are_told_apart(client: LockClient) -> None:
+    with client.rwlock("a").read(), client.rwlock("b").write():
+        rows = locks(client, "--sort", "name").rows
+        assert [row[1:3] for row in rows] == [["a", "read"], ["b", "write"]]
+
+
 def test_nothing_held_is_said_and_not_listed(memory: LockClient) -> None:
     assert locks(memory) == (0, "", "nothing is held in memory://\n")
     assert locks(memory, "--stuck") == (0, "", "nothing matches in memory://\n")

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockkit import grant
-from lockkit.errors import KindMismatch
+from lockkit.errors import KindMismatch, UpgradeRefused
 from lockkit.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
-from lockkit.types import Busy, Claim, Gone, Grant, Kind, Mode, Release, Request, alive_for
+from lockkit.types import Busy, Gone, Grant, Kind, Mode, Release, Request, alive_for
 
 TTL = 10.0
+MUTEX: dict[str, Any] = {"kind": Kind.MUTEX, "permits": 0, "shared": False}
 START = 1_700_000_000 * SECOND
 
 
@@ -184,7 +185,7 @@ class TestSemaphore:
         grant.release(state, permit("a"), START)
         assert isinstance(grant.acquire(state, permit("d"), START).reply, Busy)
 
-    @pytest.mark.parametrize("other", [{"permits": 3}, Claim()._asdict()], ids=["3", "mutex"])
+    @pytest.mark.parametrize("other", [{"permits": 3}, MUTEX], ids=["3", "mutex"])
     def test_another_kind_is_refused_while_it_is_in_use(self, other: dict[str, Any]) -> None:
         state = State()
         grant.acquire(state, permit("a"), START)
@@ -205,6 +206,101 @@ class TestSemaphore:
             grant.acquire(state, claim("c"), after(1.5))
 
 
+class TestReadersAndWriters:
+    """Claims that are shared, and exclusive ones, on one name."""
+
+    def test_readers_read_together(self) -> None:
+        state = State()
+        assert all(granted(state, reader(token)) for token in "abc")
+        assert not granted(state, writer("d"))
+
+    def test_a_writer_is_alone(self) -> None:
+        state = State()
+        assert granted(state, writer("a"))
+        assert not granted(state, reader("b"))
+        assert not granted(state, writer("c"))
+
+    def test_a_writer_that_waits_is_not_passed(self) -> None:
+        state = State()
+        assert granted(state, reader("a"))
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        assert not granted(state, reader("c"))
+
+    def test_they_are_granted_in_phases(self) -> None:
+        state = State()
+        grant.acquire(state, writer("a"), START)
+        for token, make in (("b", reader), ("c", reader), ("d", writer), ("e", reader)):
+            grant.acquire(state, make(token, Mode.ENQUEUE), START)
+        phases = []
+        for token in ("a", "b", "c", "d"):
+            handoffs = grant.release(state, writer(token), START).handoffs
+            phases.append("".join(handoff.token for handoff in handoffs))
+        assert phases == ["bc", "", "d", "e"]
+
+    def test_a_writer_that_gives_up_lets_the_readers_behind_it_in(self) -> None:
+        state = State()
+        grant.acquire(state, reader("a"), START)
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        grant.acquire(state, reader("c", Mode.ENQUEUE), START)
+        handoffs = grant.withdraw(state, writer("b"), START).handoffs
+        assert [handoff.token for handoff in handoffs] == ["c"]
+
+    def test_a_reader_that_enters_again_passes_a_writer(self) -> None:
+        state = State()
+        assert granted(state, reader("a", entrant="me"))
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        assert granted(state, reader("c", entrant="me"))
+        assert not granted(state, reader("d", entrant="you"))
+
+    def test_a_writer_that_enters_again_has_the_same_fence(self) -> None:
+        state = State()
+        first = grant.acquire(state, writer("a", entrant="me"), START).reply
+        again = grant.acquire(state, writer("b", entrant="me"), after(1)).reply
+        read = grant.acquire(state, reader("c", entrant="me"), after(1)).reply
+        assert isinstance(first, Grant) and isinstance(again, Grant) and isinstance(read, Grant)
+        assert again.fence == first.fence < read.fence
+        assert grant.break_(state, first.fence, after(1)).reply
+        assert [holder.token for holder in state.holders] == ["c"]
+
+    def test_an_expired_claim_is_not_entered_again(self) -> None:
+        state = State()
+        grant.acquire(state, writer("a", entrant="me"), START)
+        again = grant.acquire(state, writer("b", entrant="me"), after(TTL)).reply
+        assert isinstance(again, Grant)
+        assert again.fence > START
+
+    def test_a_reader_becomes_no_writer(self) -> None:
+        state = State()
+        grant.acquire(state, reader("a", entrant="me"), START)
+        with pytest.raises(UpgradeRefused):
+            grant.acquire(state, writer("b", Mode.ENQUEUE, entrant="me"), START)
+        grant.release(state, reader("a"), START)
+        assert granted(state, writer("b", entrant="me"))
+
+    def test_a_writer_becomes_a_reader_in_one_step(self) -> None:
+        state = State()
+        grant.acquire(state, writer("a"), START)
+        for token, make in (("b", reader), ("c", writer)):
+            grant.acquire(state, make(token, Mode.ENQUEUE), START)
+        outcome = grant.acquire(state, reader("a", Mode.POLL), after(1))
+        assert outcome.reply == Grant("a", START, TTL - 1)
+        assert [handoff.token for handoff in outcome.handoffs] == ["b"]
+        assert not grant.acquire(state, writer("a"), after(1)).changed, "and never back"
+        assert state.holders[0].shared
+
+
+def granted(state: State, request: Request) -> bool:
+    return isinstance(grant.acquire(state, request, START).reply, Grant)
+
+
+def reader(token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+    return claim(token, mode, **{"kind": Kind.RW, "shared": True, **changes})
+
+
+def writer(token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+    return claim(token, mode, **{"kind": Kind.RW, **changes})
+
+
 def permit(token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
     terms = {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True, **changes}
     return claim(token, mode, **terms)
@@ -217,7 +313,7 @@ class GrantMachine(RuleBasedStateMachine):
     claimants have been told is kept beside it, and judged.
     """
 
-    claims: ClassVar[list[Claim]] = [Claim()]
+    claims: ClassVar[list[dict[str, Any]]] = [{}]
     """What is asked for; each token one of them, in turn."""
 
     def __init__(self) -> None:
@@ -230,6 +326,7 @@ class GrantMachine(RuleBasedStateMachine):
         self.tickets: dict[str, int] = {}
         self.ended: set[str] = set()  # withdrawn, released or broken: never granted again
         self.fences: dict[str, int] = {}
+        self.downgraded: set[str] = set()
 
     def step(self, function: Any, *arguments: Any) -> Any:
         before = copy.deepcopy(self.state)
@@ -242,17 +339,19 @@ class GrantMachine(RuleBasedStateMachine):
         return outcome.reply
 
     def claim(self, token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
-        return claim(token, mode, **self.claim_of(token)._asdict(), **changes)
+        return claim(token, mode, **self.claims[int(token) % len(self.claims)], **changes)
 
-    def claim_of(self, token: str) -> Claim:
-        return self.claims[int(token) % len(self.claims)]
+    def is_shared(self, token: str) -> bool:
+        return self.claim(token).shared or token in self.downgraded
 
     def go_together(self, tokens: Sequence[str]) -> bool:
         """Whether all of these may hold it at once."""
-        claims = [self.claim_of(token) for token in tokens]
-        if len(claims) < 2:
+        claims = [self.claim(token) for token in tokens]
+        owners = {c.entrant for c in claims}
+        if len(claims) < 2 or (len(owners) == 1 and owners != {""}):
             return True
-        return all(c.shared for c in claims) and len(claims) <= (claims[0].permits or len(claims))
+        most = claims[0].permits or len(claims)
+        return all(map(self.is_shared, tokens)) and len(claims) <= most
 
     def granted(self, reply: Grant) -> None:
         """Somebody was told that it holds: was it right to say so?"""
@@ -261,12 +360,27 @@ class GrantMachine(RuleBasedStateMachine):
         if self.fences.get(reply.token) != reply.fence:
             believers = {t for t, until in self.believed.items() if until > self.now}
             assert self.go_together([*believers | {reply.token}]), "too many hold it"
-            assert reply.fence > self.fence, "the fence did not grow"
-            self.in_order(reply.token)
+            if not self.enters_again(reply):
+                assert reply.fence > self.fence, "the fence did not grow"
+                self.in_order(reply.token)
         self.fence = max(self.fence, reply.fence)
         self.fences[reply.token] = reply.fence
         self.believed[reply.token] = self.now + round(reply.left * SECOND)
         self.seen.pop(reply.token, None)
+
+    def enters_again(self, reply: Grant) -> bool:
+        """Its owner has it already, by an equal or a stronger claim; then it has that fence."""
+        mine = self.claim(reply.token)
+        own = [
+            token
+            for token, until in self.believed.items()
+            if until > self.now and mine.entrant and self.claim(token).entrant == mine.entrant
+        ]
+        writes = {self.fences[token] for token in own if not self.is_shared(token)}
+        assert mine.shared or not own or writes, "a reader became a writer"
+        if writes and not mine.shared:
+            assert {reply.fence} == writes
+        return bool(own)
 
     def in_order(self, token: str) -> None:
         """Nobody who surely is alive has waited longer."""
@@ -282,7 +396,10 @@ class GrantMachine(RuleBasedStateMachine):
 
     def ask(self, token: int, mode: Mode, max_queue: int | None = None) -> None:
         name = str(token)
-        reply = self.step(grant.acquire, self.claim(name, mode, max_queue=max_queue))
+        try:
+            reply = self.step(grant.acquire, self.claim(name, mode, max_queue=max_queue))
+        except UpgradeRefused:
+            return
         if isinstance(reply, Gone):
             self.seen.pop(name, None)
             assert self.believed.get(name, 0) <= self.now
@@ -307,12 +424,25 @@ class GrantMachine(RuleBasedStateMachine):
         if not known:
             assert str(token) not in self.seen
 
+    @rule(token=tokens)
+    def downgrade(self, token: int) -> None:
+        name = str(token)
+        if self.claim(name).kind is not Kind.RW:
+            return
+        held = self.believed.get(name, 0) > self.now
+        if held:
+            self.downgraded.add(name)
+        request = self.claim(name, Mode.POLL)._replace(shared=True)
+        if name not in self.seen:
+            assert isinstance(self.step(grant.acquire, request), Grant) == held
+
     @rule(token=tokens, unsure=st.booleans())
     def release(self, token: int, unsure: bool) -> None:
         name = str(token)
         if name in self.seen:
             return  # whoever waits withdraws
         held = self.believed.pop(name, 0) > self.now
+        self.downgraded.discard(name)
         reply = self.step(grant.release, self.claim(name, unsure=unsure))
         assert (reply is Release.RELEASED) == held
         if unsure:
@@ -328,6 +458,7 @@ class GrantMachine(RuleBasedStateMachine):
 
     def step_withdraw(self, name: str, unsure: bool) -> None:
         self.believed.pop(name, None)
+        self.downgraded.discard(name)
         self.seen.pop(name, None)
         self.step(grant.withdraw, self.claim(name, unsure=unsure))
 
@@ -395,7 +526,19 @@ class GrantMachine(RuleBasedStateMachine):
 
 
 class SemaphoreMachine(GrantMachine):
-    claims: ClassVar[list[Claim]] = [Claim(Kind.SEMAPHORE, permits=2, shared=True)]
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True}
+    ]
+
+
+class ReaderWriterMachine(GrantMachine):
+    """Two owners, each of whom reads and writes."""
+
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.RW, "shared": shared, "entrant": entrant}
+        for shared in (True, False)
+        for entrant in ("one", "two")
+    ]
 
 
 PLAYED = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True)
@@ -404,3 +547,5 @@ TestGrantMachine = GrantMachine.TestCase
 TestGrantMachine.settings = PLAYED
 TestSemaphoreMachine = SemaphoreMachine.TestCase
 TestSemaphoreMachine.settings = PLAYED
+TestReaderWriterMachine = ReaderWriterMachine.TestCase
+TestReaderWriterMachine.settings = PLAYED

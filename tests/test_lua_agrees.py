@@ -19,10 +19,10 @@ import redis
 from lockkit import grant
 from lockkit.backends.redis.backend import RedisBackend
 from lockkit.config import load_backend, settings_from_url
-from lockkit.errors import KindMismatch
+from lockkit.errors import KindMismatch, UpgradeRefused
 from lockkit.grant import SECOND
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Busy, Claim, Grant, Kind, LockState, Mode, Owner, Request, alive_for
+from lockkit.types import Busy, Grant, Kind, LockState, Mode, Owner, Request, alive_for
 
 LONG = 600.0
 SHORT = 0.03
@@ -33,14 +33,23 @@ EXPIRING_HISTORIES = 6
 EXPIRING_STEPS = 25
 
 
-SEMAPHORE = Claim(Kind.SEMAPHORE, permits=2, shared=True)
+MUTEX: dict[str, Any] = {"kind": Kind.MUTEX}
+SEMAPHORE: dict[str, Any] = {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True}
+READ: dict[str, Any] = {"kind": Kind.RW, "shared": True}
+WRITE: dict[str, Any] = {"kind": Kind.RW, "shared": False}
+ONE, TWO = {"entrant": "one"}, {"entrant": "two"}
 
-CLAIMS: dict[str, list[Claim]] = {
-    "mutex": [Claim()],
+CLAIMS: dict[str, list[dict[str, Any]]] = {
+    "mutex": [MUTEX],
     "semaphore": [SEMAPHORE],
-    "several kinds": [Claim(), SEMAPHORE, SEMAPHORE._replace(permits=1)],
+    "reader-writer": [READ, WRITE],
+    "owners that enter again": [READ | ONE, WRITE | ONE, READ | TWO, WRITE | TWO],
+    "several kinds": [MUTEX, SEMAPHORE, SEMAPHORE | {"permits": 1}, WRITE],
 }
 """What a history asks for: each token one of them, in turn."""
+
+
+REFUSALS = (KindMismatch, UpgradeRefused)
 
 
 class Pair:
@@ -60,7 +69,7 @@ class Pair:
     def request(self, token: str, **changes: Any) -> Request:
         claim = self.claims[int(token, 16) % len(self.claims)]
         request = Request(self.name, token, LONG, owner_of(token), max_hold=60.0)
-        return request._replace(**claim._asdict(), **changes)
+        return request._replace(**{**claim, **changes})
 
     def now(self) -> int:
         seconds, micros = self.admin.time()
@@ -70,7 +79,7 @@ class Pair:
         many = what == "extend"
         ours = attempt(getattr(self.backend, what), [request] if many else request)
         rule = attempt(getattr(grant, what), self.state, request, self.now())
-        theirs = rule if rule is KindMismatch else [rule.reply] if many else rule.reply
+        theirs = rule if rule in REFUSALS else [rule.reply] if many else rule.reply
         self.trace.append(f"{what} {request.token[-1]} {request} {ours} {theirs}")
         assert plain(ours) == plain(theirs), "\n".join(self.trace)
         if compare:  # else it will have expired in one of the two before we look at both
@@ -88,7 +97,9 @@ class Pair:
         """Who holds it, for how long, and who waits, in what order."""
         moment = self.now()
         infos = [i for i in self.backend.holders(self.name) if i.state is LockState.HELD]
+        infos.sort(key=lambda i: (i.fence or 0, str(i.owner)))
         live = [h for h in self.state.holders if h.until > moment]
+        live.sort(key=lambda h: (h.fence, str(Owner.decode(h.owner))))
         trace = "\n".join(self.trace)
         assert len(infos) == len(live), trace
         for info, holder in zip(infos, live, strict=True):
@@ -96,6 +107,7 @@ class Pair:
             assert info.left == pytest.approx((holder.until - moment) / SECOND, abs=5), trace
             assert info.ttl == holder.ttl / SECOND, trace
             assert self.same(holder.fence, info.fence or 0), trace
+            assert info.shared == holder.shared, trace
             assert (info.kind, info.permits) == (self.state.kind, self.state.permits), trace
         assert self.redis_queue() == [w.token for w in self.state.queue], trace
 
@@ -119,8 +131,8 @@ def attempt(step: Any, *arguments: Any) -> Any:
     """Its reply, or the kind of its refusal."""
     try:
         return step(*arguments)
-    except KindMismatch:
-        return KindMismatch
+    except REFUSALS as refusal:
+        return type(refusal)
 
 
 def plain(reply: Any) -> Any:
@@ -162,7 +174,12 @@ def play(pair: Pair, chance: random.Random) -> None:
         pair.step("release", pair.request(holder(pair, token, chance), unsure=unsure))
     elif dice < 0.82:
         pair.step("withdraw", pair.request(token, unsure=unsure))
-    elif dice < 0.92:
+    elif dice < 0.86:
+        downgrade = {"mode": Mode.POLL, "shared": True}
+        found = holder(pair, token, chance)
+        if pair.request(found).kind is Kind.RW:
+            pair.step("acquire", pair.request(found, **downgrade))
+    elif dice < 0.94:
         terms = {"ttl": chance.choice([LONG, LONG / 2]), "number": chance.randrange(20)}
         pair.step("extend", pair.request(holder(pair, token, chance), **terms))
     else:

@@ -63,7 +63,9 @@ def held_as(info: LockInfo) -> str:
     """The state, and of what is held in more than one way, in which one."""
     if info.state is not LockState.HELD:
         return info.state.value
-    return {Kind.SEMAPHORE: "permit"}.get(info.kind, info.state.value)
+    if info.kind is Kind.RW:
+        return "read" if info.shared else "write"
+    return "permit" if info.kind is Kind.SEMAPHORE else info.state.value
 
 
 def _owner(row: Row) -> str:

@@ -10,11 +10,13 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import lockkit
 from lockkit import aio
 from lockkit.backends.base import AsyncBackend
+from lockkit.kinds import RWLock
+from lockkit.testing.protocols import AnyBackend, AnyClient, AnyLease, AnyLock, AnyRWLock
 from lockkit.types import (
     UNSET,
     Busy,
@@ -32,6 +34,7 @@ __all__ = [
     "AnyClient",
     "AnyLease",
     "AnyLock",
+    "AnyRWLock",
     "Api",
     "BlockingClient",
     "connect",
@@ -40,79 +43,6 @@ __all__ = [
 
 Api = Literal["sync", "async"]
 R = TypeVar("R")
-
-
-class AnyBackend(Protocol):
-    """The single steps of a store."""
-
-    def acquire(self, request: Request) -> Grant | Busy | Gone: ...
-    def release(self, request: Request) -> Release: ...
-    def withdraw(self, request: Request) -> None: ...
-    def extend(self, requests: Sequence[Request]) -> list[Renewal]: ...
-    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None: ...
-
-
-class AnyLease(Protocol):
-    """What ``Lease`` and ``AsyncLease`` have in common."""
-
-    released: bool
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def token(self) -> str: ...
-    @property
-    def fencing_token(self) -> int: ...
-    @property
-    def shared(self) -> bool: ...
-    @property
-    def lost(self) -> bool: ...
-    def remaining(self) -> float: ...
-    def check(self) -> None: ...
-    def extend(self, ttl: float | None = None) -> None: ...
-    def release(self) -> bool: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-class AnyLock(Protocol):
-    """What ``Lock`` and ``AsyncLock`` have in common."""
-
-    def acquire(self, timeout: float | None | Unset = UNSET) -> AnyLease: ...
-    def try_acquire(self) -> AnyLease | None: ...
-
-
-class AnyClient(Protocol):
-    """What ``LockClient`` and ``AsyncLockClient`` have in common."""
-
-    @property
-    def backend(self) -> AnyBackend: ...
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-    ) -> AnyLock: ...
-    def semaphore(
-        self,
-        name: str,
-        permits: int,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-    ) -> AnyLock: ...
-    def holders(self, name: str | None = None) -> Iterator[LockInfo]: ...
-    def inspect(self, name: str) -> LockInfo | None: ...
-    def break_(self, name: str, *, fence: int) -> bool: ...
-    def close(self) -> None: ...
 
 
 def connect(api: Api, url: str, **options: Any) -> AnyClient:
@@ -124,9 +54,14 @@ def connect(api: Api, url: str, **options: Any) -> AnyClient:
 
 
 def used_as(client: AnyClient, name: str, use: str) -> AnyLock:
-    """A lock by the word for what a name is used as: ``lock``, ``semaphore:3``."""
+    """A lock by the word for what a name is used as: ``lock``, ``semaphore:3``, ``read``."""
     kind, _, permits = use.partition(":")
-    return client.semaphore(name, int(permits)) if kind == "semaphore" else client.lock(name)
+    if kind == "semaphore":
+        return client.semaphore(name, int(permits))
+    if kind == "lock":
+        return client.lock(name)
+    rwlock = client.rwlock(name)
+    return rwlock.read() if kind == "read" else rwlock.write()
 
 
 class _Loop:
@@ -177,6 +112,18 @@ class BlockingClient:
     ) -> _Lock:
         lock = self._client.semaphore(name, permits, ttl=ttl, timeout=timeout, label=label)
         return _Lock(lock, self._loop)
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        owner: str = "",
+    ) -> RWLock[_Lock]:
+        lock = self._client.rwlock(name, ttl=ttl, timeout=timeout, label=label, owner=owner)
+        return RWLock(_Lock(lock.read(), self._loop), _Lock(lock.write(), self._loop))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         async def collect() -> list[LockInfo]:
@@ -256,6 +203,9 @@ class _Lease:
 
     def extend(self, ttl: float | None = None) -> None:
         self._loop.run(self._lease.extend(ttl))
+
+    def downgrade(self) -> None:
+        self._loop.run(self._lease.downgrade())
 
     def release(self) -> bool:
         return self._loop.run(self._lease.release())

@@ -1,4 +1,4 @@
-"""Semaphores that are wrong on purpose: what ``History.crowds`` must catch. See ``broken``."""
+"""Other kinds of locks that are wrong on purpose: what ``History.crowds`` must catch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockkit.types import drift
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["ClientClockSemaphore", "CountThenAdd"]
+__all__ = ["ClientClockSemaphore", "CountThenAdd", "FlagThenCount"]
 
 
 class BrokenPermit:
@@ -88,3 +88,36 @@ class ClientClockSemaphore:
             self.redis.zrem(self.name, token)
             return None
         return BrokenPermit(sent, self.ttl, lambda: self.redis.zrem(self.name, token))
+
+
+class FlagThenCount:
+    """A reader looks for a writer and counts itself; a writer looks for readers and raises a flag:
+    two steps each, and ``between`` them others come."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        name: str,
+        ttl: float,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.redis = client
+        self.flag, self.readers = f"{name}:flag", f"{name}:readers"
+        self.ttl = ttl
+        self.between = between
+
+    def read(self) -> BrokenPermit | None:
+        sent = now()
+        if self.redis.exists(self.flag):
+            return None
+        self.between()
+        self.redis.incr(self.readers)
+        return BrokenPermit(sent, self.ttl, lambda: self.redis.decr(self.readers))
+
+    def write(self) -> BrokenPermit | None:
+        sent = now()
+        if self.redis.exists(self.flag) or int(self.redis.get(self.readers) or 0):
+            return None
+        self.between()
+        self.redis.set(self.flag, 1)
+        return BrokenPermit(sent, self.ttl, lambda: self.redis.delete(self.flag))

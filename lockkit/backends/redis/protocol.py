@@ -27,7 +27,7 @@ NONE = b"-"
 
 EXCLUSIVE, SHARED = b"X", b"S"
 
-KINDS = {Kind.MUTEX: b"M", Kind.SEMAPHORE: b"S"}
+KINDS = {Kind.MUTEX: b"M", Kind.SEMAPHORE: b"S", Kind.RW: b"R"}
 """As what a name is used: the first byte of its record."""
 
 
@@ -94,7 +94,10 @@ class Protocol:
         if request.kind is Kind.MUTEX:
             return self._command(self._acquire, request.name, *claim)
         form = SHARED if request.shared else EXCLUSIVE
-        return self._command(self._acquire_shared, request.name, _used(request), *claim, form)
+        entrant = request.entrant.encode() or NONE
+        return self._command(
+            self._acquire_shared, request.name, _used(request), *claim, form, entrant
+        )
 
     def release(self, request: Request) -> Command:
         if request.kind is Kind.MUTEX:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lockkit.backends.redis.layout import VERSION
 from lockkit.backends.redis.protocol import KINDS, NONE, SHARED
-from lockkit.errors import KindMismatch, LayoutMismatch
+from lockkit.errors import ConfigurationError, KindMismatch, LayoutMismatch, UpgradeRefused
 from lockkit.state import SECOND
 from lockkit.types import (
     Busy,
@@ -100,7 +100,8 @@ def read_details(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockI
         elif record:
             kind, permits = KIND_OF[record[:1]], int(record[2:])
             for entry in sorted(entries, key=_fence_of):
-                info = _info(name, entry[1:], waiters, alive, now)
+                fixed, (_, rest) = entry[1:81], entry[81:].split(b" ", 1)
+                info = _info(name, fixed + rest, waiters, alive, now)
                 yield info._replace(kind=kind, permits=permits, shared=entry[:1] == SHARED)
 
 
@@ -128,7 +129,7 @@ def _info(name: str, text: bytes, waiters: int, alive: int, now: int) -> LockInf
     )
 
 
-def layout_error(message: str) -> LayoutMismatch | KindMismatch | None:
+def layout_error(message: str) -> ConfigurationError | None:
     """The scripts' own error replies."""
     if message.startswith("LAYOUT "):
         return LayoutMismatch(
@@ -139,4 +140,6 @@ def layout_error(message: str) -> LayoutMismatch | KindMismatch | None:
         kind, permits = message[5:].split(" ")
         used_as = KIND_OF[kind.encode()].described(int(permits))
         return KindMismatch(f"the name is in use as {used_as}")
+    if message.startswith("UPGRADE"):
+        return UpgradeRefused("a reader of the name asked to write it")
     return None

@@ -234,8 +234,8 @@ def _acquired(state: grant.State, request: Request, now: int) -> grant.Outcome[G
     outcome = grant.acquire(state, request, now)
     reply = outcome.reply
     if request.mode is Mode.POLL and isinstance(reply, Grant) and reply.left < request.ttl:
-        grant.extend(state, request, now)
-        return grant.Outcome(reply._replace(left=request.ttl), True)
+        left = grant.extend(state, request, now).reply.left or reply.left
+        return grant.Outcome(reply._replace(left=left), True)
     return outcome
 
 

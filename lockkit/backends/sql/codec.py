@@ -52,13 +52,13 @@ def encode(state: State) -> str:
                 h.ttl,
                 h.max_hold,
                 h.extended,
-                *_if_shared(h),
+                *_form(h),
             )
             for h in state.holders
         ]
     if state.queue:
         document["queue"] = [
-            (w.token, w.owner, w.ticket, w.enqueued, w.alive, w.ttl, w.max_hold, *_if_shared(w))
+            (w.token, w.owner, w.ticket, w.enqueued, w.alive, w.ttl, w.max_hold, *_form(w))
             for w in state.queue
         ]
     if state.tombs:
@@ -66,9 +66,9 @@ def encode(state: State) -> str:
     return _dump(document)
 
 
-def _if_shared(claim: Holder | Waiter) -> tuple[object, ...]:
+def _form(claim: Holder | Waiter) -> tuple[object, ...]:
     """What a mutex need not say of each claim."""
-    return (True,) if claim.shared else ()
+    return (claim.shared, claim.entrant) if claim.shared or claim.entrant else ()
 
 
 def decode(text: str, fence: int) -> State:

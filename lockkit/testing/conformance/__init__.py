@@ -32,6 +32,7 @@ from lockkit.testing.conformance.names import NameTests
 from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.outages import OutageTests
 from lockkit.testing.conformance.queueing import QueueTests
+from lockkit.testing.conformance.readers import ReaderWriterTests
 from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.steps import StepTests
 
@@ -45,6 +46,7 @@ class BackendConformance(
     ExclusionTests,
     QueueTests,
     SemaphoreTests,
+    ReaderWriterTests,
     DeathTests,
     NetworkTests,
     OutageTests,

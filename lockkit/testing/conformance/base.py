@@ -82,7 +82,7 @@ class Needs(Flag):
     PROCESSES = auto()  #: several processes can use it
     SERVER = auto()  #: a ServerStore
     PUSH = auto()  #: wakes waiters by messages over a connection that can be cut
-    SHARED = auto()  #: names that several may hold: semaphores
+    SHARED = auto()  #: names that several may hold: semaphores, reader-writer locks
     SCRIPTS = auto()  #: the server caches scripts, and can forget them
 
 

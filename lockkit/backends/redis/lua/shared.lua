@@ -2,8 +2,9 @@
 --
 -- KEYS: 1 to 4 as in store.lua, and
 --   5 holders hash: token -> form (X exclusive, S shared) until fence granted renewed extended, of
---             fixed widths (1 16 16 16 16 16), then 'ttl max_hold owner'
--- What waits has its form before its 'ttl max_hold owner'.
+--             fixed widths (1 16 16 16 16 16), then 'entrant ttl max_hold owner' (entrant: who may enter
+--             again what it holds; - nobody)
+-- Who waits has its form and then the same after its channel.
 -- ARGV: =name used, then what each script says. used: kind and permits (0: no limit).
 local ADVANCE_MOST = 256
 local kind, permits = string.match(ARGV[2], '^(.)(%d*)$')
@@ -17,7 +18,8 @@ if ours then
   for i = 1, #entries, 2 do
     local entry = entries[i + 1]
     holders[entries[i]] = { form = string.sub(entry, 1, 1), till = tonumber(string.sub(entry, 2, 17)),
-      fence = string.sub(entry, 18, 33), rest = string.sub(entry, 82) }
+      fence = string.sub(entry, 18, 33), tail = string.sub(entry, 34),
+      entrant = string.match(entry, '^(%S+)', 82) }
   end
 end
 
@@ -26,15 +28,29 @@ local function living()
   local first, soonest
   for _, holder in pairs(holders) do
     if holder.till > now then
-      if not first or holder.fence < first.fence then first = holder end
+      local born = holder.fence .. holder.tail -- which begins with the moment of the grant
+      if not first or born < first.fence .. first.tail then first = holder end
       if not soonest or holder.till < soonest then soonest = holder.till end
     end
   end
   return first, soonest
 end
 
+-- The live claim of this owner that is equal or stronger; else whether it holds a weaker one.
+local function own(form, entrant)
+  local equal, weaker
+  if entrant == '-' then return equal, weaker end
+  for _, holder in pairs(holders) do
+    if holder.till > now and holder.entrant == entrant then
+      if form == 'S' or holder.form == 'X' then equal = holder else weaker = true end
+    end
+  end
+  return equal, weaker and not equal
+end
+
 -- Whether no live holder is in its way.
-local function has_room(form)
+local function has_room(form, entrant)
+  if own(form, entrant) then return true end
   local count = 0
   for _, holder in pairs(holders) do
     if holder.till > now then
@@ -50,14 +66,17 @@ local function drop(token)
   redis.call('HDEL', KEYS[5], token)
 end
 
+-- All exclusive claims of one owner have one fence: each may go on writing.
 local function install(token, form, till, rest)
   for other, holder in pairs(holders) do
     if holder.till <= now then drop(other) end
   end
-  local fence, stamp = number(), us(now)
-  holders[token] = { form = form, till = till, fence = fence, rest = rest }
-  redis.call('HSET', KEYS[5], token,
-    form .. us(till) .. fence .. stamp .. stamp .. us(0) .. rest)
+  local entrant = string.match(rest, '^%S+')
+  local held = form == 'X' and own(form, entrant)
+  local fence, stamp = held and held.fence or number(), us(now)
+  local tail = stamp .. stamp .. us(0) .. rest
+  holders[token] = { form = form, till = till, fence = fence, tail = tail, entrant = entrant }
+  redis.call('HSET', KEYS[5], token, form .. us(till) .. fence .. tail)
   return fence
 end
 
@@ -88,12 +107,12 @@ local function pass(asker)
       redis.call('HGET', KEYS[3], token) or '', '^(%d+) (%S+) (%S) (.*)$')
     alive = tonumber(alive)
     local lives = alive and (token == asker or alive > now)
-    if lives and not has_room(form) then break end
+    if lives and not has_room(form, string.match(rest, '^%S+')) then break end
     changed = true
     redis.call('ZREM', KEYS[2], token)
     redis.call('HDEL', KEYS[3], token)
     if lives then
-      local till = now + string.match(rest, '^%d+')
+      local till = now + string.match(rest, '^%S+ (%d+)')
       if token ~= asker and alive < till then till = alive end
       local fence = install(token, form, till, rest)
       if token ~= asker then
