@@ -26,7 +26,7 @@ from lockkit.types import Busy, Grant, Kind, LockState, Mode, Owner, Request, al
 
 LONG = 600.0
 SHORT = 0.03
-TOKENS = [f"{number:032x}" for number in range(6)]
+TOKENS = [f"{number:032x}" for number in range(16)]
 HISTORIES = 15
 STEPS = 40
 EXPIRING_HISTORIES = 6
@@ -68,7 +68,8 @@ class Pair:
 
     def request(self, token: str, **changes: Any) -> Request:
         claim = self.claims[int(token, 16) % len(self.claims)]
-        request = Request(self.name, token, LONG, owner_of(token), max_hold=60.0)
+        owner = owner_of(str(claim.get("entrant", token[-1])))
+        request = Request(self.name, token, LONG, owner, max_hold=60.0)
         return request._replace(**{**claim, **changes})
 
     def now(self) -> int:
@@ -97,9 +98,9 @@ class Pair:
         """Who holds it, for how long, and who waits, in what order."""
         moment = self.now()
         infos = [i for i in self.backend.holders(self.name) if i.state is LockState.HELD]
-        infos.sort(key=lambda i: (i.fence or 0, str(i.owner)))
+        infos.sort(key=lambda i: (i.fence or 0, i.shared, i.left or 0))
         live = [h for h in self.state.holders if h.until > moment]
-        live.sort(key=lambda h: (h.fence, str(Owner.decode(h.owner))))
+        live.sort(key=lambda h: (h.fence, h.shared, h.until))
         trace = "\n".join(self.trace)
         assert len(infos) == len(live), trace
         for info, holder in zip(infos, live, strict=True):
@@ -123,8 +124,9 @@ class Pair:
         return known == ours and all(a[1] < b[1] for a, b in pairwise(pairs))
 
 
-def owner_of(token: str) -> str:
-    return Owner(f"owner {token[-1]}", 1, "thread").encode()
+def owner_of(who: str) -> str:
+    """Of claims of one owner that were granted in one step, any may be named as the holder."""
+    return Owner(f"owner {who}", 1, "thread").encode()
 
 
 def attempt(step: Any, *arguments: Any) -> Any:
