@@ -22,10 +22,11 @@ from lockkit.config import (
     settings_from_url,
 )
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.hold import Hold
 from lockkit.kinds import Kinds
-from lockkit.lease import BaseLease, BaseLock, Terms, leave, new_token
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave, new_token
 from lockkit.log import log
-from lockkit.types import UNSET, LockInfo, Unset
+from lockkit.types import UNSET, Kind, LockInfo, Unset
 
 if TYPE_CHECKING:
     from lockkit.backends.base import AsyncBackend
@@ -165,6 +166,9 @@ class AsyncLock(BaseLock):
 
         Cancelling it leaves neither a lease nor a place in the queue.
         """
+        is_reentrant = self.claim.kind is Kind.REENTRANT
+        if is_reentrant and (again := await self._enter_again()):
+            return again
         client = self._client
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label, _task_name()))
@@ -176,9 +180,31 @@ class AsyncLock(BaseLock):
         except (BackendError, ConfigurationError) as error:
             error.name = self.name
             raise
-        lease = AsyncLease(client, granted)
+        lease = AsyncLease(client, hold_of(granted))
         client._watchdog.watch(lease._hold)
+        if is_reentrant:
+            lease._entry = client._entries.begin(self._key(), lease._hold)
         return lease
+
+    async def _enter_again(self) -> AsyncLease | None:
+        """One lease more on what its owner holds in this process: most often without a request."""
+        entry = self._client._entries.enter(self._key())
+        if entry is None:
+            return None
+        lease = AsyncLease(self._client, entry.hold)
+        lease._entry = entry
+        if entry.is_too_short(self.ttl):
+            try:
+                await lease.extend(self.ttl)
+            except BaseException:
+                await lease.release()
+                raise
+            entry.extended(self.ttl)
+        return lease
+
+    def _is_inside(self) -> bool:
+        """Whether it would be entered again."""
+        return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
 
     def _itself(self) -> str:
         return entrants.of_task(asyncio.current_task())
@@ -213,8 +239,8 @@ class AsyncLease(BaseLease):
 
     __slots__ = ("_client",)
 
-    def __init__(self, client: AsyncLockClient, granted: flow.Granted) -> None:
-        super().__init__(granted)
+    def __init__(self, client: AsyncLockClient, hold: Hold) -> None:
+        super().__init__(hold)
         self._client = client
 
     async def extend(self, ttl: float | None = None) -> None:
@@ -236,6 +262,8 @@ class AsyncLease(BaseLease):
         """Give it back. False if it was not ours any more, or was released before."""
         if not self._finish():
             return False
+        if self._is_inner():
+            return not self._hold.lost(now())
         client = self._client
         client._watchdog.unwatch(self._hold)
         if self._foreign:

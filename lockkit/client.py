@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from lockkit import entrants, flow, process
 from lockkit.clock import now
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.hold import Hold
 from lockkit.kinds import Kinds
-from lockkit.lease import BaseLease, BaseLock, Terms, leave, new_token
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave, new_token
 from lockkit.log import log
-from lockkit.types import UNSET, LockInfo, Unset
+from lockkit.types import UNSET, Kind, LockInfo, Unset
 from lockkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -141,6 +142,9 @@ class Lock(BaseLock):
         OutcomeUnknown when the store fails. After any of them nothing is
         held, or at most until the TTL if the store cannot be told.
         """
+        is_reentrant = self.claim.kind is Kind.REENTRANT
+        if is_reentrant and (again := self._enter_again()):
+            return again
         client = self._client
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label))
@@ -152,13 +156,35 @@ class Lock(BaseLock):
         except (BackendError, ConfigurationError) as error:
             error.name = self.name
             raise
-        lease = Lease(client, granted)
+        lease = Lease(client, hold_of(granted))
         try:
             client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted, or no thread can be started to renew it
             lease.release()
             raise
+        if is_reentrant:
+            lease._entry = client._entries.begin(self._key(), lease._hold)
         return lease
+
+    def _enter_again(self) -> Lease | None:
+        """One lease more on what its owner holds in this process: most often without a request."""
+        entry = self._client._entries.enter(self._key())
+        if entry is None:
+            return None
+        lease = Lease(self._client, entry.hold)
+        lease._entry = entry
+        if entry.is_too_short(self.ttl):
+            try:
+                lease.extend(self.ttl)
+            except BaseException:
+                lease.release()
+                raise
+            entry.extended(self.ttl)
+        return lease
+
+    def _is_inside(self) -> bool:
+        """Whether it would be entered again."""
+        return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
 
     def _itself(self) -> str:
         return entrants.of_thread()
@@ -195,8 +221,8 @@ class Lease(BaseLease):
 
     __slots__ = ("_client",)
 
-    def __init__(self, client: LockClient, granted: flow.Granted) -> None:
-        super().__init__(granted)
+    def __init__(self, client: LockClient, hold: Hold) -> None:
+        super().__init__(hold)
         self._client = client
 
     def extend(self, ttl: float | None = None) -> None:
@@ -226,6 +252,8 @@ class Lease(BaseLease):
         if not self._finish():
             return False
         client, hold = self._client, self._hold
+        if self._is_inner():
+            return not hold.lost(now())
         if self._foreign:
             return False
         try:

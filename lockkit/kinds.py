@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Generic, TypeVar
 
-from lockkit.errors import UnsupportedCapability
+from lockkit.errors import ConfigurationError, UnsupportedCapability
 from lockkit.lease import BaseClient, BaseLock, Terms
 from lockkit.types import UNSET, Claim, Kind, Unset
 from lockkit.values import check_owner, check_permits
 
-__all__ = ["MUTEX", "Kinds", "RWLock"]
+__all__ = ["Kinds", "RWLock"]
 
 MUTEX = Claim()
+REENTRANT = Claim(Kind.REENTRANT)
 READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
 
 L = TypeVar("L", bound=BaseLock)
@@ -50,13 +51,21 @@ class Kinds(BaseClient, Generic[L]):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
     ) -> L:
         """A lock on ``name``: no I/O yet.
 
         ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
         None: for ever. label: what people see beside the owner. Raises ConfigurationError.
+
+        reentrant: the thread or task that holds it may acquire it again, which asks the store only
+        for a longer ttl; it is free when all its leases are released. owner: who enters in the
+        place of the thread or task: whoever says the same, in any process. All leases of one owner
+        have one fencing token. A reentrant lock is a kind of its own, see KindMismatch.
         """
-        return self._make(self._terms(MUTEX, name, ttl, timeout, label))
+        claim = self._claim(reentrant=reentrant, owner=owner)
+        return self._make(self._terms(claim, name, ttl, timeout, label))
 
     def semaphore(
         self,
@@ -103,6 +112,17 @@ class Kinds(BaseClient, Generic[L]):
         read = self._terms(READ._replace(owner=owner), name, ttl, timeout, label)
         write = read._replace(claim=WRITE._replace(owner=owner))
         return RWLock(self._make(read, **options), self._make(write, **options))
+
+    def _claim(self, *, reentrant: bool, owner: str) -> Claim:
+        if not reentrant:
+            if owner:
+                raise ConfigurationError("owner is for what can be entered again: reentrant=True")
+            return MUTEX
+        if not self._capabilities.reentrant:
+            raise UnsupportedCapability(
+                f"in the store of the lock alias {self.settings.alias!r} no lock is reentrant"
+            )
+        return REENTRANT._replace(owner=check_owner(owner))
 
     @abstractmethod
     def _make(self, terms: Terms) -> L: ...

@@ -12,6 +12,7 @@ from lockkit.clock import now
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.naming import check_name
+from lockkit.reentry import Entries, Entry
 from lockkit.types import UNSET, Capabilities, Claim, Kind, Mode, Request, Unset
 from lockkit.values import check_timeout, check_ttl
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from lockkit.config import AliasSettings
     from lockkit.flow import Granted
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "leave", "new_token"]
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "hold_of", "leave", "new_token"]
 
 L = TypeVar("L")
 
 REMEMBERED_NAMES = 1024
 
-REENTERED = {Kind.RW}
+REENTERED = {Kind.RW, Kind.REENTRANT}
 """Whoever holds such a name may enter it again."""
 
 TOKEN_BYTES = 16
@@ -77,6 +78,7 @@ class BaseClient:
     def __init__(self, settings: AliasSettings, capabilities: Capabilities) -> None:
         self.settings = settings
         self._capabilities = capabilities
+        self._entries = Entries()
         self._held_for: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -139,6 +141,9 @@ class BaseLock:
         owner = self.claim.owner
         return entrants.named(owner) if owner else self._itself()
 
+    def _key(self) -> tuple[str, str]:
+        return self.name, self._entrant()
+
     def _itself(self) -> str:
         raise NotImplementedError
 
@@ -162,12 +167,11 @@ class BaseLock:
 class BaseLease:
     """A held claim as its holder sees it. The state is local: reading it costs no round trip."""
 
-    __slots__ = ("__weakref__", "_hold", "released")
+    __slots__ = ("__weakref__", "_entry", "_hold", "released")
 
-    def __init__(self, granted: Granted) -> None:
-        self._hold = Hold(
-            granted.request, granted.fence, granted.deadline, granted.now, whole=granted.whole
-        )
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        self._entry: Entry | None = None  #: by which several leases share the hold
         self.released = False
 
     @property
@@ -212,7 +216,8 @@ class BaseLease:
 
     def __del__(self) -> None:
         if not getattr(self, "released", True):
-            self._hold.lose()  # the watchdog drops it, so it expires
+            if self._entry is None or self._entry.leave():
+                self._hold.lose()  # the watchdog drops it, so it expires
             if self._hold.generation == process.generation():
                 warnings.warn(
                     f"{self!r} was never released", ResourceWarning, source=self, stacklevel=2
@@ -233,11 +238,19 @@ class BaseLease:
                 f"{self!r} is no lease of a reader-writer lock: nobody could share it"
             )
 
+    def _is_inner(self) -> bool:
+        """Whether others that share the claim go on; called once, at the release."""
+        return self._entry is not None and not self._entry.leave()
+
     def _finish(self) -> bool:
         """Whether this call is the first release."""
         first = not self.released
         self.released = True
         return first
+
+
+def hold_of(granted: Granted) -> Hold:
+    return Hold(granted.request, granted.fence, granted.deadline, granted.now, whole=granted.whole)
 
 
 def leave(entered: dict[int, list[L]], who: int) -> L:

@@ -82,6 +82,7 @@ class Kind(StrEnum):
     MUTEX = "mutex"
     SEMAPHORE = "semaphore"
     RW = "reader-writer"
+    REENTRANT = "reentrant"
 
     def described(self, permits: int) -> str:
         """For people: ``a semaphore of 3``."""
@@ -224,6 +225,7 @@ class Capabilities(NamedTuple):
     process_local: bool = False  #: excludes only within this process
     host_local: bool = False  #: excludes only on this host
     shared: bool = True  #: claims that go together: semaphores, reader-writer locks
+    reentrant: bool = True  #: locks that their owner may enter again
 
 
 def drift(ttl: float) -> float:

@@ -13,7 +13,6 @@ from asgiref.sync import sync_to_async
 from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.client import Lease, Lock, LockClient
 from lockkit.errors import ConfigurationError
-from lockkit.kinds import MUTEX
 from lockkit.lease import Terms
 from lockkit.types import UNSET, Unset
 from lockkit_django.settle import to_its_end, until_thread_is_idle
@@ -49,10 +48,13 @@ class DjangoLockClient(LockClient):
         ttl: float | Unset = UNSET,
         timeout: float | Unset | None = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
         in_atomic: InAtomic = "refuse",
     ) -> Lock:
         """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
-        return self._make(self._terms(MUTEX, name, ttl, timeout, label), in_atomic)
+        claim = self._claim(reentrant=reentrant, owner=owner)
+        return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
 
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
         check_in_atomic(in_atomic)
@@ -64,8 +66,10 @@ class DjangoLock(Lock):
     __slots__ = ()
 
     def acquire(self, timeout: float | Unset | None = UNSET) -> Lease:
-        """As ``Lock.acquire``. Raises OpenTransaction inside an ``atomic()`` block."""
-        refuse_open_transactions(self.name)
+        """As ``Lock.acquire``. Raises OpenTransaction inside an ``atomic()`` block, unless the lock
+        was held before the block began and is entered again."""
+        if not self._is_inside():
+            refuse_open_transactions(self.name)
         return super().acquire(timeout)
 
 
@@ -79,10 +83,13 @@ class AsyncDjangoLockClient(AsyncLockClient):
         ttl: float | Unset = UNSET,
         timeout: float | Unset | None = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
         in_atomic: InAtomic = "refuse",
     ) -> AsyncLock:
         """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
-        return self._make(self._terms(MUTEX, name, ttl, timeout, label), in_atomic)
+        claim = self._claim(reentrant=reentrant, owner=owner)
+        return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
 
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:
         check_in_atomic(in_atomic)
@@ -101,7 +108,8 @@ class AsyncDjangoLock(AsyncLock):
 
         The block would be in the thread that Django runs this coroutine's queries in.
         """
-        await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
+        if not self._is_inside():
+            await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
         return await super().acquire(timeout)
 
     async def __aexit__(

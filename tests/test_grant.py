@@ -541,6 +541,12 @@ class ReaderWriterMachine(GrantMachine):
     ]
 
 
+class ReentrantMachine(GrantMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.REENTRANT, "entrant": entrant} for entrant in ("one", "two")
+    ]
+
+
 PLAYED = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True)
 
 TestGrantMachine = GrantMachine.TestCase
@@ -549,3 +555,5 @@ TestSemaphoreMachine = SemaphoreMachine.TestCase
 TestSemaphoreMachine.settings = PLAYED
 TestReaderWriterMachine = ReaderWriterMachine.TestCase
 TestReaderWriterMachine.settings = PLAYED
+TestReentrantMachine = ReentrantMachine.TestCase
+TestReentrantMachine.settings = PLAYED

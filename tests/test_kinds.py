@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +17,7 @@ import lockkit
 from lockkit import aio, entrants, fencing
 from lockkit.client import LockClient
 from lockkit.testing.conformance.base import eventually
+from lockkit.testing.servers import RedisServer
 
 R = TypeVar("R")
 
@@ -39,6 +41,12 @@ def locks(url: str) -> Iterator[LockClient]:
 def in_thread(work: Callable[[], R]) -> R:
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(work).result()
+
+
+def forget(leases: list[lockkit.Lease]) -> None:
+    """The last reference to each."""
+    leases.clear()
+    gc.collect()
 
 
 class TestEntrants:
@@ -123,6 +131,117 @@ class TestReadersAndWriters:
             lease.downgrade()
             with pytest.raises(lockkit.ConfigurationError, match="shared"):
                 fencing.token_of(lease)
+
+
+class TestReentrant:
+    def test_a_thread_enters_again_and_another_does_not(self, locks: LockClient) -> None:
+        lock = locks.lock("stock", reentrant=True)
+        with lock as outer, lock as inner:
+            assert inner.fencing_token == outer.fencing_token
+            assert in_thread(lock.try_acquire) is None
+        assert not list(locks.holders())
+
+    def test_a_nested_entry_costs_no_round_trip(self, redis_server: RedisServer) -> None:
+        locks = lockkit.connect(redis_server.url, ttl=60)
+        with redis_server.client() as admin:
+
+            def requests() -> int:
+                stats: Any = admin.info("commandstats")
+                return int(stats["cmdstat_evalsha"]["calls"])
+
+            with locks.lock("nested", reentrant=True) as outer:
+                outer.extend()  # the server has the scripts now
+                before = requests()
+                with locks.lock("nested", reentrant=True), locks.lock("nested", reentrant=True):
+                    assert requests() == before
+                with locks.lock("nested", ttl=90, reentrant=True) as longer:
+                    assert longer.remaining() > 80
+                    assert requests() == before + 1
+                with locks.lock("nested", ttl=90, reentrant=True):
+                    assert requests() == before + 1
+        locks.close()
+
+    def test_leases_are_released_in_any_order(self, locks: LockClient) -> None:
+        lock = locks.lock("stock", reentrant=True)
+        leases = [lock.acquire() for _ in range(3)]
+        assert leases[0].release()
+        assert not leases[0].release()
+        assert leases[2].release()
+        assert leases[2].lost and not leases[1].lost
+        assert locks.inspect("stock") is not None
+        assert leases[1].release()
+        assert locks.inspect("stock") is None
+
+    def test_a_broken_lease_is_not_entered_again(self, locks: LockClient) -> None:
+        lock = locks.lock("stock", reentrant=True)
+        outer = lock.acquire()
+        assert locks.break_("stock", fence=outer.fencing_token)
+        with pytest.raises(lockkit.LeaseLost):
+            outer.extend()
+        with lock as again:
+            assert again.fencing_token > outer.fencing_token
+            assert not outer.release()
+            again.check()
+
+    def test_a_forgotten_inner_lease_does_not_end_the_outer_one(self, locks: LockClient) -> None:
+        lock = locks.lock("stock", reentrant=True)
+        with lock as outer:
+            held = [lock.acquire()]
+            with pytest.warns(ResourceWarning, match="never released"):
+                forget(held)
+            outer.check()
+        assert locks.inspect("stock") is None
+
+    def test_a_forgotten_outer_lease_ends_with_the_inner_one(self, locks: LockClient) -> None:
+        lock = locks.lock("stock", reentrant=True)
+        held = [lock.acquire()]
+        inner = lock.acquire()
+        with pytest.warns(ResourceWarning, match="never released"):
+            forget(held)
+        inner.check()
+        assert inner.release()
+        assert locks.inspect("stock") is None
+
+    def test_a_task_enters_again_and_another_does_not(self, url: str) -> None:
+        async def enter() -> tuple[bool, bool]:
+            locks = aio.connect(url)
+            lock = locks.lock("stock", reentrant=True)
+            async with lock:
+                async with lock as inner:
+                    inner.check()
+                other = await asyncio.create_task(lock.try_acquire())
+                still = await locks.inspect("stock") is not None
+            free = await locks.inspect("stock") is None
+            await locks.close()
+            return other is None, still and free
+
+        assert asyncio.run(enter()) == (True, True)
+
+    @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+    @pytest.mark.parametrize("owner", ["", "job-17"])
+    def test_a_forked_child_does_not_enter_by_its_parents_lease(
+        self, redis_url: str, owner: str
+    ) -> None:
+        """By a word it may enter, as any process may, and with a lease of its own."""
+        locks = lockkit.connect(redis_url)
+        lock = locks.lock("forked", reentrant=True, owner=owner)
+        reader, writer = os.pipe()
+        with lock as lease:
+            child = os.fork()
+            if not child:
+                own = lock.try_acquire()
+                is_other = own is not None and own.token != lease.token
+                os.write(writer, b"own" if is_other else b"none" if own is None else b"parent's")
+                if own is not None:
+                    own.release()
+                os._exit(0)
+            os.waitpid(child, 0)
+            lease.check()
+            assert locks.inspect("forked") is not None
+        os.close(writer)
+        with os.fdopen(reader) as said:
+            assert said.read() == ("own" if owner else "none")
+        locks.close()
 
 
 def _until_one_waits(locks: LockClient, name: str) -> None:

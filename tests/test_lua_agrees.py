@@ -44,6 +44,9 @@ CLAIMS: dict[str, list[dict[str, Any]]] = {
     "semaphore": [SEMAPHORE],
     "reader-writer": [READ, WRITE],
     "owners that enter again": [READ | ONE, WRITE | ONE, READ | TWO, WRITE | TWO],
+    "reentrant": [
+        {"kind": Kind.REENTRANT, "entrant": entrant} for entrant in ("one", "two", "three")
+    ],
     "several kinds": [MUTEX, SEMAPHORE, SEMAPHORE | {"permits": 1}, WRITE],
 }
 """What a history asks for: each token one of them, in turn."""

@@ -58,8 +58,8 @@ def used_as(client: AnyClient, name: str, use: str) -> AnyLock:
     kind, _, permits = use.partition(":")
     if kind == "semaphore":
         return client.semaphore(name, int(permits))
-    if kind == "lock":
-        return client.lock(name)
+    if kind in ("lock", "reentrant"):
+        return client.lock(name, reentrant=kind == "reentrant")
     rwlock = client.rwlock(name)
     return rwlock.read() if kind == "read" else rwlock.write()
 
@@ -98,8 +98,13 @@ class BlockingClient:
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
     ) -> _Lock:
-        return _Lock(self._client.lock(name, ttl=ttl, timeout=timeout, label=label), self._loop)
+        lock = self._client.lock(
+            name, ttl=ttl, timeout=timeout, label=label, reentrant=reentrant, owner=owner
+        )
+        return _Lock(lock, self._loop)
 
     def semaphore(
         self,

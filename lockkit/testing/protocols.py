@@ -86,6 +86,8 @@ class AnyClient(Protocol):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
     ) -> AnyLock: ...
     def semaphore(
         self,

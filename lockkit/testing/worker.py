@@ -84,9 +84,17 @@ class Worker:
             return self._clients[api]
 
     def do_acquire(
-        self, handle: str, api: Api, name: str, timeout: float | None = 20.0, ttl: float = 30.0
+        self,
+        handle: str,
+        api: Api,
+        name: str,
+        timeout: float | None = 20.0,
+        ttl: float = 30.0,
+        *,
+        owner: str = "",
     ) -> dict[str, float]:
-        lease = self.client(api).lock(name, ttl=ttl).acquire(timeout)
+        lock = self.client(api).lock(name, ttl=ttl, reentrant=bool(owner), owner=owner)
+        lease = lock.acquire(timeout)
         self._leases[handle] = lease
         return {"fence": lease.fencing_token, "at": now(), "until": now() + lease.remaining()}
 

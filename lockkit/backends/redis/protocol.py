@@ -27,7 +27,7 @@ NONE = b"-"
 
 EXCLUSIVE, SHARED = b"X", b"S"
 
-KINDS = {Kind.MUTEX: b"M", Kind.SEMAPHORE: b"S", Kind.RW: b"R"}
+KINDS = {Kind.MUTEX: b"M", Kind.SEMAPHORE: b"S", Kind.RW: b"R", Kind.REENTRANT: b"E"}
 """As what a name is used: the first byte of its record."""
 
 

@@ -5,8 +5,8 @@
 --             each name that is used a field '=name' that begins with its kind:
 --             M  mutex: kind queued token until fence granted renewed extended (the number of the
 --                last extension), of fixed widths (1 1 32 16 16 16 16 16), then 'ttl max_hold owner'
---             S  semaphore, R reader-writer lock: kind queued permits until (of the last holder), of
---                fixed widths (1 1 32 16); its holders are in a key of their own, see shared.lua
+--             S  semaphore, R reader-writer lock, E reentrant lock: kind queued permits until (of
+--                the last holder), of fixed widths (1 1 32 16); its holders are in a key of their own, see shared.lua
 --   2 queue   zset: token -> ticket
 --   3 waiters hash: token -> 'alive channel', then what its holder's entry will end with
 --   4 tombs   zset: token (or b:token, if broken by an operator) -> until
