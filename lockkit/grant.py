@@ -6,7 +6,8 @@ the store's clock in microseconds; nothing here reads a clock.
 
 The rule: a claim is exclusive, or shared by up to so many. It is granted iff no live holder is in
 its way and no live waiter is ahead of it; or at once, if its owner holds the name already by an
-equal or a stronger claim, because it would wait for itself. Whoever finds room while somebody waits
+equal or a stronger claim, because it would wait for itself; or ahead of those who wait, if it does
+not want to be fair. Whoever finds room while somebody waits
 grants from the head of the queue, so that a name is handed on in the order of enqueueing (direct
 handoff), whoever looks first.
 
@@ -81,8 +82,10 @@ def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | 
     _use_as(state, request, now)
     _refuse_upgrade(state, request, now)
     refreshed = waiting is not None and _refresh(waiting, now)
+    if not request.fair and state.has_room(request, now):
+        mine = _hold(state, request, now)
     handoffs = _advance(state, now, asker=request.token)
-    mine = state.holding(request.token)
+    mine = mine or state.holding(request.token)
     if mine is None and _may_enter(state, request, now):
         mine = _hold(state, request, now)
     if mine is not None:
@@ -275,8 +278,7 @@ def _refresh(waiter: Waiter, now: int) -> bool:
 
 
 def _busy(state: State, token: str, now: int) -> Busy:
-    """Whoever shares the name with others may be the next to expire, or the last to be in the way:
-    the moment of the next change is worth asking at."""
+    """``left`` is until the next of the holders expires: then it is worth asking."""
     holder = state.live(now)
     index = next((i for i, w in enumerate(state.queue) if w.token == token), None)
     until = min((h.until for h in state.holders if h.until > now), default=now)

@@ -12,7 +12,7 @@ from lockkit.values import check_owner, check_permits
 
 __all__ = ["Kinds", "RWLock"]
 
-MUTEX = Claim()
+MUTEX, BARGE = Claim(), Claim(fair=False)
 REENTRANT = Claim(Kind.REENTRANT)
 READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
 
@@ -53,6 +53,7 @@ class Kinds(BaseClient, Generic[L]):
         label: str = "",
         reentrant: bool = False,
         owner: str = "",
+        fair: bool = True,
     ) -> L:
         """A lock on ``name``: no I/O yet.
 
@@ -63,8 +64,12 @@ class Kinds(BaseClient, Generic[L]):
         for a longer ttl; it is free when all its leases are released. owner: who enters in the
         place of the thread or task: whoever says the same, in any process. All leases of one owner
         have one fencing token. A reentrant lock is a kind of its own, see KindMismatch.
+
+        fair=False: it takes the name ahead of those who wait whenever it finds room. Limit: a
+        release still hands a mutex to who waits longest, so it is free only between the end of a
+        lease that expired and the next who asks.
         """
-        claim = self._claim(reentrant=reentrant, owner=owner)
+        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
         return self._make(self._terms(claim, name, ttl, timeout, label))
 
     def semaphore(
@@ -75,6 +80,7 @@ class Kinds(BaseClient, Generic[L]):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        fair: bool = True,
         **options: Any,
     ) -> L:
         """A lock that up to ``permits`` may hold at once; each lease is one permit.
@@ -84,7 +90,7 @@ class Kinds(BaseClient, Generic[L]):
         they write, so its leases cannot fence. Whoever asks with another number, or for another
         kind of lock, while the name is in use gets KindMismatch. Each step reads all who hold it.
         """
-        claim = Claim(Kind.SEMAPHORE, check_permits(permits), shared=True)
+        claim = Claim(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
         self._needs_sharing()
         return self._make(self._terms(claim, name, ttl, timeout, label), **options)
 
@@ -96,6 +102,7 @@ class Kinds(BaseClient, Generic[L]):
         timeout: float | None | Unset = UNSET,
         label: str = "",
         owner: str = "",
+        fair: bool = True,
         **options: Any,
     ) -> RWLock[L]:
         """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
@@ -109,20 +116,20 @@ class Kinds(BaseClient, Generic[L]):
         """
         self._needs_sharing()
         owner = check_owner(owner)
-        read = self._terms(READ._replace(owner=owner), name, ttl, timeout, label)
-        write = read._replace(claim=WRITE._replace(owner=owner))
+        read = self._terms(READ._replace(owner=owner, fair=fair), name, ttl, timeout, label)
+        write = read._replace(claim=WRITE._replace(owner=owner, fair=fair))
         return RWLock(self._make(read, **options), self._make(write, **options))
 
-    def _claim(self, *, reentrant: bool, owner: str) -> Claim:
+    def _claim(self, *, reentrant: bool, owner: str, fair: bool) -> Claim:
         if not reentrant:
             if owner:
                 raise ConfigurationError("owner is for what can be entered again: reentrant=True")
-            return MUTEX
+            return MUTEX if fair else BARGE
         if not self._capabilities.reentrant:
             raise UnsupportedCapability(
                 f"in the store of the lock alias {self.settings.alias!r} no lock is reentrant"
             )
-        return REENTRANT._replace(owner=check_owner(owner))
+        return REENTRANT._replace(owner=check_owner(owner), fair=fair)
 
     @abstractmethod
     def _make(self, terms: Terms) -> L: ...

@@ -148,7 +148,7 @@ class BaseLock:
         raise NotImplementedError
 
     def _request(self, settings: AliasSettings, timeout: float | None, owner: str) -> Request:
-        kind, permits, shared, _ = self.claim
+        kind, permits, shared, _, fair = self.claim
         return Request(
             self.name,
             new_token(),
@@ -161,6 +161,7 @@ class BaseLock:
             permits=permits,
             shared=shared,
             entrant=self._entrant() if kind in REENTERED else "",
+            fair=fair,
         )
 
 

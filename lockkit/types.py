@@ -98,6 +98,7 @@ class Claim(NamedTuple):
     permits: int = 0  #: how many may share the name; 0: no limit. The same for all who use it
     shared: bool = False  #: it goes together with other shared ones; else it excludes all
     owner: str = ""  #: who may enter again; nobody named: the thread or the task
+    fair: bool = True  #: it waits for its turn; else it takes what is free ahead of those who wait
 
 
 class Request(NamedTuple):
@@ -116,6 +117,7 @@ class Request(NamedTuple):
     permits: int = 0
     shared: bool = False
     entrant: str = ""  #: who may enter again what it holds; printable, without spaces
+    fair: bool = True
 
     def __repr__(self) -> str:
         return f"Request(name={self.name!r}, mode={self.mode.name}, ttl={self.ttl:g})"

@@ -50,10 +50,11 @@ class DjangoLockClient(LockClient):
         label: str = "",
         reentrant: bool = False,
         owner: str = "",
+        fair: bool = True,
         in_atomic: InAtomic = "refuse",
     ) -> Lock:
         """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
-        claim = self._claim(reentrant=reentrant, owner=owner)
+        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
         return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
 
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
@@ -85,10 +86,11 @@ class AsyncDjangoLockClient(AsyncLockClient):
         label: str = "",
         reentrant: bool = False,
         owner: str = "",
+        fair: bool = True,
         in_atomic: InAtomic = "refuse",
     ) -> AsyncLock:
         """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
-        claim = self._claim(reentrant=reentrant, owner=owner)
+        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
         return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
 
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:

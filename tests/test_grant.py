@@ -206,6 +206,43 @@ class TestSemaphore:
             grant.acquire(state, claim("c"), after(1.5))
 
 
+class TestBarging:
+    """Claims that do not wait for their turn."""
+
+    def test_what_is_free_is_taken_ahead_of_those_who_wait(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=1.0), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        assert isinstance(grant.acquire(state, claim("c", fair=False), after(1)).reply, Grant)
+        assert [waiter.token for waiter in state.queue] == ["b"]
+        [handoff] = grant.release(state, claim("c"), after(2)).handoffs
+        assert handoff.token == "b"
+
+    def test_what_is_held_is_not(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        reply = grant.acquire(state, claim("b", Mode.ENQUEUE, fair=False), after(TTL) - 1).reply
+        assert isinstance(reply, Busy)
+        [handoff] = grant.release(state, claim("a"), after(1)).handoffs
+        assert handoff.token == "b", "it is woken like all others"
+
+    def test_who_waits_may_take_it_out_of_turn(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=1.0), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        grant.acquire(state, claim("c", Mode.ENQUEUE, fair=False), START)
+        outcome = grant.acquire(state, claim("c", Mode.POLL, fair=False), after(1))
+        assert isinstance(outcome.reply, Grant)
+        assert [waiter.token for waiter in state.queue] == ["b"]
+
+    def test_a_reader_passes_a_writer_that_waits(self) -> None:
+        state = State()
+        grant.acquire(state, reader("a"), START)
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        assert not granted(state, reader("c"))
+        assert granted(state, reader("d", fair=False))
+
+
 class TestReadersAndWriters:
     """Claims that are shared, and exclusive ones, on one name."""
 
@@ -383,7 +420,9 @@ class GrantMachine(RuleBasedStateMachine):
         return bool(own)
 
     def in_order(self, token: str) -> None:
-        """Nobody who surely is alive has waited longer."""
+        """Nobody who surely is alive has waited longer, unless it need not be fair."""
+        if not self.claim(token).fair:
+            return
         mine = self.tickets.get(token)
         for other in self.seen:
             if other != token and self.surely_alive(other):
@@ -547,6 +586,19 @@ class ReentrantMachine(GrantMachine):
     ]
 
 
+class BargingMachine(GrantMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [{"fair": False}, {}]
+
+
+class BargingReaderMachine(GrantMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.RW, "shared": True, "fair": False},
+        {"kind": Kind.RW, "shared": True},
+        {"kind": Kind.RW, "fair": False},
+        {"kind": Kind.RW},
+    ]
+
+
 PLAYED = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True)
 
 TestGrantMachine = GrantMachine.TestCase
@@ -557,3 +609,7 @@ TestReaderWriterMachine = ReaderWriterMachine.TestCase
 TestReaderWriterMachine.settings = PLAYED
 TestReentrantMachine = ReentrantMachine.TestCase
 TestReentrantMachine.settings = PLAYED
+TestBargingMachine = BargingMachine.TestCase
+TestBargingMachine.settings = PLAYED
+TestBargingReaderMachine = BargingReaderMachine.TestCase
+TestBargingReaderMachine.settings = PLAYED

@@ -47,6 +47,8 @@ CLAIMS: dict[str, list[dict[str, Any]]] = {
     "reentrant": [
         {"kind": Kind.REENTRANT, "entrant": entrant} for entrant in ("one", "two", "three")
     ],
+    "barging": [MUTEX, MUTEX | {"fair": False}],
+    "barging readers": [READ, WRITE, READ | {"fair": False}, WRITE | {"fair": False}],
     "several kinds": [MUTEX, SEMAPHORE, SEMAPHORE | {"permits": 1}, WRITE],
 }
 """What a history asks for: each token one of them, in turn."""

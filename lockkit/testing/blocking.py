@@ -58,8 +58,8 @@ def used_as(client: AnyClient, name: str, use: str) -> AnyLock:
     kind, _, permits = use.partition(":")
     if kind == "semaphore":
         return client.semaphore(name, int(permits))
-    if kind in ("lock", "reentrant"):
-        return client.lock(name, reentrant=kind == "reentrant")
+    if kind in ("lock", "reentrant", "unfair"):
+        return client.lock(name, reentrant=kind == "reentrant", fair=kind != "unfair")
     rwlock = client.rwlock(name)
     return rwlock.read() if kind == "read" else rwlock.write()
 
@@ -100,9 +100,16 @@ class BlockingClient:
         label: str = "",
         reentrant: bool = False,
         owner: str = "",
+        fair: bool = True,
     ) -> _Lock:
         lock = self._client.lock(
-            name, ttl=ttl, timeout=timeout, label=label, reentrant=reentrant, owner=owner
+            name,
+            ttl=ttl,
+            timeout=timeout,
+            label=label,
+            reentrant=reentrant,
+            owner=owner,
+            fair=fair,
         )
         return _Lock(lock, self._loop)
 
@@ -114,8 +121,11 @@ class BlockingClient:
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        fair: bool = True,
     ) -> _Lock:
-        lock = self._client.semaphore(name, permits, ttl=ttl, timeout=timeout, label=label)
+        lock = self._client.semaphore(
+            name, permits, ttl=ttl, timeout=timeout, label=label, fair=fair
+        )
         return _Lock(lock, self._loop)
 
     def rwlock(
@@ -126,8 +136,11 @@ class BlockingClient:
         timeout: float | None | Unset = UNSET,
         label: str = "",
         owner: str = "",
+        fair: bool = True,
     ) -> RWLock[_Lock]:
-        lock = self._client.rwlock(name, ttl=ttl, timeout=timeout, label=label, owner=owner)
+        lock = self._client.rwlock(
+            name, ttl=ttl, timeout=timeout, label=label, owner=owner, fair=fair
+        )
         return RWLock(_Lock(lock.read(), self._loop), _Lock(lock.write(), self._loop))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:

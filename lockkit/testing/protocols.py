@@ -88,6 +88,7 @@ class AnyClient(Protocol):
         label: str = "",
         reentrant: bool = False,
         owner: str = "",
+        fair: bool = True,
     ) -> AnyLock: ...
     def semaphore(
         self,
@@ -97,6 +98,7 @@ class AnyClient(Protocol):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        fair: bool = True,
     ) -> AnyLock: ...
     def rwlock(
         self,
@@ -106,6 +108,7 @@ class AnyClient(Protocol):
         timeout: float | None | Unset = UNSET,
         label: str = "",
         owner: str = "",
+        fair: bool = True,
     ) -> AnyRWLock: ...
     def holders(self, name: str | None = None) -> Iterator[LockInfo]: ...
     def inspect(self, name: str) -> LockInfo | None: ...

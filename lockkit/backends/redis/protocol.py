@@ -66,12 +66,15 @@ class Protocol:
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
         queue, shared = ("store", "queue"), ("claim", "clock", "store", "shared")
-        self._acquire = script_of("clock", "acquire_free", *queue, "acquire")
+        acquire = ("clock", "acquire_free", *queue, "acquire")
+        self._acquire = script_of("fair", *acquire)
+        self._barge = script_of("unfair", *acquire)
         self._release = script_of("claim", "release_free", "clock", *queue, "release")
         self._withdraw = script_of("claim", "clock", *queue, "withdraw")
         self._break = script_of("claim", "clock", *queue, "break")
         self._extend = script_of("clock", "extend")
-        self._acquire_shared = script_of(*shared, "shared_acquire")
+        self._acquire_shared = script_of("fair", *shared, "shared_acquire")
+        self._barge_shared = script_of("unfair", *shared, "shared_acquire")
         self._release_shared = script_of(*shared, "shared_release")
         self._withdraw_shared = script_of(*shared, "shared_withdraw")
         self._break_shared = script_of(*shared, "shared_break")
@@ -79,6 +82,7 @@ class Protocol:
         self._list = script_of("clock", "list")
         self._shared = {
             self._acquire_shared,
+            self._barge_shared,
             self._release_shared,
             self._withdraw_shared,
             self._break_shared,
@@ -92,12 +96,12 @@ class Protocol:
         )
         claim = request.token.encode(), b"%d" % mode, *terms
         if request.kind is Kind.MUTEX:
-            return self._command(self._acquire, request.name, *claim)
+            script = self._acquire if request.fair else self._barge
+            return self._command(script, request.name, *claim)
         form = SHARED if request.shared else EXCLUSIVE
         entrant = request.entrant.encode() or NONE
-        return self._command(
-            self._acquire_shared, request.name, _used(request), *claim, form, entrant
-        )
+        script = self._acquire_shared if request.fair else self._barge_shared
+        return self._command(script, request.name, _used(request), *claim, form, entrant)
 
     def release(self, request: Request) -> Command:
         if request.kind is Kind.MUTEX:

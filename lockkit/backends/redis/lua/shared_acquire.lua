@@ -29,16 +29,18 @@ if not ours then
 end
 local _, reads = own(form, entrant)
 if reads then return redis.error_reply('UPGRADE') end
-advance(token)
+local barges = not fair and has_room(form, entrant)
+if not barges then advance(token) end
 mine = holders[token]
 if mine then return redis.status_reply('G ' .. mine.fence) end
-if own(form, entrant) or (not ticket and has_room(form, entrant) and not waits()) then
+if barges or own(form, entrant) or (not ticket and has_room(form, entrant) and not waits()) then
   if ticket then
     redis.call('ZREM', KEYS[2], token)
     redis.call('HDEL', KEYS[3], token)
   end
   local fence = install(token, form, now + ttl, rest)
   save()
+  if barges then advance(nil) end
   return redis.status_reply('G ' .. fence)
 end
 local first, soonest = living()
