@@ -30,6 +30,7 @@ from lockkit.errors import (
     TooManyWaiters,
     UnknownBackend,
     UnsupportedCapability,
+    UpgradeRefused,
 )
 from lockkit.naming import name
 from lockkit.types import LockInfo, LockState, Owner
@@ -61,6 +62,7 @@ __all__ = [
     "TooManyWaiters",
     "UnknownBackend",
     "UnsupportedCapability",
+    "UpgradeRefused",
     "connect",
     "locked",
     "name",

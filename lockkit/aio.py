@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from lockkit import flow, process
+from lockkit import entrants, flow, process
 from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.clock import now
 from lockkit.config import (
@@ -21,10 +21,12 @@ from lockkit.config import (
     load_async_backend,
     settings_from_url,
 )
-from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, leave, new_token
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.hold import Hold
+from lockkit.kinds import Kinds
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave, new_token
 from lockkit.log import log
-from lockkit.types import UNSET, LockInfo, Unset
+from lockkit.types import UNSET, Kind, LockInfo, Unset
 
 if TYPE_CHECKING:
     from lockkit.backends.base import AsyncBackend
@@ -42,24 +44,13 @@ def connect(url: str | None = None, **options: Any) -> AsyncLockClient:
     return AsyncLockClient(load_async_backend(settings), settings)
 
 
-class AsyncLockClient(BaseClient):
+class AsyncLockClient(Kinds["AsyncLock"]):
     """Locks in one store, for the tasks of one event loop."""
 
     def __init__(self, backend: AsyncBackend, settings: AliasSettings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, backend.capabilities)
         self.backend = backend
         self._watchdog = AsyncWatchdog(lambda steps: drive(steps, backend, None))
-
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-    ) -> AsyncLock:
-        """A lock on ``name``: no I/O yet. Arguments as in ``LockClient.lock``."""
-        return AsyncLock(self, *self._lock_arguments(name, ttl, timeout), label)
 
     def multi(
         self,
@@ -102,6 +93,9 @@ class AsyncLockClient(BaseClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _make(self, terms: Terms) -> AsyncLock:
+        return AsyncLock(self, terms)
 
     async def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return await drive(steps, self.backend, self._watchdog)
@@ -171,10 +165,8 @@ class AsyncLock(BaseLock):
 
     __slots__ = ("_client", "_entered")
 
-    def __init__(
-        self, client: AsyncLockClient, name: str, ttl: float, timeout: float | None, label: str
-    ) -> None:
-        super().__init__(name, ttl, timeout, label)
+    def __init__(self, client: AsyncLockClient, terms: Terms) -> None:
+        super().__init__(terms)
         self._client = client
         self._entered: dict[int, list[AsyncLease]] = {}
 
@@ -183,6 +175,9 @@ class AsyncLock(BaseLock):
 
         Cancelling it leaves neither a lease nor a place in the queue.
         """
+        is_reentrant = self.claim.kind is Kind.REENTRANT
+        if is_reentrant and (again := await self._enter_again()):
+            return again
         client = self._client
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label, _task_name()))
@@ -191,12 +186,37 @@ class AsyncLock(BaseLock):
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise
-        except BackendError as error:
+        except (BackendError, ConfigurationError) as error:
             error.name = self.name
             raise
-        lease = AsyncLease(client, granted)
+        lease = AsyncLease(client, hold_of(granted))
         client._watchdog.watch(lease._hold)
+        if is_reentrant:
+            lease._entry = client._entries.begin(self._key(), lease._hold)
         return lease
+
+    async def _enter_again(self) -> AsyncLease | None:
+        """One lease more on what its owner holds in this process: most often without a request."""
+        entry = self._client._entries.enter(self._key())
+        if entry is None:
+            return None
+        lease = AsyncLease(self._client, entry.hold)
+        lease._entry = entry
+        if entry.is_too_short(self.ttl):
+            try:
+                await lease.extend(self.ttl)
+            except BaseException:
+                await lease.release()
+                raise
+            entry.extended(self.ttl)
+        return lease
+
+    def _is_inside(self) -> bool:
+        """Whether it would be entered again."""
+        return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
+
+    def _itself(self) -> str:
+        return entrants.of_task(asyncio.current_task())
 
     async def try_acquire(self) -> AsyncLease | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""
@@ -228,8 +248,8 @@ class AsyncLease(BaseLease):
 
     __slots__ = ("_client",)
 
-    def __init__(self, client: AsyncLockClient, granted: flow.Granted) -> None:
-        super().__init__(granted)
+    def __init__(self, client: AsyncLockClient, hold: Hold) -> None:
+        super().__init__(hold)
         self._client = client
 
     async def extend(self, ttl: float | None = None) -> None:
@@ -245,10 +265,17 @@ class AsyncLease(BaseLease):
         finally:
             client._watchdog.watch(hold)  # it may be due sooner than before
 
+    async def downgrade(self) -> None:
+        """The twin of ``Lease.downgrade``."""
+        self._check_writer()
+        await self._client._run(flow.downgrade(self._hold))
+
     async def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before."""
         if not self._finish():
             return False
+        if self._is_inner():
+            return not self._hold.lost(now())
         client = self._client
         client._watchdog.unwatch(self._hold)
         if self._foreign:

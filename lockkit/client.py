@@ -10,12 +10,14 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from lockkit import flow, process
+from lockkit import entrants, flow, process
 from lockkit.clock import now
-from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
-from lockkit.lease import BaseClient, BaseLease, BaseLock, leave, new_token
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.hold import Hold
+from lockkit.kinds import Kinds
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave, new_token
 from lockkit.log import log
-from lockkit.types import UNSET, LockInfo, Unset
+from lockkit.types import UNSET, Kind, LockInfo, Unset
 from lockkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -28,32 +30,19 @@ __all__ = ["Lease", "Lock", "LockClient"]
 R = TypeVar("R")
 
 
-class LockClient(BaseClient):
-    """Locks in one store. Thread-safe; cheap to keep, so make one per process and alias.
+class LockClient(Kinds["Lock"]):
+    """Locks in one store: ``lock``, ``semaphore``, ``multi``.
+
+    Thread-safe; cheap to keep, so make one per process and alias.
 
     After a fork the child goes on with the same client: it opens connections of its own, and owns
     none of its parent's leases.
     """
 
     def __init__(self, backend: Backend, settings: AliasSettings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, backend.capabilities)
         self.backend = backend
         self._watchdog = Watchdog(lambda steps: drive(steps, backend, None))
-
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-    ) -> Lock:
-        """A lock on ``name``: no I/O yet.
-
-        ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
-        None: for ever. label: what people see beside the owner. Raises ConfigurationError.
-        """
-        return Lock(self, *self._lock_arguments(name, ttl, timeout), label)
 
     def multi(
         self,
@@ -102,6 +91,9 @@ class LockClient(BaseClient):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _make(self, terms: Terms) -> Lock:
+        return Lock(self, terms)
+
     def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return drive(steps, self.backend, self._watchdog)
 
@@ -146,10 +138,8 @@ class Lock(BaseLock):
 
     __slots__ = ("_client", "_entered")
 
-    def __init__(
-        self, client: LockClient, name: str, ttl: float, timeout: float | None, label: str
-    ) -> None:
-        super().__init__(name, ttl, timeout, label)
+    def __init__(self, client: LockClient, terms: Terms) -> None:
+        super().__init__(terms)
         self._client = client
         self._entered: dict[int, list[Lease]] = {}
 
@@ -157,9 +147,13 @@ class Lock(BaseLock):
         """Wait for the lock and return the lease.
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
-        BackendUnavailable or OutcomeUnknown when the store fails. After any of them nothing is
+        KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
+        OutcomeUnknown when the store fails. After any of them nothing is
         held, or at most until the TTL if the store cannot be told.
         """
+        is_reentrant = self.claim.kind is Kind.REENTRANT
+        if is_reentrant and (again := self._enter_again()):
+            return again
         client = self._client
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label))
@@ -168,16 +162,41 @@ class Lock(BaseLock):
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise
-        except BackendError as error:
+        except (BackendError, ConfigurationError) as error:
             error.name = self.name
             raise
-        lease = Lease(client, granted)
+        lease = Lease(client, hold_of(granted))
         try:
             client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted, or no thread can be started to renew it
             lease.release()
             raise
+        if is_reentrant:
+            lease._entry = client._entries.begin(self._key(), lease._hold)
         return lease
+
+    def _enter_again(self) -> Lease | None:
+        """One lease more on what its owner holds in this process: most often without a request."""
+        entry = self._client._entries.enter(self._key())
+        if entry is None:
+            return None
+        lease = Lease(self._client, entry.hold)
+        lease._entry = entry
+        if entry.is_too_short(self.ttl):
+            try:
+                lease.extend(self.ttl)
+            except BaseException:
+                lease.release()
+                raise
+            entry.extended(self.ttl)
+        return lease
+
+    def _is_inside(self) -> bool:
+        """Whether it would be entered again."""
+        return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
+
+    def _itself(self) -> str:
+        return entrants.of_thread()
 
     def try_acquire(self) -> Lease | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""
@@ -211,8 +230,8 @@ class Lease(BaseLease):
 
     __slots__ = ("_client",)
 
-    def __init__(self, client: LockClient, granted: flow.Granted) -> None:
-        super().__init__(granted)
+    def __init__(self, client: LockClient, hold: Hold) -> None:
+        super().__init__(hold)
         self._client = client
 
     def extend(self, ttl: float | None = None) -> None:
@@ -228,6 +247,15 @@ class Lease(BaseLease):
         finally:
             client._watchdog.watch(hold)  # it may be due sooner than before
 
+    def downgrade(self) -> None:
+        """Of a writer make a reader, in one step: others may read, and nobody wrote in between.
+
+        Raises ConfigurationError if it is no lease of a reader-writer lock, LeaseLost, or a
+        BackendError, after which it may be done or not: do it again. A reader stays one.
+        """
+        self._check_writer()
+        self._client._run(flow.downgrade(self._hold))
+
     def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before.
 
@@ -236,6 +264,8 @@ class Lease(BaseLease):
         if not self._finish():
             return False
         client, hold = self._client, self._hold
+        if self._is_inner():
+            return not hold.lost(now())
         if self._foreign:
             return False
         try:

@@ -9,6 +9,7 @@
     │  ├ DriverMissing                 a package is not installed; names the extra
     │  ├ InvalidName                   not a lock name, or a template that cannot make one
     │  ├ KindMismatch                  the name is in use as another kind of lock
+    │  ├ UpgradeRefused                a reader would wait for itself to become a writer
     │  └ LayoutMismatch                the store holds another version of lockkit's layout
     ├ AcquireTimeout(TimeoutError)     somebody else has it
     │  ├ LockHeld                      timeout=0 and somebody has it
@@ -56,6 +57,13 @@ class InvalidName(ConfigurationError):
 
 class KindMismatch(ConfigurationError):
     """The name is in use as another kind of lock."""
+
+
+class UpgradeRefused(ConfigurationError):
+    """Who reads asked to write: two who did so would wait for each other for ever.
+
+    Release the read lease first, or take the write lease from the start and downgrade it.
+    """
 
 
 class LayoutMismatch(ConfigurationError):

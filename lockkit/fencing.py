@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from lockkit.lease import BaseLease
 
-__all__ = ["COLUMN", "execute", "run", "stale"]
+__all__ = ["COLUMN", "execute", "run", "stale", "token_of"]
 
 COLUMN = "fence"
 
@@ -67,7 +67,8 @@ def execute(
     filled in with integers and need no parameter. Placeholders are those of your driver.
     ``rows``: how many the statement must write. Raises LeaseLost when it writes fewer: a later
     holder has written them, or they are not there. Then roll back: some may be written.
-    Raises ConfigurationError for a statement without them, and for a strange column name.
+    Raises ConfigurationError for a statement without them, for a strange column name, and for a
+    lease that others may share, as that of a semaphore.
     """
     cursor.execute(_filled(statement, lease, column), parameters)
     if 0 <= cursor.rowcount < rows:
@@ -88,8 +89,7 @@ def run(
     """
     from sqlalchemy import Update, exists, select
 
-    lease.check()
-    token = lease.fencing_token
+    token = token_of(lease)
     fenced = statement.where(column <= token)
     if isinstance(fenced, Update):
         fenced = fenced.values({column: token})
@@ -99,6 +99,18 @@ def run(
     if connection.execute(select(newer)).scalar():
         raise stale(lease)
     return written
+
+
+def token_of(lease: BaseLease) -> int:
+    """The fencing token for a write. Raises LeaseLost, or ConfigurationError if others may hold
+    the name as well: of them, no one is the latest."""
+    if lease.shared:
+        raise ConfigurationError(
+            f"the lease on {lease.name!r} is shared: it cannot fence a write, only a lock that "
+            "one holds alone can"
+        )
+    lease.check()
+    return lease.fencing_token
 
 
 def stale(lease: BaseLease) -> LeaseLost:
@@ -118,6 +130,5 @@ def _filled(statement: str, lease: BaseLease, column: str) -> str:
     for mark in (_SET, _CHECK) if is_update else (_CHECK,):
         if statement.count(mark) != 1:
             raise ConfigurationError(f"the fenced statement must have {mark} once: {statement!r}")
-    lease.check()
-    token = lease.fencing_token
+    token = token_of(lease)
     return statement.replace(_SET, f"{column} = {token}").replace(_CHECK, f"{column} <= {token}")

@@ -59,6 +59,7 @@ __all__ = [
     "Wait",
     "Withdraw",
     "acquire",
+    "downgrade",
     "extend",
     "release",
     "renew",
@@ -248,8 +249,30 @@ def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
     if isinstance(reply.value, BackendError):
         raise first.value
     _apply(hold, requests[0], reply.value[0], reply)
-    if hold.lost(reply.now):
+    _refuse_lost(hold, reply.now)
+
+
+def _refuse_lost(hold: Hold, now: float) -> None:
+    if hold.lost(now):
         raise LeaseLost(f"the lease on {hold.request.name!r} is lost", name=hold.request.name)
+
+
+def downgrade(hold: Hold) -> Generator[Step, Reply, None]:
+    """Share what was exclusive. Raises LeaseLost, or a BackendError: then it is done or not.
+
+    It counts as shared from the moment it is asked for. The same token asked to share what it
+    holds: a poll, which gets nothing that it has not.
+    """
+    hold.request = hold.request._replace(shared=True)
+    attempt = Attempt(hold.request._replace(mode=Mode.POLL))
+    first = reply = yield attempt
+    if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
+        reply = yield attempt
+    if isinstance(reply.value, BackendError):
+        raise first.value
+    if not isinstance(reply.value, Grant):
+        hold.lose()
+    _refuse_lost(hold, reply.now)
 
 
 def renew(holds: Sequence[Hold], now: float) -> Generator[Step, Reply, None]:

@@ -4,22 +4,41 @@ Memory and SQL call these functions; the Lua scripts of the Redis backend mirror
 the state of one name, changes it in place, and says what to answer and whom to tell. ``now`` is
 the store's clock in microseconds; nothing here reads a clock.
 
-The rule: a claim is granted iff no live holder is in its way and no live waiter is ahead of it.
-Whoever finds the name free while somebody waits grants the head of the queue, so that a name is
-handed on in the order of enqueueing (direct handoff), whoever looks first.
+The rule: a claim is exclusive, or shared by up to so many. It is granted iff no live holder is in
+its way and no live waiter is ahead of it; or at once, if its owner holds the name already by an
+equal or a stronger claim, because it would wait for itself; or ahead of those who wait, if it does
+not want to be fair. Whoever finds room while somebody waits
+grants from the head of the queue, so that a name is handed on in the order of enqueueing (direct
+handoff), whoever looks first.
 
-Guarantee and limit: two tokens are never live holders of one name at the same store time. What a
-holder does after its lease has expired is not the store's to prevent: see fencing tokens.
+Guarantee and limit: two exclusive tokens are never live holders of one name at the same store time,
+nor more shared ones than may be. What a holder does after its lease has expired is not the store's
+to prevent: see fencing tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lockkit.types import Busy, Gone, Grant, Mode, Release, Renewal, Request, alive_for
+from lockkit.errors import KindMismatch, UpgradeRefused
+from lockkit.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
+from lockkit.types import (
+    Busy,
+    Gone,
+    Grant,
+    Kind,
+    Mode,
+    Release,
+    Renewal,
+    Request,
+    alive_for,
+)
 
 __all__ = [
+    "GRACE_SECONDS",
+    "SECOND",
+    "TOMB_SECONDS",
     "Holder",
     "Outcome",
     "State",
@@ -33,71 +52,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-SECOND = 1_000_000
-TOMB_SECONDS = 600
-"""How long a withdrawn token stays refused: longer than a request can linger in a network."""
-
-GRACE_SECONDS = 600
-"""How long an abandoned claim is kept, so that ``locks`` can report it."""
-
-
-@dataclass(slots=True)
-class Holder:
-    """A claim that was granted. Once ``until`` has passed it is abandoned, not live."""
-
-    token: str
-    owner: str
-    fence: int
-    granted: int
-    renewed: int
-    until: int
-    ttl: int
-    max_hold: int | None
-    extended: int = 0  #: the number of the extension that was done last
-
-
-@dataclass(slots=True)
-class Waiter:
-    """A claim in the queue. It counts until ``alive`` has passed."""
-
-    token: str
-    owner: str
-    ticket: int
-    enqueued: int
-    alive: int
-    ttl: int
-    max_hold: int | None
-
-
-@dataclass(slots=True)
-class State:
-    """All that a store keeps of one name."""
-
-    fence: int = 0
-    holders: list[Holder] = field(default_factory=list)
-    queue: list[Waiter] = field(default_factory=list)
-    tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
-
-    def live(self, now: int) -> Holder | None:
-        return next((h for h in self.holders if h.until > now), None)
-
-    def number(self, now: int) -> int:
-        """The next fencing token or ticket: grows strictly, and by the clock outlives data loss."""
-        self.fence = max(self.fence + 1, now)
-        return self.fence
-
-    def prune(self, now: int) -> bool:
-        """Forget tombs and abandoned holders that are past their time; whether nothing is left."""
-        if self.tombs:
-            self.tombs = {t: v for t, v in self.tombs.items() if v[0] > now}
-        if self.holders and self.holders[0].until + GRACE_SECONDS * SECOND <= now:
-            self.holders.clear()
-        return not (self.holders or self.queue or self.tombs)
-
-    def sweep(self, now: int) -> bool:
-        """Forget the dead in the queue as well: for a name that nobody asks for any more."""
-        self.queue = [waiter for waiter in self.queue if waiter.alive > now]
-        return self.prune(now)
+ADVANCE_MOST = 256
+"""How many waiters one step grants at most: whoever asks next goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +66,70 @@ class Outcome(Generic[T]):
 
 
 def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | Gone]:
-    """One attempt. Asked again with the same token it gives the same grant, with what is left."""
+    """One attempt. Asked again with the same token it gives the same grant, with what is left;
+    asked to share what was exclusive, it does so.
+
+    Raises KindMismatch while the name is in use as another kind, and UpgradeRefused.
+    """
     if state.tombs.get(request.token, (0, False))[0] > now:
         return Outcome(Gone())
-    mine = _holding(state, request.token)
+    mine = state.holding(request.token)
     if mine is not None:
-        return Outcome(_grant(mine, now) if mine.until > now else Gone())
-    waiting = _waiting(state, request.token)
+        return _once_more(state, mine, request, now)
+    waiting = state.waiting(request.token)
     if waiting is None and request.mode is Mode.POLL:
         return Outcome(Gone())
+    _use_as(state, request, now)
+    _refuse_upgrade(state, request, now)
     refreshed = waiting is not None and _refresh(waiting, now)
+    if not request.fair and state.has_room(request, now):
+        mine = _hold(state, request, now)
     handoffs = _advance(state, now, asker=request.token)
-    mine = _holding(state, request.token)
-    if mine is None and waiting is None and state.live(now) is None:
+    mine = mine or state.holding(request.token)
+    if mine is None and _may_enter(state, request, now):
         mine = _hold(state, request, now)
     if mine is not None:
         return Outcome(_grant(mine, now), True, handoffs)
     if waiting is None and request.mode is Mode.ENQUEUE:
         return _join(state, request, now, handoffs)
     return Outcome(_busy(state, request.token, now), refreshed or bool(handoffs), handoffs)
+
+
+def _once_more(
+    state: State, mine: Holder, request: Request, now: int
+) -> Outcome[Grant | Busy | Gone]:
+    if mine.until <= now:
+        return Outcome(Gone())
+    if mine.shared or not request.shared:
+        return Outcome(_grant(mine, now))
+    mine.shared = True  # those who wait may go with it from now on
+    return Outcome(_grant(mine, now), True, _advance(state, now))
+
+
+def _may_enter(state: State, request: Request, now: int) -> bool:
+    if state.reenters(request, now):
+        return True
+    in_queue = state.waiting(request.token) is not None
+    return not in_queue and state.has_room(request, now) and not state.waits(now)
+
+
+def _refuse_upgrade(state: State, request: Request, now: int) -> None:
+    """Of two readers that wait to write, each waits for the other."""
+    own = state.held_by(request.entrant, now)
+    if own and not request.shared and all(holder.shared for holder in own):
+        raise UpgradeRefused(f"a reader of {request.name!r} asked to write it", name=request.name)
+
+
+def _use_as(state: State, request: Request, now: int) -> None:
+    """A name that nobody uses becomes what it is asked to be."""
+    if (state.kind, state.permits) == (request.kind, request.permits):
+        return
+    if state.live(now) is not None or state.waits(now):
+        used_as = state.kind.described(state.permits)
+        raise KindMismatch(f"{request.name!r} is in use as {used_as}", name=request.name)
+    state.kind, state.permits = request.kind, request.permits
+    state.holders.clear()
+    state.queue.clear()
 
 
 def _join(
@@ -139,7 +140,7 @@ def _join(
     if request.max_queue is not None and len(state.queue) >= request.max_queue:
         busy = _busy(state, request.token, now)._replace(full=True)
         return Outcome(busy, bool(handoffs), handoffs)
-    state.queue.append(_waiter(state, request, now))
+    state.queue.append(_waiter(request, state.number(now), now))
     return Outcome(_busy(state, request.token, now), True, handoffs)
 
 
@@ -148,11 +149,11 @@ def release(state: State, request: Request, now: int) -> Outcome[Release]:
     until, broken = state.tombs.get(request.token, (0, False))
     if broken and until > now:
         return Outcome(Release.BROKEN)
-    mine = _holding(state, request.token)
+    mine = state.holding(request.token)
     if mine is not None:
         state.holders.remove(mine)
     if request.unsure:
-        _bury(state, request.token, now)
+        state.bury(request.token, now)
     reply = Release.RELEASED if mine is not None and mine.until > now else Release.ABSENT
     changed = mine is not None or request.unsure
     return Outcome(reply, changed, _advance(state, now) if mine is not None else ())
@@ -164,15 +165,16 @@ def withdraw(state: State, request: Request, now: int) -> Outcome[None]:
     Whoever finds nothing leaves a tombstone, so that a request still under way cannot succeed
     when it arrives later.
     """
-    waiting = _waiting(state, request.token)
+    waiting = state.waiting(request.token)
     if waiting is not None:
         state.queue.remove(waiting)
-    mine = _holding(state, request.token)
+    mine = state.holding(request.token)
     if mine is not None:
         state.holders.remove(mine)
     if request.unsure or (waiting is None and mine is None):
-        _bury(state, request.token, now)
-    return Outcome(None, True, _advance(state, now) if mine is not None else ())
+        state.bury(request.token, now)
+    was_in_the_way = mine is not None or state.kind is not Kind.MUTEX
+    return Outcome(None, True, _advance(state, now) if was_in_the_way else ())
 
 
 def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
@@ -181,7 +183,7 @@ def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
     One that was held up on its way while a later one was done changes nothing: its holder relies
     on the later one. It is told what is left.
     """
-    mine = _holding(state, request.token)
+    mine = state.holding(request.token)
     if mine is None or mine.until <= now:
         return Outcome(Renewal(None))
     if request.number < mine.extended:
@@ -193,60 +195,76 @@ def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
 
 
 def break_(state: State, fence: int, now: int) -> Outcome[bool]:
-    """An operator's release of exactly the holder that was displayed."""
-    holder = next((h for h in state.holders if h.fence == fence), None)
-    if holder is None:
+    """An operator's release of exactly the grant that was displayed, by whatever tokens."""
+    broken = [holder for holder in state.holders if holder.fence == fence]
+    if not broken:
         return Outcome(False)
-    state.holders.remove(holder)
-    _bury(state, holder.token, now, broken=True)
+    for holder in broken:
+        state.holders.remove(holder)
+        state.bury(holder.token, now, broken=True)
     return Outcome(True, True, _advance(state, now))
 
 
 def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
-    """If the name is free, grant the first waiter that is alive; forget the dead ones before it.
+    """While there is room, grant the first waiter that is alive; forget the dead ones before it.
 
     The asker is alive and reads our reply, so it gets its whole ttl. Anybody else gets only what
     remains of its own sign of life: if the message does not reach it, the others soon go on.
     """
-    if state.live(now) is not None:
-        return ()
-    while state.queue:
-        head = state.queue.pop(0)
-        if head.token == asker:
+    handoffs: list[Grant] = []
+    while state.queue and len(handoffs) < ADVANCE_MOST:
+        if state.kind is Kind.MUTEX and state.live(now) is not None:
+            break
+        head = state.queue[0]
+        is_asker = head.token == asker
+        if (is_asker or head.alive > now) and not state.has_room(head, now):
+            break
+        del state.queue[0]
+        if is_asker:
             _install(state, head, now + head.ttl, now)
-            return ()
-        if head.alive > now:
+        elif head.alive > now:
             holder = _install(state, head, min(now + head.ttl, head.alive), now)
-            return (_grant(holder, now),)
-    return ()
+            handoffs.append(_grant(holder, now))
+    return tuple(handoffs)
 
 
 def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
+    """All exclusive claims of one owner have one fence: each may go on writing."""
+    held = [h.fence for h in state.held_by(waiter.entrant, now) if not h.shared]
     holder = Holder(
-        waiter.token, waiter.owner, state.number(now), now, now, until, waiter.ttl, waiter.max_hold
+        waiter.token,
+        waiter.owner,
+        held[0] if held and not waiter.shared else state.number(now),
+        now,
+        now,
+        until,
+        waiter.ttl,
+        waiter.max_hold,
+        shared=waiter.shared,
+        entrant=waiter.entrant,
     )
-    state.holders[:] = [holder]
+    state.install(holder, now)
     return holder
 
 
 def _hold(state: State, request: Request, now: int) -> Holder:
-    ttl, fence = _us(request.ttl), state.number(now)
-    holder = Holder(
-        request.token, request.owner, fence, now, now, now + ttl, ttl, _max_hold(request)
-    )
-    state.holders[:] = [holder]
-    return holder
+    """Without waiting; who enters again may have waited until then."""
+    state.queue = [waiter for waiter in state.queue if waiter.token != request.token]
+    waiter = _waiter(request, 0, now)
+    return _install(state, waiter, now + waiter.ttl, now)
 
 
-def _waiter(state: State, request: Request, now: int) -> Waiter:
+def _waiter(request: Request, ticket: int, now: int) -> Waiter:
     return Waiter(
         request.token,
         request.owner,
-        state.number(now),
+        ticket,
         now,
         now + _us(alive_for(request.ttl)),
         _us(request.ttl),
-        _max_hold(request),
+        None if request.max_hold is None else _us(request.max_hold),
+        request.shared,
+        request.entrant,
     )
 
 
@@ -260,38 +278,21 @@ def _refresh(waiter: Waiter, now: int) -> bool:
 
 
 def _busy(state: State, token: str, now: int) -> Busy:
+    """``left`` is until the next of the holders expires: then it is worth asking."""
     holder = state.live(now)
     index = next((i for i, w in enumerate(state.queue) if w.token == token), None)
+    until = min((h.until for h in state.holders if h.until > now), default=now)
     return Busy(
         ticket=0 if index is None else state.queue[index].ticket,
         ahead=len(state.queue) if index is None else index,
-        left=None if holder is None else (holder.until - now) / SECOND,
+        left=None if holder is None else (until - now) / SECOND,
         holder="" if holder is None else holder.owner,
         age=None if holder is None else (now - holder.granted) / SECOND,
     )
 
 
-def _bury(state: State, token: str, now: int, *, broken: bool = False) -> None:
-    """Who was broken stays so, also when it withdraws afterwards."""
-    state.tombs = {t: v for t, v in state.tombs.items() if v[0] > now}
-    broken = broken or state.tombs.get(token, (0, False))[1]
-    state.tombs[token] = (now + TOMB_SECONDS * SECOND, broken)
-
-
-def _holding(state: State, token: str) -> Holder | None:
-    return next((h for h in state.holders if h.token == token), None)
-
-
-def _waiting(state: State, token: str) -> Waiter | None:
-    return next((w for w in state.queue if w.token == token), None)
-
-
 def _grant(holder: Holder, now: int) -> Grant:
     return Grant(holder.token, holder.fence, (holder.until - now) / SECOND)
-
-
-def _max_hold(request: Request) -> int | None:
-    return None if request.max_hold is None else _us(request.max_hold)
 
 
 def _us(seconds: float) -> int:

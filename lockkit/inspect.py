@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from lockkit import process
 from lockkit.clock import now as local_clock
-from lockkit.grant import SECOND, State
+from lockkit.state import SECOND, State
 from lockkit.types import LockInfo, LockState, Owner
 
-__all__ = ["Stuck", "info_of", "stuck", "stuck_reason"]
+__all__ = ["Stuck", "infos_of", "stuck", "stuck_reason"]
 
 MISSED_RENEWALS = 2 / 3
 """Leases are renewed after a third of what is left: past this part of it, two were missed."""
@@ -52,30 +52,38 @@ def stuck_reason(info: LockInfo, older_than: float | None = None) -> str | None:
     return found and found.reason
 
 
-def info_of(name: str, state: State, now: int) -> LockInfo | None:
-    """The state of a name, for people; None when there is nothing to tell.
+def infos_of(name: str, state: State, now: int) -> Iterator[LockInfo]:
+    """The state of a name, for people: each who holds it, or those who only wait.
 
     ``now`` is the store's clock in microseconds.
     """
-    holder = state.holders[0] if state.holders else None
-    alive = sum(w.alive > now for w in state.queue)
-    if holder is None:
-        if not state.queue:
-            return None
-        return LockInfo(name, LockState.QUEUED, waiters=len(state.queue), waiters_alive=alive)
-    return LockInfo(
-        name=name,
-        state=LockState.HELD if holder.until > now else LockState.ABANDONED,
-        owner=Owner.decode(holder.owner),
-        fence=holder.fence,
-        age=(now - holder.granted) / SECOND,
-        left=(holder.until - now) / SECOND,
-        renewed=(now - holder.renewed) / SECOND,
-        ttl=holder.ttl / SECOND,
-        max_hold=None if holder.max_hold is None else holder.max_hold / SECOND,
-        waiters=len(state.queue),
-        waiters_alive=alive,
-    )
+    waiters, alive = len(state.queue), sum(w.alive > now for w in state.queue)
+    if waiters and not state.holders:
+        yield LockInfo(
+            name,
+            LockState.QUEUED,
+            waiters=waiters,
+            waiters_alive=alive,
+            kind=state.kind,
+            permits=state.permits,
+        )
+    for holder in state.holders:
+        yield LockInfo(
+            name=name,
+            state=LockState.HELD if holder.until > now else LockState.ABANDONED,
+            owner=Owner.decode(holder.owner),
+            fence=holder.fence,
+            age=(now - holder.granted) / SECOND,
+            left=(holder.until - now) / SECOND,
+            renewed=(now - holder.renewed) / SECOND,
+            ttl=holder.ttl / SECOND,
+            max_hold=None if holder.max_hold is None else holder.max_hold / SECOND,
+            waiters=waiters,
+            waiters_alive=alive,
+            kind=state.kind,
+            permits=state.permits,
+            shared=holder.shared,
+        )
 
 
 def _reasons(info: LockInfo, older_than: float | None) -> Iterator[Stuck]:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from lockkit import process
+from lockkit import entrants, process
 from lockkit.clock import now
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.naming import check_name
-from lockkit.types import UNSET, Mode, Request, Unset
+from lockkit.reentry import Entries, Entry
+from lockkit.types import UNSET, Capabilities, Claim, Kind, Mode, Request, Unset
 from lockkit.values import check_timeout, check_ttl
 
 if TYPE_CHECKING:
     from lockkit.config import AliasSettings
     from lockkit.flow import Granted
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "leave", "new_token"]
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "hold_of", "leave", "new_token"]
 
 L = TypeVar("L")
 
 REMEMBERED_NAMES = 1024
 
+REENTERED = {Kind.RW, Kind.REENTRANT}
+"""Whoever holds such a name may enter it again."""
 
 TOKEN_BYTES = 16
 TOKENS_AT_ONCE = 128
@@ -59,11 +62,23 @@ _tokens = _Tokens()
 new_token = _tokens.next
 
 
+class Terms(NamedTuple):
+    """What a lock asks for; checked."""
+
+    claim: Claim
+    name: str
+    ttl: float
+    timeout: float | None
+    label: str
+
+
 class BaseClient:
     """Settings, their validation per call, and the hold times that Retry-After comes from."""
 
-    def __init__(self, settings: AliasSettings) -> None:
+    def __init__(self, settings: AliasSettings, capabilities: Capabilities) -> None:
         self.settings = settings
+        self._capabilities = capabilities
+        self._entries = Entries()
         self._held_for: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -81,14 +96,21 @@ class BaseClient:
             held.clear()
         held[name] = seconds if before is None else (3 * before + seconds) / 4
 
-    def _lock_arguments(
-        self, name: str, ttl: float | Unset, timeout: float | None | Unset
-    ) -> tuple[str, float, float | None]:
+    def _terms(
+        self,
+        claim: Claim,
+        name: str,
+        ttl: float | Unset,
+        timeout: float | None | Unset,
+        label: str,
+    ) -> Terms:
         settings = self.settings
-        return (
+        return Terms(
+            claim,
             self._name(name),
             settings.ttl if ttl is UNSET else self._ttl(ttl),
             settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
+            label,
         )
 
     def _name(self, name: str) -> str:
@@ -104,18 +126,29 @@ class BaseClient:
 class BaseLock:
     """The description of a claim."""
 
-    __slots__ = ("label", "name", "timeout", "ttl")
+    __slots__ = ("claim", "label", "name", "timeout", "ttl")
 
-    def __init__(self, name: str, ttl: float, timeout: float | None, label: str) -> None:
-        self.name = name
-        self.ttl = ttl
-        self.timeout = timeout
-        self.label = label
+    def __init__(self, terms: Terms) -> None:
+        self.claim, self.name, self.ttl, self.timeout, self.label = terms
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
+        kind, permits, *_ = self.claim
+        used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
+        return f"<{type(self).__name__} {self.name!r}{used_as}>"
+
+    def _entrant(self) -> str:
+        """Who enters, now: by a word of the user's, or of our own for this thread or task."""
+        owner = self.claim.owner
+        return entrants.named(owner) if owner else self._itself()
+
+    def _key(self) -> tuple[str, str]:
+        return self.name, self._entrant()
+
+    def _itself(self) -> str:
+        raise NotImplementedError
 
     def _request(self, settings: AliasSettings, timeout: float | None, owner: str) -> Request:
+        kind, permits, shared, _, fair = self.claim
         return Request(
             self.name,
             new_token(),
@@ -124,18 +157,22 @@ class BaseLock:
             Mode.TRY if timeout == 0 else Mode.ENQUEUE,
             settings.max_queue,
             settings.max_hold,
+            kind=kind,
+            permits=permits,
+            shared=shared,
+            entrant=self._entrant() if kind in REENTERED else "",
+            fair=fair,
         )
 
 
 class BaseLease:
     """A held claim as its holder sees it. The state is local: reading it costs no round trip."""
 
-    __slots__ = ("__weakref__", "_hold", "released")
+    __slots__ = ("__weakref__", "_entry", "_hold", "released")
 
-    def __init__(self, granted: Granted) -> None:
-        self._hold = Hold(
-            granted.request, granted.fence, granted.deadline, granted.now, whole=granted.whole
-        )
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        self._entry: Entry | None = None  #: by which several leases share the hold
         self.released = False
 
     @property
@@ -149,8 +186,16 @@ class BaseLease:
 
     @property
     def fencing_token(self) -> int:
-        """Grows with every grant of the name: have the protected resource refuse smaller ones."""
+        """Grows with every grant of the name: have the protected resource refuse smaller ones.
+
+        That is for those who hold it alone; of several who share it, no one is the latest.
+        """
         return self._hold.fence
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may hold the name at the same time."""
+        return self._hold.request.shared
 
     @property
     def lost(self) -> bool:
@@ -177,7 +222,8 @@ class BaseLease:
 
     def __del__(self) -> None:
         if not getattr(self, "released", True):
-            self._hold.lose()  # the watchdog drops it, so it expires
+            if self._entry is None or self._entry.leave():
+                self._hold.lose()  # the watchdog drops it, so it expires
             if self._hold.generation == process.generation():
                 warnings.warn(
                     f"{self!r} was never released", ResourceWarning, source=self, stacklevel=2
@@ -191,11 +237,26 @@ class BaseLease:
     def _check_alive(self) -> None:
         self.check()
 
+    def _check_writer(self) -> None:
+        self.check()
+        if self._hold.request.kind is not Kind.RW:
+            raise ConfigurationError(
+                f"{self!r} is no lease of a reader-writer lock: nobody could share it"
+            )
+
+    def _is_inner(self) -> bool:
+        """Whether others that share the claim go on; called once, at the release."""
+        return self._entry is not None and not self._entry.leave()
+
     def _finish(self) -> bool:
         """Whether this call is the first release."""
         first = not self.released
         self.released = True
         return first
+
+
+def hold_of(granted: Granted) -> Hold:
+    return Hold(granted.request, granted.fence, granted.deadline, granted.now, whole=granted.whole)
 
 
 def leave(entered: dict[int, list[L]], who: int) -> L:

@@ -14,10 +14,12 @@ __all__ = [
     "UNSET",
     "Busy",
     "Capabilities",
+    "Claim",
     "Claimed",
     "Entry",
     "Gone",
     "Grant",
+    "Kind",
     "LockInfo",
     "LockState",
     "Mode",
@@ -74,6 +76,31 @@ class Mode(IntEnum):
     POLL = 2  #: ask again for a token that is in the queue; never joins it
 
 
+class Kind(StrEnum):
+    """What a name is used as. It is one kind at a time."""
+
+    MUTEX = "mutex"
+    SEMAPHORE = "semaphore"
+    RW = "reader-writer"
+    REENTRANT = "reentrant"
+
+    def described(self, permits: int) -> str:
+        """For people: ``a semaphore of 3``."""
+        if self is Kind.SEMAPHORE:
+            return f"a semaphore of {permits}"
+        return f"a {self.value}" if self is Kind.MUTEX else f"a {self.value} lock"
+
+
+class Claim(NamedTuple):
+    """What is asked of a name."""
+
+    kind: Kind = Kind.MUTEX
+    permits: int = 0  #: how many may share the name; 0: no limit. The same for all who use it
+    shared: bool = False  #: it goes together with other shared ones; else it excludes all
+    owner: str = ""  #: who may enter again; nobody named: the thread or the task
+    fair: bool = True  #: it waits for its turn; else it takes what is free ahead of those who wait
+
+
 class Request(NamedTuple):
     """One claim on one name, as a backend sees it. ``token`` proves it and must not be shown."""
 
@@ -86,6 +113,11 @@ class Request(NamedTuple):
     max_hold: float | None = None  #: seconds the holder means to renew it at most
     unsure: bool = False  #: an earlier request with this token got no reply
     number: int = 0  #: of an extension: once a later one is done, it is not done any more
+    kind: Kind = Kind.MUTEX  #: this and what follows: see Claim
+    permits: int = 0
+    shared: bool = False
+    entrant: str = ""  #: who may enter again what it holds; printable, without spaces
+    fair: bool = True
 
     def __repr__(self) -> str:
         return f"Request(name={self.name!r}, mode={self.mode.name}, ttl={self.ttl:g})"
@@ -158,7 +190,10 @@ class Entry(NamedTuple):
 
 
 class LockInfo(NamedTuple):
-    """One name as the store sees it at this moment. Holds no token."""
+    """One name as the store sees it at this moment. Holds no token.
+
+    A name that several hold has one of these for each; those who wait are counted in all of them.
+    """
 
     name: str
     state: LockState
@@ -171,6 +206,14 @@ class LockInfo(NamedTuple):
     max_hold: float | None = None  #: seconds the holder means to renew it at most
     waiters: int = 0
     waiters_alive: int = 0
+    kind: Kind = Kind.MUTEX
+    permits: int = 0  #: of a semaphore: how many there are
+    shared: bool = False  #: others may hold it at the same time
+
+    @property
+    def used_as(self) -> str:
+        """The kind, for people: ``semaphore 3``."""
+        return f"{self.kind.value} {self.permits}" if self.permits else self.kind.value
 
 
 class Capabilities(NamedTuple):
@@ -183,6 +226,8 @@ class Capabilities(NamedTuple):
     durable: bool = False  #: leases survive a restart of the store
     process_local: bool = False  #: excludes only within this process
     host_local: bool = False  #: excludes only on this host
+    shared: bool = True  #: claims that go together: semaphores, reader-writer locks
+    reentrant: bool = True  #: locks that their owner may enter again
 
 
 def drift(ttl: float) -> float:

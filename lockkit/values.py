@@ -11,12 +11,16 @@ from lockkit.errors import ConfigurationError
 __all__ = [
     "check_count",
     "check_setting_names",
+    "check_owner",
+    "check_permits",
     "check_timeout",
     "check_ttl",
     "unknown_key",
     "wrong",
 ]
 
+MOST_PERMITS = 10_000
+LONGEST_OWNER = 200
 LONGEST = 366 * 24 * 3600.0
 LIKE_A_SETTING = re.compile(r"LOCK_?K?ITS?(_|$)")
 
@@ -60,6 +64,19 @@ def check_count(key: str, value: object) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise wrong(key, value, "a whole number, or None for no limit")
+    return value
+
+
+def check_permits(value: object) -> int:
+    """How many may share a name. Each step of the store reads all of them."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PERMITS:
+        raise wrong("permits", value, f"a whole number from 1 to {MOST_PERMITS}")
+    return value
+
+
+def check_owner(value: object) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_OWNER or not value.isprintable():
+        raise wrong("owner", value, f"at most {LONGEST_OWNER} printable characters")
     return value
 
 

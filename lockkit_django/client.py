@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.client import Lease, Lock, LockClient
 from lockkit.errors import ConfigurationError
+from lockkit.lease import Terms
 from lockkit.types import UNSET, Unset
 from lockkit_django.settle import to_its_end, until_thread_is_idle
 from lockkit_django.transactions import refuse_open_transactions
@@ -47,20 +48,29 @@ class DjangoLockClient(LockClient):
         ttl: float | Unset = UNSET,
         timeout: float | Unset | None = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
+        fair: bool = True,
         in_atomic: InAtomic = "refuse",
     ) -> Lock:
         """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
+        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
+        return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
+
+    def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
         check_in_atomic(in_atomic)
         kind = DjangoLock if in_atomic == "refuse" else Lock
-        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+        return kind(self, terms)
 
 
 class DjangoLock(Lock):
     __slots__ = ()
 
     def acquire(self, timeout: float | Unset | None = UNSET) -> Lease:
-        """As ``Lock.acquire``. Raises OpenTransaction inside an ``atomic()`` block."""
-        refuse_open_transactions(self.name)
+        """As ``Lock.acquire``. Raises OpenTransaction inside an ``atomic()`` block, unless the lock
+        was held before the block began and is entered again."""
+        if not self._is_inside():
+            refuse_open_transactions(self.name)
         return super().acquire(timeout)
 
 
@@ -74,12 +84,19 @@ class AsyncDjangoLockClient(AsyncLockClient):
         ttl: float | Unset = UNSET,
         timeout: float | Unset | None = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
+        fair: bool = True,
         in_atomic: InAtomic = "refuse",
     ) -> AsyncLock:
         """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
+        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
+        return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
+
+    def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:
         check_in_atomic(in_atomic)
         kind = AsyncDjangoLock if in_atomic == "refuse" else AsyncLock
-        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+        return kind(self, terms)
 
 
 class AsyncDjangoLock(AsyncLock):
@@ -93,7 +110,8 @@ class AsyncDjangoLock(AsyncLock):
 
         The block would be in the thread that Django runs this coroutine's queries in.
         """
-        await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
+        if not self._is_inside():
+            await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
         return await super().acquire(timeout)
 
     async def __aexit__(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from django.db import models, transaction
 
-from lockkit.fencing import stale
+from lockkit.fencing import stale, token_of
 
 if TYPE_CHECKING:
     from lockkit.lease import BaseLease
@@ -32,7 +32,8 @@ class FencedQuerySet(models.QuerySet[M]):
         """``update()`` and ``delete()`` of the result write only what no later holder has written.
 
         If one of the rows was, they raise LeaseLost and write nothing; so they do when the lease
-        is lost already. ``save()`` of the instances is not fenced.
+        is lost already. A lease that others may share is refused with a ConfigurationError.
+        ``save()`` of the instances is not fenced.
         """
         clone = self.all()
         clone._lease = lease
@@ -56,8 +57,7 @@ class FencedQuerySet(models.QuerySet[M]):
     @contextmanager
     def _refusing(self, lease: BaseLease) -> Iterator[Self]:
         """The rows that may be written; at the end, LeaseLost if there were others."""
-        lease.check()
-        token = lease.fencing_token
+        token = token_of(lease)
         plain = self.all()
         plain._lease = None
         with transaction.atomic(using=self.db):

@@ -22,7 +22,14 @@ FRAMEWORKS = DJANGO | FLASK
 DRIVERS = {"redis", "valkey", "psycopg", "sqlalchemy", "MySQLdb", "pymysql", "kazoo"}
 
 # What each part of the core may import of lockkit when it runs. Above it in the list: never.
-VALUES = {"lockkit.types", "lockkit.errors", "lockkit.clock", "lockkit.values", "lockkit.log"}
+VALUES = {
+    "lockkit.types",
+    "lockkit.errors",
+    "lockkit.clock",
+    "lockkit.values",
+    "lockkit.log",
+    "lockkit.state",
+}
 PURE = VALUES | {
     "lockkit.hold",
     "lockkit.grant",
@@ -43,7 +50,7 @@ FOR_BACKENDS = VALUES | {
 }
 # grant and flow decide; others look at clocks, wait, and talk.
 EFFECTS = {"time", "threading", "asyncio", "socket", "random", "select", "os", "sqlite3"}
-WITHOUT_EFFECTS = ("types", "errors", "grant", "flow", "steps", "hold", "naming")
+WITHOUT_EFFECTS = ("types", "errors", "state", "grant", "flow", "steps", "hold", "naming")
 
 MODULE_LINES = 300
 FUNCTION_LINES = 50

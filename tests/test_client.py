@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 import lockkit
-from lockkit import aio, errors, grant
+from lockkit import aio, errors, state
 from lockkit.config import load_backend, settings_from_url
 from lockkit.testing.conformance.base import eventually
 from lockkit.types import Grant, Mode, Owner, Request
@@ -189,7 +189,7 @@ def test_the_memory_of_a_released_name_is_given_back() -> None:
 
 def test_the_memory_of_abandoned_names_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """They expired, and nobody asks for them again; the dead in a queue count no longer."""
-    monkeypatch.setattr(grant, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(state, "GRACE_SECONDS", 0)
     backend = load_backend(settings_from_url("memory://"))
     ask = Request("", "", 0.01, "owner", Mode.ENQUEUE)
     for number in range(50):

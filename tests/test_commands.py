@@ -189,7 +189,7 @@ def test_json_is_one_document_with_exact_values(client: LockClient) -> None:
     (lock,) = document["locks"]
     assert list(lock) == [
         "alias", "name", "state", "stuck", "reason", "owner", "age", "left", "renewed", "ttl",
-        "max_hold", "waiters", "waiters_alive", "fence",
+        "max_hold", "waiters", "waiters_alive", "fence", "kind", "permits", "shared",
     ]  # fmt: skip
     assert (lock["alias"], lock["name"], lock["state"]) == ("default", HOSTILE, "held")
     assert lock["owner"] == {
@@ -222,8 +222,30 @@ def test_json_lines_and_csv(client: LockClient) -> None:
 def test_wide_shows_more(memory: LockClient) -> None:
     hold(memory, "stock:42", max_hold=600.0)
     title, line = locks(memory, "--format", "wide").out.splitlines()
-    assert title.split()[8:] == ["THREAD", "RENEWED", "TTL", "MAX-HOLD"]
-    assert re.search(r"MainThread +0\.\ds +1m00s +10m00s$", line)
+    assert title.split()[8:] == ["THREAD", "RENEWED", "TTL", "MAX-HOLD", "KIND"]
+    assert re.search(r"MainThread +0\.\ds +1m00s +10m00s +mutex$", line)
+
+
+def test_each_who_shares_a_name_has_a_row(client: LockClient) -> None:
+    pool = client.semaphore("pool", 3)
+    with pool.acquire() as first, pool.acquire() as second:
+        rows = locks(client, "--sort", "fence").rows
+        assert [row[1:3] for row in rows] == [["pool", "permit"]] * 2
+        fences = [str(lease.fencing_token) for lease in (first, second)]
+        assert [row[-1] for row in rows] == fences
+        wide = locks(client, "--format", "wide").rows
+        assert all(row[-2:] == ["semaphore", "3"] for row in wide)
+        document = json.loads(locks(client, "--format", "json").out)
+        found = [(lock["kind"], lock["permits"], lock["shared"]) for lock in document["locks"]]
+        assert found == [("semaphore", 3, True)] * 2
+        shown = locks(client, "show", "pool").out
+        assert shown.count("kind:     semaphore 3") == 2
+
+
+def test_readers_and_writers_are_told_apart(client: LockClient) -> None:
+    with client.rwlock("a").read(), client.rwlock("b").write():
+        rows = locks(client, "--sort", "name").rows
+        assert [row[1:3] for row in rows] == [["a", "read"], ["b", "write"]]
 
 
 def test_nothing_held_is_said_and_not_listed(memory: LockClient) -> None:

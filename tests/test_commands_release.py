@@ -57,6 +57,18 @@ def test_without_a_terminal_it_needs_yes(client: LockClient) -> None:
     assert fence_of(client, "order:A-17") is None
 
 
+def test_one_permit_of_several(client: LockClient) -> None:
+    pool = client.semaphore("pool", 3)
+    first, second = pool.acquire(), pool.acquire()
+    unclear = locks(client, "release", "pool", "--yes")
+    assert unclear.status == 2
+    assert "held by 2 at once: say which with --fence" in unclear.err
+    fence = str(second.fencing_token)
+    assert locks(client, "release", "pool", "--yes", "--fence", "1").status == 1
+    assert locks(client, "release", "pool", "--yes", "--fence", fence).status == 0
+    assert [first.release(), second.release()] == [True, False]
+
+
 def test_the_holder_hears_of_it(client: LockClient) -> None:
     lease = client.lock("x", ttl=30).acquire()
     assert locks(client, "release", "x", "--yes").status == 0

@@ -187,3 +187,22 @@ class TestSQLAlchemy:
         table = Stock.__table__
         none = sa.update(table).where(table.c.sku == "c").values(count=0)
         assert fencing.run(session.connection(), none, lease=later, column=table.c.fence) == 0
+
+
+class TestSharedLeases:
+    """Of several who hold a name, no one is the latest: they cannot fence."""
+
+    def test_are_refused_by_name(self, locks: LockClient) -> None:
+        permit = locks.semaphore("stock", 2).acquire()
+        with permit, pytest.raises(ConfigurationError, match="'stock' is shared"):
+            fencing.token_of(permit)
+
+    def test_write_nothing(self, locks: LockClient) -> None:
+        with closing(sqlite3.connect(":memory:")) as database:
+            cursor = database.execute(TABLE)
+            cursor.execute(ROWS)
+            permit = locks.semaphore("stock", 2).acquire()
+            with permit, pytest.raises(ConfigurationError, match="shared"):
+                fencing.execute(cursor, DEDUCT.format(p="?"), (1, "a"), lease=permit)
+            cursor.execute("SELECT count FROM stock WHERE sku = 'a'")
+            assert cursor.fetchone() == (10,)

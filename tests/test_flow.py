@@ -19,7 +19,7 @@ from lockkit.errors import (
 )
 from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Withdraw
 from lockkit.hold import Hold
-from lockkit.types import Busy, Gone, Grant, Mode, Release, Renewal, Request, drift
+from lockkit.types import Busy, Gone, Grant, Kind, Mode, Release, Renewal, Request, drift
 
 TTL = 10.0
 SLOW = 2.0
@@ -244,6 +244,42 @@ class TestRelease:
         assert isinstance(play.reply(second("second")), Abandon)
         with pytest.raises(OutcomeUnknown, match="first"):
             play.reply(None)
+
+
+class TestDowngrade:
+    """The same token asks to share what it holds."""
+
+    def downgrade(self) -> tuple[Hold, Play]:
+        held = hold()
+        held.request = held.request._replace(kind=Kind.RW)
+        return held, Play(flow.downgrade(held))
+
+    def test_it_polls_and_so_gets_nothing_that_it_has_not(self) -> None:
+        held, play = self.downgrade()
+        assert isinstance(play.step, Attempt)
+        assert play.step.request == held.request._replace(mode=Mode.POLL, shared=True)
+        assert play.reply(Grant("token-1", 7, TTL)) is None
+        assert held.request.shared
+        assert not held.lost(play.now)
+
+    def test_a_lost_reply_is_asked_for_once_more(self) -> None:
+        held, play = self.downgrade()
+        assert isinstance(play.reply(OutcomeUnknown("cut")), Attempt)
+        assert play.reply(Grant("token-1", 7, TTL)) is None
+        assert not held.lost(play.now)
+
+    def test_in_doubt_it_counts_as_shared(self) -> None:
+        held, play = self.downgrade()
+        with pytest.raises(OutcomeUnknown):
+            play.reply(OutcomeUnknown("too late"), seconds=SLOW)
+        assert held.request.shared
+        assert not held.lost(play.now)
+
+    def test_what_is_gone_is_lost(self) -> None:
+        held, play = self.downgrade()
+        with pytest.raises(LeaseLost):
+            play.reply(Gone())
+        assert held.lost(play.now)
 
 
 class TestExtend:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import secrets
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockkit import grant
+from lockkit.errors import KindMismatch, UpgradeRefused
 from lockkit.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
-from lockkit.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
+from lockkit.types import Busy, Gone, Grant, Kind, Mode, Release, Request, alive_for
 
 TTL = 10.0
+MUTEX: dict[str, Any] = {"kind": Kind.MUTEX, "permits": 0, "shared": False}
 START = 1_700_000_000 * SECOND
 
 
@@ -141,12 +144,214 @@ class TestForgetting:
 tokens = st.integers(0, 3)
 
 
+class TestSemaphore:
+    """Claims that are shared by up to so many."""
+
+    def test_so_many_hold_it_and_no_more(self) -> None:
+        state = State()
+        replies = [grant.acquire(state, permit(token), START).reply for token in "abc"]
+        assert [isinstance(reply, Grant) for reply in replies] == [True, True, False]
+
+    def test_each_permit_expires_by_itself(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a", ttl=1.0), START)
+        grant.acquire(state, permit("b"), START)
+        assert isinstance(grant.acquire(state, permit("c"), after(1)).reply, Grant)
+        assert isinstance(grant.acquire(state, permit("d"), after(2)).reply, Busy)
+        assert grant.extend(state, permit("b"), after(2)).reply.left == TTL
+
+    def test_a_waiter_hears_when_the_next_permit_expires(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a"), START)
+        grant.acquire(state, permit("b", ttl=2.0), START)
+        reply = grant.acquire(state, permit("c", Mode.ENQUEUE), after(1)).reply
+        assert isinstance(reply, Busy)
+        assert reply.left == 1.0
+
+    def test_one_step_grants_all_there_is_room_for(self) -> None:
+        state = State()
+        for token in "ab":
+            grant.acquire(state, permit(token, ttl=1.0), START)
+        for token in "cde":
+            grant.acquire(state, permit(token, Mode.ENQUEUE), START)
+        handoffs = grant.release(state, permit("a"), after(1)).handoffs
+        assert [handoff.token for handoff in handoffs] == ["c", "d"]
+
+    def test_nobody_passes_a_living_waiter(self) -> None:
+        state = State()
+        for token in "ab":
+            grant.acquire(state, permit(token), START)
+        grant.acquire(state, permit("c", Mode.ENQUEUE), START)
+        grant.release(state, permit("a"), START)
+        assert isinstance(grant.acquire(state, permit("d"), START).reply, Busy)
+
+    @pytest.mark.parametrize("other", [{"permits": 3}, MUTEX], ids=["3", "mutex"])
+    def test_another_kind_is_refused_while_it_is_in_use(self, other: dict[str, Any]) -> None:
+        state = State()
+        grant.acquire(state, permit("a"), START)
+        with pytest.raises(KindMismatch, match="in use as a semaphore of 2"):
+            grant.acquire(state, permit("b", **other), after(TTL) - 1)
+        assert isinstance(grant.acquire(state, permit("b", **other), after(TTL)).reply, Grant)
+
+    def test_a_poll_of_another_kind_is_gone(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a"), START)
+        assert isinstance(grant.acquire(state, claim("b", Mode.POLL), START).reply, Gone)
+
+    def test_who_waits_keeps_the_kind(self) -> None:
+        state = State()
+        grant.acquire(state, permit("a", ttl=1.0, permits=1), START)
+        grant.acquire(state, permit("b", Mode.ENQUEUE, permits=1), START)
+        with pytest.raises(KindMismatch):
+            grant.acquire(state, claim("c"), after(1.5))
+
+
+class TestBarging:
+    """Claims that do not wait for their turn."""
+
+    def test_what_is_free_is_taken_ahead_of_those_who_wait(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=1.0), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        assert isinstance(grant.acquire(state, claim("c", fair=False), after(1)).reply, Grant)
+        assert [waiter.token for waiter in state.queue] == ["b"]
+        [handoff] = grant.release(state, claim("c"), after(2)).handoffs
+        assert handoff.token == "b"
+
+    def test_what_is_held_is_not(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        reply = grant.acquire(state, claim("b", Mode.ENQUEUE, fair=False), after(TTL) - 1).reply
+        assert isinstance(reply, Busy)
+        [handoff] = grant.release(state, claim("a"), after(1)).handoffs
+        assert handoff.token == "b", "it is woken like all others"
+
+    def test_who_waits_may_take_it_out_of_turn(self) -> None:
+        state = State()
+        grant.acquire(state, claim("a", ttl=1.0), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        grant.acquire(state, claim("c", Mode.ENQUEUE, fair=False), START)
+        outcome = grant.acquire(state, claim("c", Mode.POLL, fair=False), after(1))
+        assert isinstance(outcome.reply, Grant)
+        assert [waiter.token for waiter in state.queue] == ["b"]
+
+    def test_a_reader_passes_a_writer_that_waits(self) -> None:
+        state = State()
+        grant.acquire(state, reader("a"), START)
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        assert not granted(state, reader("c"))
+        assert granted(state, reader("d", fair=False))
+
+
+class TestReadersAndWriters:
+    """Claims that are shared, and exclusive ones, on one name."""
+
+    def test_readers_read_together(self) -> None:
+        state = State()
+        assert all(granted(state, reader(token)) for token in "abc")
+        assert not granted(state, writer("d"))
+
+    def test_a_writer_is_alone(self) -> None:
+        state = State()
+        assert granted(state, writer("a"))
+        assert not granted(state, reader("b"))
+        assert not granted(state, writer("c"))
+
+    def test_a_writer_that_waits_is_not_passed(self) -> None:
+        state = State()
+        assert granted(state, reader("a"))
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        assert not granted(state, reader("c"))
+
+    def test_they_are_granted_in_phases(self) -> None:
+        state = State()
+        grant.acquire(state, writer("a"), START)
+        for token, make in (("b", reader), ("c", reader), ("d", writer), ("e", reader)):
+            grant.acquire(state, make(token, Mode.ENQUEUE), START)
+        phases = []
+        for token in ("a", "b", "c", "d"):
+            handoffs = grant.release(state, writer(token), START).handoffs
+            phases.append("".join(handoff.token for handoff in handoffs))
+        assert phases == ["bc", "", "d", "e"]
+
+    def test_a_writer_that_gives_up_lets_the_readers_behind_it_in(self) -> None:
+        state = State()
+        grant.acquire(state, reader("a"), START)
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        grant.acquire(state, reader("c", Mode.ENQUEUE), START)
+        handoffs = grant.withdraw(state, writer("b"), START).handoffs
+        assert [handoff.token for handoff in handoffs] == ["c"]
+
+    def test_a_reader_that_enters_again_passes_a_writer(self) -> None:
+        state = State()
+        assert granted(state, reader("a", entrant="me"))
+        grant.acquire(state, writer("b", Mode.ENQUEUE), START)
+        assert granted(state, reader("c", entrant="me"))
+        assert not granted(state, reader("d", entrant="you"))
+
+    def test_a_writer_that_enters_again_has_the_same_fence(self) -> None:
+        state = State()
+        first = grant.acquire(state, writer("a", entrant="me"), START).reply
+        again = grant.acquire(state, writer("b", entrant="me"), after(1)).reply
+        read = grant.acquire(state, reader("c", entrant="me"), after(1)).reply
+        assert isinstance(first, Grant) and isinstance(again, Grant) and isinstance(read, Grant)
+        assert again.fence == first.fence < read.fence
+        assert grant.break_(state, first.fence, after(1)).reply
+        assert [holder.token for holder in state.holders] == ["c"]
+
+    def test_an_expired_claim_is_not_entered_again(self) -> None:
+        state = State()
+        grant.acquire(state, writer("a", entrant="me"), START)
+        again = grant.acquire(state, writer("b", entrant="me"), after(TTL)).reply
+        assert isinstance(again, Grant)
+        assert again.fence > START
+
+    def test_a_reader_becomes_no_writer(self) -> None:
+        state = State()
+        grant.acquire(state, reader("a", entrant="me"), START)
+        with pytest.raises(UpgradeRefused):
+            grant.acquire(state, writer("b", Mode.ENQUEUE, entrant="me"), START)
+        grant.release(state, reader("a"), START)
+        assert granted(state, writer("b", entrant="me"))
+
+    def test_a_writer_becomes_a_reader_in_one_step(self) -> None:
+        state = State()
+        grant.acquire(state, writer("a"), START)
+        for token, make in (("b", reader), ("c", writer)):
+            grant.acquire(state, make(token, Mode.ENQUEUE), START)
+        outcome = grant.acquire(state, reader("a", Mode.POLL), after(1))
+        assert outcome.reply == Grant("a", START, TTL - 1)
+        assert [handoff.token for handoff in outcome.handoffs] == ["b"]
+        assert not grant.acquire(state, writer("a"), after(1)).changed, "and never back"
+        assert state.holders[0].shared
+
+
+def granted(state: State, request: Request) -> bool:
+    return isinstance(grant.acquire(state, request, START).reply, Grant)
+
+
+def reader(token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+    return claim(token, mode, **{"kind": Kind.RW, "shared": True, **changes})
+
+
+def writer(token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+    return claim(token, mode, **{"kind": Kind.RW, **changes})
+
+
+def permit(token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+    terms = {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True, **changes}
+    return claim(token, mode, **terms)
+
+
 class GrantMachine(RuleBasedStateMachine):
     """Claims come, poll, leave, expire and are broken in any order; requests repeat and stray.
 
     The store keeps a state only if the outcome says that it changed, as SQL does. What the
     claimants have been told is kept beside it, and judged.
     """
+
+    claims: ClassVar[list[dict[str, Any]]] = [{}]
+    """What is asked for; each token one of them, in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,32 +363,66 @@ class GrantMachine(RuleBasedStateMachine):
         self.tickets: dict[str, int] = {}
         self.ended: set[str] = set()  # withdrawn, released or broken: never granted again
         self.fences: dict[str, int] = {}
+        self.downgraded: set[str] = set()
 
     def step(self, function: Any, *arguments: Any) -> Any:
         before = copy.deepcopy(self.state)
         outcome: Outcome[Any] = function(self.state, *arguments, self.now)
         if not outcome.changed:
             self.state = before
-        for handoff in outcome.handoffs:
-            self.granted(handoff)
+        told = [*outcome.handoffs, outcome.reply]
+        for reply in sorted((r for r in told if isinstance(r, Grant)), key=lambda r: r.fence):
+            self.granted(reply)
         return outcome.reply
+
+    def claim(self, token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
+        return claim(token, mode, **self.claims[int(token) % len(self.claims)], **changes)
+
+    def is_shared(self, token: str) -> bool:
+        return self.claim(token).shared or token in self.downgraded
+
+    def go_together(self, tokens: Sequence[str]) -> bool:
+        """Whether all of these may hold it at once."""
+        claims = [self.claim(token) for token in tokens]
+        owners = {c.entrant for c in claims}
+        if len(claims) < 2 or (len(owners) == 1 and owners != {""}):
+            return True
+        most = claims[0].permits or len(claims)
+        return all(map(self.is_shared, tokens)) and len(claims) <= most
 
     def granted(self, reply: Grant) -> None:
         """Somebody was told that it holds: was it right to say so?"""
         assert reply.token not in self.ended
         assert reply.left > 0
         if self.fences.get(reply.token) != reply.fence:
-            others = [t for t, until in self.believed.items() if until > self.now]
-            assert others in ([], [reply.token]), "two hold it"
-            assert reply.fence > self.fence, "the fence did not grow"
-            self.in_order(reply.token)
+            believers = {t for t, until in self.believed.items() if until > self.now}
+            assert self.go_together([*believers | {reply.token}]), "too many hold it"
+            if not self.enters_again(reply):
+                assert reply.fence > self.fence, "the fence did not grow"
+                self.in_order(reply.token)
         self.fence = max(self.fence, reply.fence)
         self.fences[reply.token] = reply.fence
         self.believed[reply.token] = self.now + round(reply.left * SECOND)
         self.seen.pop(reply.token, None)
 
+    def enters_again(self, reply: Grant) -> bool:
+        """Its owner has it already, by an equal or a stronger claim; then it has that fence."""
+        mine = self.claim(reply.token)
+        own = [
+            token
+            for token, until in self.believed.items()
+            if until > self.now and mine.entrant and self.claim(token).entrant == mine.entrant
+        ]
+        writes = {self.fences[token] for token in own if not self.is_shared(token)}
+        assert mine.shared or not own or writes, "a reader became a writer"
+        if writes and not mine.shared:
+            assert {reply.fence} == writes
+        return bool(own)
+
     def in_order(self, token: str) -> None:
-        """Nobody who surely is alive has waited longer."""
+        """Nobody who surely is alive has waited longer, unless it need not be fair."""
+        if not self.claim(token).fair:
+            return
         mine = self.tickets.get(token)
         for other in self.seen:
             if other != token and self.surely_alive(other):
@@ -196,13 +435,14 @@ class GrantMachine(RuleBasedStateMachine):
 
     def ask(self, token: int, mode: Mode, max_queue: int | None = None) -> None:
         name = str(token)
-        reply = self.step(grant.acquire, claim(name, mode, max_queue=max_queue))
-        if isinstance(reply, Grant):
-            self.granted(reply)
-        elif isinstance(reply, Gone):
+        try:
+            reply = self.step(grant.acquire, self.claim(name, mode, max_queue=max_queue))
+        except UpgradeRefused:
+            return
+        if isinstance(reply, Gone):
             self.seen.pop(name, None)
             assert self.believed.get(name, 0) <= self.now
-        elif reply.ticket:
+        elif isinstance(reply, Busy) and reply.ticket:
             if self.surely_alive(name):
                 assert reply.ticket == self.tickets[name], "it lost its place"
             self.tickets[name] = reply.ticket
@@ -223,13 +463,26 @@ class GrantMachine(RuleBasedStateMachine):
         if not known:
             assert str(token) not in self.seen
 
+    @rule(token=tokens)
+    def downgrade(self, token: int) -> None:
+        name = str(token)
+        if self.claim(name).kind is not Kind.RW:
+            return
+        held = self.believed.get(name, 0) > self.now
+        if held:
+            self.downgraded.add(name)
+        request = self.claim(name, Mode.POLL)._replace(shared=True)
+        if name not in self.seen:
+            assert isinstance(self.step(grant.acquire, request), Grant) == held
+
     @rule(token=tokens, unsure=st.booleans())
     def release(self, token: int, unsure: bool) -> None:
         name = str(token)
         if name in self.seen:
             return  # whoever waits withdraws
         held = self.believed.pop(name, 0) > self.now
-        reply = self.step(grant.release, claim(name, unsure=unsure))
+        self.downgraded.discard(name)
+        reply = self.step(grant.release, self.claim(name, unsure=unsure))
         assert (reply is Release.RELEASED) == held
         if unsure:
             self.end(name)
@@ -244,8 +497,9 @@ class GrantMachine(RuleBasedStateMachine):
 
     def step_withdraw(self, name: str, unsure: bool) -> None:
         self.believed.pop(name, None)
+        self.downgraded.discard(name)
         self.seen.pop(name, None)
-        self.step(grant.withdraw, claim(name, unsure=unsure))
+        self.step(grant.withdraw, self.claim(name, unsure=unsure))
 
     def end_if_buried(self, name: str) -> None:
         if name in self.state.tombs:
@@ -258,23 +512,23 @@ class GrantMachine(RuleBasedStateMachine):
     @rule(token=tokens, ttl=st.sampled_from([0.5, TTL, 60.0]))
     def extend(self, token: int, ttl: float) -> None:
         name = str(token)
-        reply = self.step(grant.extend, claim(name, ttl=ttl))
+        reply = self.step(grant.extend, self.claim(name, ttl=ttl))
         assert (reply.left is not None) == (self.believed.get(name, 0) > self.now)
         if reply.left is not None:
             self.believed[name] = self.now + round(reply.left * SECOND)
 
     @precondition(lambda self: self.fence)
-    @rule(stale=st.booleans())
-    def break_(self, stale: bool) -> None:
-        holder = next((t for t, f in self.fences.items() if f == self.fence), None)
-        there = any(h.fence == self.fence for h in self.state.holders)
-        if stale or holder is None:
+    @rule(token=tokens, stale=st.booleans())
+    def break_(self, token: int, stale: bool) -> None:
+        fence = self.fences.get(str(token))
+        if stale or fence is None:
             assert self.step(grant.break_, self.fence + 1) is False
             return
-        if there:
-            self.believed.pop(holder, None)
-            self.end(holder)
-        assert self.step(grant.break_, self.fence) is there
+        there = [h.token for h in self.state.holders if h.fence == fence]
+        for broken in there:
+            self.believed.pop(broken, None)
+            self.end(broken)
+        assert self.step(grant.break_, fence) is bool(there)
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 2.9, 5.0, TTL, 30.0]))
     def time_passes(self, seconds: float) -> None:
@@ -288,8 +542,9 @@ class GrantMachine(RuleBasedStateMachine):
             assert len(self.state.tombs) == before
 
     @invariant()
-    def one_holds_at_most(self) -> None:
-        assert sum(h.until > self.now for h in self.state.holders) <= 1
+    def no_more_hold_it_than_may(self) -> None:
+        live = [holder.token for holder in self.state.holders if holder.until > self.now]
+        assert self.go_together(live)
 
     @invariant()
     def tickets_are_in_order(self) -> None:
@@ -309,7 +564,52 @@ class GrantMachine(RuleBasedStateMachine):
                 assert holders.get(token, 0) >= until
 
 
+class SemaphoreMachine(GrantMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True}
+    ]
+
+
+class ReaderWriterMachine(GrantMachine):
+    """Two owners, each of whom reads and writes."""
+
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.RW, "shared": shared, "entrant": entrant}
+        for shared in (True, False)
+        for entrant in ("one", "two")
+    ]
+
+
+class ReentrantMachine(GrantMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.REENTRANT, "entrant": entrant} for entrant in ("one", "two")
+    ]
+
+
+class BargingMachine(GrantMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [{"fair": False}, {}]
+
+
+class BargingReaderMachine(GrantMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [
+        {"kind": Kind.RW, "shared": True, "fair": False},
+        {"kind": Kind.RW, "shared": True},
+        {"kind": Kind.RW, "fair": False},
+        {"kind": Kind.RW},
+    ]
+
+
+PLAYED = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True)
+
 TestGrantMachine = GrantMachine.TestCase
-TestGrantMachine.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True
-)
+TestGrantMachine.settings = PLAYED
+TestSemaphoreMachine = SemaphoreMachine.TestCase
+TestSemaphoreMachine.settings = PLAYED
+TestReaderWriterMachine = ReaderWriterMachine.TestCase
+TestReaderWriterMachine.settings = PLAYED
+TestReentrantMachine = ReentrantMachine.TestCase
+TestReentrantMachine.settings = PLAYED
+TestBargingMachine = BargingMachine.TestCase
+TestBargingMachine.settings = PLAYED
+TestBargingReaderMachine = BargingReaderMachine.TestCase
+TestBargingReaderMachine.settings = PLAYED

@@ -42,3 +42,11 @@ def test_the_acl_line_of_the_documentation_is_the_one_that_is_tested() -> None:
     rules = re.search(r'"shop": "on >secret (.*?)",\n', tested, re.DOTALL)
     assert rules is not None
     assert re.sub(r'"\s*"', "", rules[1]).split() == line[1].split()
+
+
+def test_every_python_block_about_the_kinds_runs() -> None:
+    text = (ROOT / "docs" / "kinds.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "docs/kinds.md", "exec"), names)

@@ -12,10 +12,15 @@ import pytest
 import lockkit
 from lockkit import aio
 from lockkit.backends.redis.aio_link import CONNECTS_AT_ONCE
+from lockkit.testing.blocking import used_as
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
 T = TypeVar("T")
+
+
+USES = ["lock", "semaphore:1"]
+"""One script each, and what they have in common."""
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +67,12 @@ def test_an_untrusted_certificate_is_refused(guarded: RedisServer) -> None:
         client.lock("stock:42").acquire()
 
 
-def test_the_least_privileged_user_can_do_everything(guarded: RedisServer) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_the_least_privileged_user_can_do_everything(guarded: RedisServer, use: str) -> None:
     guarded.flush()
     client = connect(guarded.url_for("shop", "secret"))
-    lease = client.lock("stock:42").acquire()
-    granted = in_thread(lambda: client.lock("stock:42", timeout=10).acquire())
+    lease = used_as(client, "stock:42", use).acquire()
+    granted = in_thread(lambda: used_as(client, "stock:42", use).acquire(10))
     waiting(client, "stock:42")
     lease.extend(20)
     lease.release()
@@ -74,8 +80,8 @@ def test_the_least_privileged_user_can_do_everything(guarded: RedisServer) -> No
     assert second.fencing_token > lease.fencing_token
     assert client.break_("stock:42", fence=second.fencing_token)
     assert second.release() is False
-    with pytest.raises(lockkit.AcquireTimeout), client.lock("stock:42"):
-        client.lock("stock:42", timeout=0.05).acquire()
+    with pytest.raises(lockkit.AcquireTimeout), used_as(client, "stock:42", use).acquire():
+        used_as(client, "stock:42", use).acquire(0.05)
     assert list(client.holders()) == []
     client.backend.check()
     client.close()
@@ -140,30 +146,34 @@ def test_nobody_there_is_unavailable_at_once() -> None:
         client.lock("stock:42").acquire()
 
 
-def test_another_layout_is_refused(redis_server: RedisServer, url: str) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_another_layout_is_refused(redis_server: RedisServer, url: str, use: str) -> None:
     client = connect(url)
-    client.lock("stock:42").acquire().release()
+    used_as(client, "stock:42", use).acquire().release()
     import redis
 
     with redis.Redis.from_url(url) as admin:
         for key in admin.scan_iter("{shop:*}:b"):
             admin.hset(key, "v", "99")
     with pytest.raises(lockkit.LayoutMismatch, match="99"):
-        client.lock("stock:42").acquire()
+        used_as(client, "stock:42", use).acquire()
     client.close()
 
 
-def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
+    redis_server: RedisServer, use: str
+) -> None:
     redis_server.flush()
     client = connect(redis_server.url)
-    lease = client.lock("stock:42", ttl=30).acquire()
-    granted = in_thread(lambda: client.lock("stock:42", timeout=10).acquire())
+    lease = used_as(client, "stock:42", use).acquire()
+    granted = in_thread(lambda: used_as(client, "stock:42", use).acquire(10))
     waiting(client, "stock:42")
     admin = redis_server.client()
     admin.config_set("maxmemory", "1mb")
     try:
         with pytest.raises(lockkit.BackendUnavailable, match="memory"):
-            client.lock("stock:43").acquire()
+            used_as(client, "stock:43", use).acquire()
         lease.extend(40)
         assert lease.remaining() > 30
         assert lease.release()

@@ -17,7 +17,7 @@ from lockkit import grant, process
 from lockkit.backends.base import Backend, reject_unknown_options
 from lockkit.clock import now
 from lockkit.config import AliasSettings
-from lockkit.inspect import info_of
+from lockkit.inspect import infos_of
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -99,8 +99,13 @@ class MemoryBackend(Backend):
         with self._mutex:
             moment = _now()
             names = list(self._states) if name is None else [name]
-            infos = [info_of(n, self._states[n], moment) for n in names if n in self._states]
-        return (info for info in infos if info is not None)
+            infos = [
+                info
+                for n in names
+                if n in self._states
+                for info in infos_of(n, self._states[n], moment)
+            ]
+        return iter(infos)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 from lockkit.commands.stores import Row
 from lockkit.commands.terminal import Console, columns, duration, escape, pad
-from lockkit.types import Owner
+from lockkit.types import Kind, LockInfo, LockState, Owner
 
-__all__ = ["Format", "as_data", "format_named"]
+__all__ = ["Format", "as_data", "format_named", "held_as"]
 
 VERSION = 1
 """Of the JSON document. Within a version keys are only added."""
@@ -56,7 +56,16 @@ def _alias(row: Row) -> str:
 
 
 def _state(row: Row) -> str:
-    return "STUCK" if row.stuck else row.info.state.value
+    return "STUCK" if row.stuck else held_as(row.info)
+
+
+def held_as(info: LockInfo) -> str:
+    """The state, and of what is held in more than one way, in which one."""
+    if info.state is not LockState.HELD:
+        return info.state.value
+    if info.kind is Kind.RW:
+        return "read" if info.shared else "write"
+    return "permit" if info.kind is Kind.SEMAPHORE else info.state.value
 
 
 def _owner(row: Row) -> str:
@@ -97,6 +106,7 @@ WIDE = (
     Column("RENEWED", lambda row: duration(row.info.renewed), 7, right=True),
     Column("TTL", lambda row: duration(row.info.ttl), 6, right=True),
     Column("MAX-HOLD", lambda row: duration(row.info.max_hold), 8, right=True),
+    Column("KIND", lambda row: row.info.used_as, 5),
 )
 
 
@@ -219,6 +229,9 @@ def as_data(row: Row) -> dict[str, Any]:
         "waiters": info.waiters,
         "waiters_alive": info.waiters_alive,
         "fence": info.fence,
+        "kind": info.kind.value,
+        "permits": info.permits or None,
+        "shared": info.shared,
     }
 
 
@@ -230,7 +243,7 @@ def _owner_data(owner: Owner | None) -> dict[str, Any] | None:
 
 CSV_TITLES = ("alias", "name", "state", "stuck", "reason", "host", "pid", "thread", "label", "age",
               "left", "renewed", "ttl", "max_hold", "waiters", "waiters_alive",
-              "fence")  # fmt: skip
+              "fence", "kind", "permits", "shared")  # fmt: skip
 
 
 def _flat(row: Row) -> list[object]:

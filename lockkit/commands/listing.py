@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
 from lockkit.commands.exits import Exit, UsageError
-from lockkit.commands.formats import Format, format_named
+from lockkit.commands.formats import Format, format_named, held_as
 from lockkit.commands.stores import Row, Stores, limited, ordered
 from lockkit.commands.terminal import Console, duration, escape, printable
 from lockkit.types import LockInfo, LockState
@@ -142,7 +142,7 @@ def details(row: Row, console: Console) -> str:
     """One name, a line for each fact."""
     info = row.info
     lines = [("name", escape(info.name)), ("alias", escape(row.alias))]
-    lines.append(("state", console.red("STUCK") if row.stuck else info.state.value))
+    lines.append(("state", console.red("STUCK") if row.stuck else held_as(info)))
     if row.stuck:
         lines.append(("reason", escape(row.stuck.reason)))
     if info.owner:
@@ -155,6 +155,7 @@ def details(row: Row, console: Console) -> str:
                   ("renewed", f"{duration(info.renewed)} ago"), ("ttl", duration(info.ttl)),
                   ("max hold", duration(info.max_hold))]  # fmt: skip
     if info.state is not LockState.ORPHAN:
+        lines.append(("kind", info.used_as))
         lines.append(("waiters", f"{info.waiters} ({info.waiters_alive} alive)"))
     if info.fence is not None:
         lines.append(("fence", str(info.fence)))

@@ -35,12 +35,22 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
     if not held:
         console.complain(_nothing(arguments.name, rows))
         return Exit.ERROR
-    if len(held) > 1:
+    return _release(_only(held, arguments), arguments, stores, console)
+
+
+def _only(held: list[Row], arguments: argparse.Namespace) -> Row:
+    """The one to release. Raises UsageError if that is not clear."""
+    name, aliases = escape(arguments.name), list(dict.fromkeys(row.alias for row in held))
+    if len(aliases) > 1:
         raise UsageError(
-            f"{escape(arguments.name)} is held in several aliases "
-            f"({', '.join(escape(row.alias) for row in held)}): say which with --alias"
+            f"{name} is held in several aliases ({', '.join(map(escape, aliases))}): "
+            "say which with --alias"
         )
-    return _release(held[0], arguments, stores, console)
+    if len(held) > 1 and arguments.fence is None:
+        raise UsageError(
+            f"{name} is held by {len(held)} at once: say which with --fence, as in `locks show`"
+        )
+    return next((row for row in held if row.info.fence == arguments.fence), held[0])
 
 
 def _is_held(row: Row) -> bool:

@@ -100,6 +100,9 @@ class Agent:
     def cycles(self, *, api: Api, name: str, cycles: int, path: str) -> Future[list[Interval]]:
         return self.send("cycles", api=api, name=name, cycles=cycles, path=path)
 
+    def share(self, *, api: Api, name: str, uses: list[str], cycles: int) -> Future[list[Interval]]:
+        return self.send("share", api=api, name=name, uses=uses, cycles=cycles)
+
     def interrupt(self) -> None:
         """SIGINT."""
         self._process.send_signal(signal.SIGINT)

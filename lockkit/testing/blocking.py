@@ -10,11 +10,13 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import lockkit
 from lockkit import aio
 from lockkit.backends.base import AsyncBackend
+from lockkit.kinds import RWLock
+from lockkit.testing.protocols import AnyBackend, AnyClient, AnyLease, AnyLock, AnyRWLock
 from lockkit.types import (
     UNSET,
     Busy,
@@ -27,72 +29,20 @@ from lockkit.types import (
     Unset,
 )
 
-__all__ = ["AnyBackend", "AnyClient", "AnyLease", "AnyLock", "Api", "BlockingClient", "connect"]
+__all__ = [
+    "AnyBackend",
+    "AnyClient",
+    "AnyLease",
+    "AnyLock",
+    "AnyRWLock",
+    "Api",
+    "BlockingClient",
+    "connect",
+    "used_as",
+]
 
 Api = Literal["sync", "async"]
 R = TypeVar("R")
-
-
-class AnyBackend(Protocol):
-    """The single steps of a store."""
-
-    def acquire(self, request: Request) -> Grant | Busy | Gone: ...
-    def release(self, request: Request) -> Release: ...
-    def withdraw(self, request: Request) -> None: ...
-    def extend(self, requests: Sequence[Request]) -> list[Renewal]: ...
-    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None: ...
-
-
-class AnyLease(Protocol):
-    """What ``Lease`` and ``AsyncLease`` have in common."""
-
-    released: bool
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def token(self) -> str: ...
-    @property
-    def fencing_token(self) -> int: ...
-    @property
-    def lost(self) -> bool: ...
-    def remaining(self) -> float: ...
-    def check(self) -> None: ...
-    def extend(self, ttl: float | None = None) -> None: ...
-    def release(self) -> bool: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-class AnyLock(Protocol):
-    """What ``Lock`` and ``AsyncLock`` have in common."""
-
-    def acquire(self, timeout: float | None | Unset = UNSET) -> AnyLease: ...
-    def try_acquire(self) -> AnyLease | None: ...
-
-
-class AnyClient(Protocol):
-    """What ``LockClient`` and ``AsyncLockClient`` have in common."""
-
-    @property
-    def backend(self) -> AnyBackend: ...
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-    ) -> AnyLock: ...
-    def holders(self, name: str | None = None) -> Iterator[LockInfo]: ...
-    def inspect(self, name: str) -> LockInfo | None: ...
-    def break_(self, name: str, *, fence: int) -> bool: ...
-    def close(self) -> None: ...
 
 
 def connect(api: Api, url: str, **options: Any) -> AnyClient:
@@ -101,6 +51,17 @@ def connect(api: Api, url: str, **options: Any) -> AnyClient:
         client: AnyClient = lockkit.connect(url, **options)
         return client
     return BlockingClient(url, **options)
+
+
+def used_as(client: AnyClient, name: str, use: str) -> AnyLock:
+    """A lock by the word for what a name is used as: ``lock``, ``semaphore:3``, ``read``."""
+    kind, _, permits = use.partition(":")
+    if kind == "semaphore":
+        return client.semaphore(name, int(permits))
+    if kind in ("lock", "reentrant", "unfair"):
+        return client.lock(name, reentrant=kind == "reentrant", fair=kind != "unfair")
+    rwlock = client.rwlock(name)
+    return rwlock.read() if kind == "read" else rwlock.write()
 
 
 class _Loop:
@@ -137,8 +98,50 @@ class BlockingClient:
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
+        fair: bool = True,
     ) -> _Lock:
-        return _Lock(self._client.lock(name, ttl=ttl, timeout=timeout, label=label), self._loop)
+        lock = self._client.lock(
+            name,
+            ttl=ttl,
+            timeout=timeout,
+            label=label,
+            reentrant=reentrant,
+            owner=owner,
+            fair=fair,
+        )
+        return _Lock(lock, self._loop)
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        fair: bool = True,
+    ) -> _Lock:
+        lock = self._client.semaphore(
+            name, permits, ttl=ttl, timeout=timeout, label=label, fair=fair
+        )
+        return _Lock(lock, self._loop)
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        owner: str = "",
+        fair: bool = True,
+    ) -> RWLock[_Lock]:
+        lock = self._client.rwlock(
+            name, ttl=ttl, timeout=timeout, label=label, owner=owner, fair=fair
+        )
+        return RWLock(_Lock(lock.read(), self._loop), _Lock(lock.write(), self._loop))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         async def collect() -> list[LockInfo]:
@@ -195,6 +198,10 @@ class _Lease:
         return self._lease.fencing_token
 
     @property
+    def shared(self) -> bool:
+        return self._lease.shared
+
+    @property
     def lost(self) -> bool:
         return self._lease.lost
 
@@ -214,6 +221,9 @@ class _Lease:
 
     def extend(self, ttl: float | None = None) -> None:
         self._loop.run(self._lease.extend(ttl))
+
+    def downgrade(self) -> None:
+        self._loop.run(self._lease.downgrade())
 
     def release(self) -> bool:
         return self._loop.run(self._lease.release())

@@ -17,7 +17,16 @@ from typing import NamedTuple, Protocol, Self
 
 from lockkit.clock import now
 
-__all__ = ["Belief", "Claim", "Counter", "FencedRegister", "History", "Interval", "Overlap"]
+__all__ = [
+    "Belief",
+    "Claim",
+    "Counter",
+    "Crowd",
+    "FencedRegister",
+    "History",
+    "Interval",
+    "Overlap",
+]
 
 
 class Interval(NamedTuple):
@@ -31,6 +40,7 @@ class Interval(NamedTuple):
     start: float
     end: float
     fence: int = 0
+    shared: bool = False  #: it goes together with others
 
 
 class Overlap(NamedTuple):
@@ -47,6 +57,18 @@ class Overlap(NamedTuple):
         )
 
 
+class Crowd(NamedTuple):
+    """One who relied on a name, and those who did so already and leave no room for it."""
+
+    last: Interval
+    others: tuple[Interval, ...]
+
+    def __str__(self) -> str:
+        form = "shared" if self.last.shared else "alone"
+        others = ", ".join(f"{i.owner} ({'shared' if i.shared else 'alone'})" for i in self.others)
+        return f"{self.last.name!r}: {self.last.owner} ({form}) came while {others} relied on it"
+
+
 class Claim(Protocol):
     """What the checkers need of a lease. ``lockkit.Lease`` is one."""
 
@@ -59,8 +81,9 @@ class Claim(Protocol):
 class Belief:
     """One holder's reliance on its claim: begins now, just after acquire returned."""
 
-    def __init__(self, name: str, owner: str, claim: Claim) -> None:
+    def __init__(self, name: str, owner: str, claim: Claim, *, shared: bool = False) -> None:
         self.name = name
+        self.shared = shared
         self.owner = owner
         self.claim = claim
         self.start = self._until = now()
@@ -74,7 +97,8 @@ class Belief:
         """Call just before release. A lost claim was relied on until the deadline known last."""
         moment = now()
         end = moment if self._look(moment) else min(moment, self._until)
-        return Interval(self.name, self.owner, self.start, end, self.claim.fencing_token)
+        fence = self.claim.fencing_token
+        return Interval(self.name, self.owner, self.start, end, fence, self.shared)
 
     def _look(self, moment: float) -> bool:
         remaining = self.claim.remaining()
@@ -94,9 +118,11 @@ class History:
         self.intervals = list(intervals)
 
     @contextmanager
-    def believing(self, name: str, owner: str, claim: Claim) -> Iterator[Belief]:
+    def believing(
+        self, name: str, owner: str, claim: Claim, *, shared: bool = False
+    ) -> Iterator[Belief]:
         """Record the interval of a claim that was just acquired; release it after the block."""
-        belief = Belief(name, owner, claim)
+        belief = Belief(name, owner, claim, shared=shared)
         try:
             yield belief
         finally:
@@ -115,6 +141,20 @@ class History:
                 if interval.start < last.end:
                     found.append(Overlap(last, interval))
                 last = max(last, interval, key=lambda i: i.end)
+        return found
+
+    def crowds(self, permits: int = 0) -> list[Crowd]:
+        """Everyone who came while others left no room: ``overlaps`` for names that are shared, by
+        at most so many (0: any number)."""
+        found = []
+        for intervals in self._by_name():
+            holding: list[Interval] = []
+            for interval in intervals:
+                holding = [other for other in holding if other.end > interval.start]
+                shared = interval.shared and all(other.shared for other in holding)
+                if holding and not (shared and (not permits or len(holding) < permits)):
+                    found.append(Crowd(interval, tuple(holding)))
+                holding.append(interval)
         return found
 
     def fences_out_of_order(self) -> list[Overlap]:

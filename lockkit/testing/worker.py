@@ -21,7 +21,7 @@ from typing import Any
 
 from lockkit import aio
 from lockkit.clock import now
-from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect
+from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect, used_as
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval
 
 __all__ = ["main"]
@@ -84,9 +84,17 @@ class Worker:
             return self._clients[api]
 
     def do_acquire(
-        self, handle: str, api: Api, name: str, timeout: float | None = 20.0, ttl: float = 30.0
+        self,
+        handle: str,
+        api: Api,
+        name: str,
+        timeout: float | None = 20.0,
+        ttl: float = 30.0,
+        *,
+        owner: str = "",
     ) -> dict[str, float]:
-        lease = self.client(api).lock(name, ttl=ttl).acquire(timeout)
+        lock = self.client(api).lock(name, ttl=ttl, reentrant=bool(owner), owner=owner)
+        lease = lock.acquire(timeout)
         self._leases[handle] = lease
         return {"fence": lease.fencing_token, "at": now(), "until": now() + lease.remaining()}
 
@@ -121,6 +129,17 @@ class Worker:
             counter.increment()
             intervals.append(belief.end())
             lease.release()
+        return intervals
+
+    def do_share(self, api: Api, name: str, uses: list[str], cycles: int) -> list[Interval]:
+        """Acquire and release so often, as each of ``uses`` in turn. Returns the history."""
+        intervals = []
+        for number in range(cycles):
+            use = uses[number % len(uses)]
+            with used_as(self.client(api), name, use).acquire(60.0) as lease:
+                belief = Belief(name, str(os.getpid()), lease, shared=lease.shared)
+                os.sched_yield()
+                intervals.append(belief.end())
         return intervals
 
     def do_fork(self, handle: str, api: Api) -> dict[str, object]:

@@ -10,7 +10,7 @@ import pytest
 from conformance.database_settings import complete, environment, sqlite
 from django.db import connections
 
-from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, BackendConformance, Needs
 from lockkit.testing.store import Store
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
@@ -19,7 +19,7 @@ django.setup()
 
 class TestDjangoDatabase(BackendConformance):
     schemes = ("django",)
-    provides = Needs.PROCESSES
+    provides = Needs.PROCESSES | KINDS
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -12,7 +12,7 @@ import pytest
 from conformance.cache_settings import cache
 from django.test import override_settings
 
-from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, BackendConformance, Needs
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit.testing.store import Proxied, RedisStore
@@ -48,7 +48,7 @@ class CacheStore(RedisStore):
 
 class TestDjangoRedis(BackendConformance):
     schemes = ("django-redis",)
-    provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+    provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | KINDS | Needs.SCRIPTS
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, BackendConformance
 from lockkit.testing.store import Store
 
 
 class TestMemory(BackendConformance):
     schemes = ("memory",)
-    provides = Needs.NOTHING
+    provides = KINDS
 
     @pytest.fixture(scope="class")
     @classmethod

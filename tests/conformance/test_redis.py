@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, BackendConformance, Needs
 from lockkit.testing.servers import RedisServer, ValkeyServer
 from lockkit.testing.store import RedisStore
 
 PATIENT = {"options": {"socket_timeout": 10.0}}
 """For a machine that stalls: no test is about a server that takes so long to answer."""
 
-REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | KINDS | Needs.SCRIPTS
 
 
 class TestRedis(BackendConformance):

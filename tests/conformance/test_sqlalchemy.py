@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 
 from lockkit.backends.sql import create_table
-from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, BackendConformance, Needs
 from lockkit.testing.servers import PostgresServer
 from lockkit.testing.store import Store
 
@@ -30,7 +30,7 @@ def table_at(server: PostgresServer) -> Iterator[str]:
 
 class TestSQLAlchemy(BackendConformance):
     schemes = ("sqlalchemy",)
-    provides = Needs.PROCESSES
+    provides = Needs.PROCESSES | KINDS
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, BackendConformance, Needs
 from lockkit.testing.store import Store
 
 
 class TestSQLite(BackendConformance):
     schemes = ("sqlite",)
-    provides = Needs.PROCESSES
+    provides = Needs.PROCESSES | KINDS
 
     @pytest.fixture(scope="class")
     @classmethod

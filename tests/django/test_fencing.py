@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Stock
 
 from lockkit.client import Lease
-from lockkit.errors import LeaseLost
+from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit_django import locks
 
 pytestmark = pytest.mark.django_db
@@ -89,6 +89,14 @@ def test_a_lost_lease_writes_nothing(later: Lease) -> None:
     later.release()
     with pytest.raises(LeaseLost):
         Stock.objects.fenced(later).update(count=0)
+    assert count("a") == 10
+
+
+def test_a_lease_that_is_shared_is_refused() -> None:
+    with locks["default"].semaphore("stock", 2, in_atomic="allow").acquire() as permit:
+        for write in (Stock.objects.fenced(permit).update, Stock.objects.fenced(permit).delete):
+            with pytest.raises(ConfigurationError, match="shared"):
+                write()
     assert count("a") == 10
 
 

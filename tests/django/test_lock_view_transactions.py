@@ -184,6 +184,18 @@ def test_in_atomic_allow() -> None:
             lease.check()
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_lock_that_encloses_the_block_may_be_entered_again_in_it() -> None:
+    lock = locks["default"].lock("stock:A1", reentrant=True)
+    with lock, transaction.atomic():
+        with lock as inner:
+            inner.check()
+        with pytest.raises(OpenTransaction):
+            locks["default"].lock("stock:A2", reentrant=True).acquire()
+    with transaction.atomic(), pytest.raises(OpenTransaction):
+        lock.acquire()
+
+
 def test_a_wrong_in_atomic_is_named() -> None:
     with pytest.raises(lockkit.ConfigurationError, match="'refuse' or 'allow'"):
         lock_view("a", in_atomic="maybe")  # type: ignore[arg-type]

@@ -13,18 +13,15 @@ from lockkit import process
 from lockkit.backends.base import AsyncBackend
 from lockkit.backends.redis.aio_link import Link
 from lockkit.backends.redis.aio_mailbox import AsyncMailbox
-from lockkit.backends.redis.protocol import (
-    ALL_BUCKETS,
-    NO_CHANNEL,
-    POLL,
-    Protocol,
+from lockkit.backends.redis.protocol import ALL_BUCKETS, NO_CHANNEL, POLL, Protocol
+from lockkit.backends.redis.records import AsyncRedisRecords
+from lockkit.backends.redis.replies import (
     read_acquire,
     read_details,
     read_extend,
     read_page,
     read_release,
 )
-from lockkit.backends.redis.records import AsyncRedisRecords
 from lockkit.backends.redis.settings import connection_pool
 from lockkit.config import AliasSettings
 from lockkit.types import (
@@ -110,11 +107,11 @@ class AsyncRedisBackend(AsyncBackend):
         """One script per bucket, all in one pipeline."""
         batches = list(self._protocol.extend(requests))
         renewals = [Renewal(None)] * len(requests)
-        packed = [command.packed for command, _ in batches]
+        commands = [command for command, _ in batches]
         try:
-            replies = await self._link.pipeline(packed)
+            replies = await self._link.pipeline([command.packed for command in commands])
         except NoScriptError:
-            replies = await self._link.load_and_run(self._protocol.extending, packed)
+            replies = await self._link.load_and_run(commands)
         for (_, positions), reply in zip(batches, replies, strict=True):
             read_extend(requests, positions, reply, renewals)
         return renewals
@@ -162,7 +159,10 @@ class AsyncRedisBackend(AsyncBackend):
         return list(read_details(names, reply))
 
     async def break_(self, name: str, fence: int) -> bool:
-        return bool(await self._link.call(self._protocol.break_(name, fence)))
+        reply = await self._link.call(self._protocol.break_(name, fence))
+        if reply < 0:
+            reply = await self._link.call(self._protocol.break_shared(name, fence))
+        return bool(reply)
 
     def records(self) -> AsyncRedisRecords:
         return AsyncRedisRecords(self._link, self._protocol.keys)

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as ConnectionClosed
 
 from lockkit.backends.redis.connections import Connection
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
-from lockkit.backends.redis.protocol import Command, Script, pack
+from lockkit.backends.redis.protocol import Command, load_scripts
 from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connection", "Link", "connect", "drop", "send"]
@@ -50,12 +50,14 @@ class Link:
         try:
             return (await self.pipeline([command.packed]))[0]
         except NoScriptError:
-            return (await self.load_and_run(command.script, [command.packed]))[0]
+            return (await self.load_and_run([command]))[0]
 
-    async def load_and_run(self, script: Script, packed: Sequence[bytes]) -> list[Any]:
+    async def load_and_run(self, commands: Sequence[Command]) -> list[Any]:
         """At once, so that a server whose scripts are flushed again has no time for it."""
         try:
-            return (await self.pipeline([pack(b"SCRIPT", b"LOAD", script.source), *packed]))[1:]
+            loads = load_scripts(commands)
+            packed = [command.packed for command in commands]
+            return (await self.pipeline([*loads, *packed]))[len(loads) :]
         except NoScriptError as error:
             raise from_reply(error) from error
 

@@ -11,7 +11,8 @@ from redis.exceptions import NoPermissionError, RedisError
 from lockkit.backends.redis.aio_link import Connection, Link, connect, drop, send
 from lockkit.backends.redis.failures import lost_on_the_way
 from lockkit.backends.redis.mailbox import Pace
-from lockkit.backends.redis.protocol import pack, read_message
+from lockkit.backends.redis.protocol import pack
+from lockkit.backends.redis.replies import read_message
 from lockkit.errors import BackendError
 
 __all__ = ["AsyncMailbox"]

@@ -26,15 +26,18 @@ from lockkit.backends.redis.protocol import (
     ALL_BUCKETS,
     NO_CHANNEL,
     POLL,
+    Command,
     Protocol,
     pack,
+)
+from lockkit.backends.redis.records import RedisRecords
+from lockkit.backends.redis.replies import (
     read_acquire,
     read_details,
     read_extend,
     read_page,
     read_release,
 )
-from lockkit.backends.redis.records import RedisRecords
 from lockkit.backends.redis.settings import connection_pool
 from lockkit.config import AliasSettings
 from lockkit.types import (
@@ -132,16 +135,16 @@ class RedisBackend(Backend):
         if len(batches) == 1:
             replies = [call(self._connections, batches[0][0])]
         else:
-            replies = self._pipeline_extend([command.packed for command, _ in batches])
+            replies = self._pipeline([command for command, _ in batches])
         for (_, positions), reply in zip(batches, replies, strict=True):
             read_extend(requests, positions, reply, renewals)
         return renewals
 
-    def _pipeline_extend(self, packed: list[bytes]) -> list[Any]:
+    def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
         try:
-            return pipeline(self._connections, packed)
+            return pipeline(self._connections, [command.packed for command in commands])
         except redis.exceptions.NoScriptError:
-            return load_and_run(self._connections, self._protocol.extending, packed)
+            return load_and_run(self._connections, commands)
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         """The ``left`` of a grant by message is what the waiter's last sign of life leaves it."""
@@ -183,7 +186,10 @@ class RedisBackend(Backend):
         return look(lambda: exchange(self._connections, packed))
 
     def break_(self, name: str, fence: int) -> bool:
-        return bool(call(self._connections, self._protocol.break_(name, fence)))
+        reply = call(self._connections, self._protocol.break_(name, fence))
+        if reply < 0:
+            reply = call(self._connections, self._protocol.break_shared(name, fence))
+        return bool(reply)
 
     def records(self) -> RedisRecords:
         return RedisRecords(self._connections, self._protocol.keys)

@@ -22,7 +22,7 @@ from redis.exceptions import (
 
 from lockkit import process
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
-from lockkit.backends.redis.protocol import Command, Script, pack
+from lockkit.backends.redis.protocol import Command, load_scripts
 from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connections", "OwnConnections", "PooledConnections"]
@@ -127,13 +127,15 @@ def call(connections: Connections, command: Command) -> Any:
     try:
         return exchange(connections, command.packed)
     except NoScriptError:
-        return load_and_run(connections, command.script, [command.packed])[0]
+        return load_and_run(connections, [command])[0]
 
 
-def load_and_run(connections: Connections, script: Script, packed: Sequence[bytes]) -> list[Any]:
+def load_and_run(connections: Connections, commands: Sequence[Command]) -> list[Any]:
     """At once, so that a server whose scripts are flushed again and again has no time for it."""
     try:
-        return pipeline(connections, [pack(b"SCRIPT", b"LOAD", script.source), *packed])[1:]
+        loads = load_scripts(commands)
+        packed = [command.packed for command in commands]
+        return pipeline(connections, [*loads, *packed])[len(loads) :]
     except NoScriptError as error:
         raise from_reply(error) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis.exceptions as driver
 
-from lockkit.backends.redis.protocol import layout_error
+from lockkit.backends.redis.replies import layout_error
 from lockkit.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
 
 __all__ = ["from_reply", "lost_on_the_way", "not_connected"]

@@ -3,6 +3,7 @@
 All keys of a bucket share a hash tag and so a slot of a Cluster. What is held is a field of the
 bucket's one hash, next to the fence counter: a grant is one read and one write, is atomic with the
 listing it appears in, leaves no key behind, and has no TTL that an evicting server could pick on.
+Only a name that several may hold has a key of its own for them, which expires after the last.
 A change of this module or of a record's format needs a new VERSION.
 """
 
@@ -13,7 +14,7 @@ from functools import lru_cache
 
 __all__ = ["BUCKETS", "VERSION", "Keys", "bucket_of"]
 
-VERSION = b"2"
+VERSION = b"3"
 BUCKETS = 64
 
 
@@ -31,6 +32,10 @@ class Keys:
 
     def bucket(self, bucket: int) -> bytes:
         return self._tag(bucket) + b"b"
+
+    def holders(self, name: str) -> bytes:
+        """Of a name that several may hold."""
+        return self._tag(bucket_of(name)) + b"h:" + name.encode()
 
     def record(self, name: str) -> tuple[bytes, bytes, bytes]:
         """bucket, record, running: the KEYS of every script on the record of an order."""

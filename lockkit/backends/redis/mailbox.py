@@ -20,7 +20,8 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from lockkit.backends.redis.connections import Connection, Connections, connect
 from lockkit.backends.redis.failures import lost_on_the_way
-from lockkit.backends.redis.protocol import pack, read_message
+from lockkit.backends.redis.protocol import pack
+from lockkit.backends.redis.replies import read_message
 from lockkit.clock import now
 from lockkit.errors import BackendError
 

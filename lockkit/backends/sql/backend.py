@@ -20,7 +20,7 @@ from lockkit.backends.sql.codec import FREE, decode, encode, row_id, token_diges
 from lockkit.backends.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.backends.sql.dialect import Dialect, expanded
 from lockkit.errors import BackendError, BackendUnavailable, LayoutMismatch
-from lockkit.inspect import info_of
+from lockkit.inspect import infos_of
 from lockkit.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
 
 __all__ = ["SQLBackend"]
@@ -170,9 +170,7 @@ class SQLBackend(Backend):
     def _one(self, name: str) -> Iterator[LockInfo]:
         rows = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
         for now, _, fence, text in rows:
-            info = _info(name, text or FREE, fence or 0, now)
-            if info is not None:
-                yield info
+            yield from _infos(name, text or FREE, fence or 0, now)
 
     def _all(self) -> Iterator[LockInfo]:
         """In pages, so that neither memory nor a read transaction grows with what is held."""
@@ -183,9 +181,7 @@ class SQLBackend(Backend):
             )
             for now, row, name, fence, text in rows:
                 after = row
-                info = _info(name, text, fence, now)
-                if info is not None:
-                    yield info
+                yield from _infos(name, text, fence, now)
             if len(rows) < PAGE:
                 return
 
@@ -234,8 +230,8 @@ def _acquired(state: grant.State, request: Request, now: int) -> grant.Outcome[G
     outcome = grant.acquire(state, request, now)
     reply = outcome.reply
     if request.mode is Mode.POLL and isinstance(reply, Grant) and reply.left < request.ttl:
-        grant.extend(state, request, now)
-        return grant.Outcome(reply._replace(left=request.ttl), True)
+        left = grant.extend(state, request, now).reply.left or reply.left
+        return grant.Outcome(reply._replace(left=left), True)
     return outcome
 
 
@@ -251,7 +247,7 @@ def _is_free(text: str, fence: int, now: int) -> bool:
         return False
 
 
-def _info(name: str, text: str, fence: int, now: int) -> LockInfo | None:
+def _infos(name: str, text: str, fence: int, now: int) -> Iterator[LockInfo]:
     state = decode(text, fence)
     state.prune(now)
-    return info_of(name, state, now)
+    return infos_of(name, state, now)

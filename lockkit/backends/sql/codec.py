@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from lockkit.errors import LayoutMismatch
 from lockkit.grant import Holder, State, Waiter
+from lockkit.types import Kind
 
 __all__ = ["FREE", "decode", "encode", "row_id", "token_digest"]
 
 FREE: Final = ""
 """The state of a name that nobody holds or waits for. Its row stays, for its fencing token."""
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """Changes when an older lockkit could misread a row; releases of two layouts must not be mixed."""
 
 _dump = json.JSONEncoder(separators=(",", ":")).encode
@@ -37,6 +38,8 @@ def encode(state: State) -> str:
     if not (state.holders or state.queue or state.tombs):
         return FREE
     document: dict[str, object] = {"v": LAYOUT}
+    if state.kind is not Kind.MUTEX:
+        document["kind"] = (state.kind, state.permits)
     if state.holders:
         document["holders"] = [
             (
@@ -49,17 +52,23 @@ def encode(state: State) -> str:
                 h.ttl,
                 h.max_hold,
                 h.extended,
+                *_form(h),
             )
             for h in state.holders
         ]
     if state.queue:
         document["queue"] = [
-            (w.token, w.owner, w.ticket, w.enqueued, w.alive, w.ttl, w.max_hold)
+            (w.token, w.owner, w.ticket, w.enqueued, w.alive, w.ttl, w.max_hold, *_form(w))
             for w in state.queue
         ]
     if state.tombs:
         document["tombs"] = state.tombs
     return _dump(document)
+
+
+def _form(claim: Holder | Waiter) -> tuple[object, ...]:
+    """What a mutex need not say of each claim."""
+    return (claim.shared, claim.entrant) if claim.shared or claim.entrant else ()
 
 
 def decode(text: str, fence: int) -> State:
@@ -80,9 +89,12 @@ def decode(text: str, fence: int) -> State:
 
 
 def _state(document: dict[str, Any], fence: int) -> State:
+    kind, permits = document.get("kind", (Kind.MUTEX, 0))
     return State(
         fence,
         [Holder(*fields) for fields in document.get("holders", ())],
         [Waiter(*fields) for fields in document.get("queue", ())],
         {token: (until, broken) for token, (until, broken) in document.get("tombs", {}).items()},
+        Kind(kind),
+        permits,
     )

@@ -2,13 +2,13 @@
 
 ::
 
-    from lockkit.testing.conformance import BackendConformance, Needs
+    from lockkit.testing.conformance import KINDS, BackendConformance, Needs
     from lockkit.testing.servers import RedisServer
     from lockkit.testing.store import RedisStore
 
     class TestRedis(BackendConformance):
         schemes = ("redis",)
-        provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+        provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | KINDS | Needs.SCRIPTS
 
         @pytest.fixture(scope="class")
         @classmethod
@@ -32,9 +32,15 @@ from lockkit.testing.conformance.names import NameTests
 from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.outages import OutageTests
 from lockkit.testing.conformance.queueing import QueueTests
+from lockkit.testing.conformance.readers import ReaderWriterTests
+from lockkit.testing.conformance.reentry import ReentryTests
+from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.steps import StepTests
 
-__all__ = ["BackendConformance", "Needs"]
+__all__ = ["KINDS", "BackendConformance", "Needs"]
+
+KINDS = Needs.SHARED | Needs.REENTRANT
+"""Every kind of lock."""
 
 
 class BackendConformance(
@@ -43,6 +49,9 @@ class BackendConformance(
     NameTests,
     ExclusionTests,
     QueueTests,
+    SemaphoreTests,
+    ReaderWriterTests,
+    ReentryTests,
     DeathTests,
     NetworkTests,
     OutageTests,

@@ -82,6 +82,8 @@ class Needs(Flag):
     PROCESSES = auto()  #: several processes can use it
     SERVER = auto()  #: a ServerStore
     PUSH = auto()  #: wakes waiters by messages over a connection that can be cut
+    SHARED = auto()  #: names that several may hold: semaphores, reader-writer locks
+    REENTRANT = auto()  #: locks that their owner may enter again
     SCRIPTS = auto()  #: the server caches scripts, and can forget them
 
 
@@ -194,6 +196,8 @@ class Suite:
         assert (Needs.PROCESSES in self.provides) is not claims.process_local
         assert (Needs.SERVER in self.provides) is networked
         assert (Needs.PUSH in self.provides) is (claims.push and networked)
+        assert (Needs.SHARED in self.provides) is claims.shared
+        assert (Needs.REENTRANT in self.provides) is claims.reentrant
 
 
 def opened(

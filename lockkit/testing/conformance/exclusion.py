@@ -16,6 +16,7 @@ from lockkit.testing.conformance.base import Agents, Connect, Needs, Spawn, need
 __all__ = ["ExclusionTests"]
 
 WORKERS = 8
+UNFAIR_CYCLES = 50
 LONGEST = 4 * ANSWER_SECONDS
 
 
@@ -37,6 +38,21 @@ class ExclusionTests:
         for future in running:
             history += (Interval(*interval) for interval in future.result(LONGEST))
         judge(history, counter, share * WORKERS)
+
+    @needs(Needs.PROCESSES)
+    def test_those_who_do_not_wait_their_turn_exclude_one_another(
+        self, agents: Agents, api: Api, name: str
+    ) -> None:
+        running = [
+            agent.share(api=api, name=name, uses=uses, cycles=UNFAIR_CYCLES)
+            for agent, uses in zip(agents(4), [["unfair"], ["lock"]] * 2, strict=True)
+        ]
+        history = History()
+        for future in running:
+            history += (Interval(*interval) for interval in future.result(LONGEST))
+        assert not [str(overlap) for overlap in history.overlaps()]
+        assert not [str(pair) for pair in history.fences_out_of_order()]
+        assert len(history.intervals) == 4 * UNFAIR_CYCLES
 
     def test_eight_threads_exclude_one_another(
         self, connect: Connect, name: str, spawn: Spawn, tmp_path: Path

@@ -25,7 +25,8 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
-from lockkit.types import alive_for
+from lockkit.testing.conformance.steps import claim, granted
+from lockkit.types import Busy, Mode, alive_for
 
 __all__ = ["QueueTests", "take"]
 
@@ -110,6 +111,41 @@ class QueueTests:
             return early is not None
 
         at_least_once(lambda: not passed())
+
+    @pytest.mark.parametrize("fair", [True, False])
+    def test_what_has_expired_is_taken_ahead_of_a_waiter_only_by_the_unfair(
+        self, client: AnyClient, other: AnyClient, name: str, fair: bool
+    ) -> None:
+        """The waiter is alive and has not asked since: it is at the head, and the next."""
+
+        def as_it_should() -> bool:
+            holder = claim(name, ttl=TTL)
+            waiter = claim(name, Mode.ENQUEUE)
+            granted(other.backend, holder)
+            assert isinstance(other.backend.acquire(waiter), Busy)
+            eventually(lambda: not held(client, name))
+            lease = client.lock(name, fair=fair).try_acquire()
+            if lease is not None:
+                assert lease.release()
+            other.backend.withdraw(waiter)
+            other.backend.release(holder)
+            nothing_left(client, name)
+            return (lease is not None) is not fair
+
+        at_least_once(as_it_should)
+
+    def test_who_is_not_fair_is_woken_all_the_same(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        lease = client.lock(name).acquire()
+        assert other.lock(name, fair=False).try_acquire() is None
+        waiting = spawn(other.lock(name, fair=False).acquire)
+        queued(client, name, 1)
+        assert lease.release()
+        follower = waiting.result()
+        assert follower.fencing_token > lease.fencing_token
+        assert follower.release()
+        nothing_left(client, name)
 
     def test_a_waiter_stays_in_the_queue_however_long_it_takes(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn

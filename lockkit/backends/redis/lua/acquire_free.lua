@@ -2,7 +2,6 @@
 -- ARGV: =name token mode(0 try, 1 enqueue, 2 poll) ttl 'ttl max_hold owner'
 -- 'alive max_queue channel'. Replies: G fence [left] | B ticket ahead left owner | F ahead left
 -- owner (the queue is full) | - (the token is gone)
-local VERSION = '2'
 local field, token, mode, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local bucket = redis.call('HMGET', KEYS[1], 'v', 'f', 'z', field)
 if bucket[1] ~= VERSION then

@@ -1,23 +1,4 @@
--- Prepended to every script that can grant. Mirrors lockkit/grant.py for a mutex; times are µs.
---
--- KEYS, all in the slot of the name's bucket:
---   1 bucket  hash: v layout version, f fence counter, z when the last tombstone expires, and for
---             each name held a field '=name': kind queued token until fence granted renewed
---             extended (the number of the last extension), of fixed widths (1 1 32 16 16 16 16 16),
---             then 'ttl max_hold owner'
---   2 queue   zset: token -> ticket
---   3 waiters hash: token -> 'alive channel ttl max_hold owner'
---   4 tombs   zset: token (or b:token, if broken by an operator) -> until
--- A record outlives its lease by the grace period, so that abandoned leases can be listed.
-local GRACE = 600000000
-
--- The next fencing token or ticket: strictly growing, and by the clock it outlives data loss.
--- The caller stores it, together with what it is for.
-local function number()
-  local next = (tonumber(counter) or 0) + 1
-  counter = us(next > now and next or now)
-  return counter
-end
+-- Prepended to every script that can grant a mutex. Mirrors lockkit/grant.py.
 
 local function install(field, token, until_, rest, queued)
   local fence, stamp = number(), us(now)
@@ -54,13 +35,4 @@ local function advance(field, asker)
       if heard ~= 0 then return nil end
     end
   end
-end
-
--- Refuse a token from now on, for longer than a request can linger in a network.
-local function bury(token)
-  local until_ = us(now + GRACE)
-  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
-  redis.call('ZADD', KEYS[4], until_, token)
-  redis.call('PEXPIRE', KEYS[4], GRACE / 1000)
-  redis.call('HSET', KEYS[1], 'z', until_)
 end

@@ -1,0 +1,2 @@
+-- Prepended to the scripts of claims that wait their turn.
+local fair = true

@@ -1,0 +1,57 @@
+-- One attempt for a claim that may be shared. ARGV: =name used token mode(0 try, 1 enqueue, 2 poll)
+-- ttl 'ttl max_hold owner' 'alive max_queue channel' form entrant. Replies as of acquire_free.
+local token, mode, ttl, form, entrant = ARGV[3], ARGV[4], ARGV[5], ARGV[8], ARGV[9]
+local rest = entrant .. ' ' .. ARGV[6]
+local bucket = redis.call('HMGET', KEYS[1], 'v', 'z')
+if bucket[1] ~= VERSION then
+  if bucket[1] then return redis.error_reply('LAYOUT ' .. bucket[1]) end
+  redis.call('HSET', KEYS[1], 'v', VERSION)
+end
+if bucket[2] and tonumber(bucket[2]) > now and redis.call('ZSCORE', KEYS[4], token) then
+  return redis.status_reply('-')
+end
+local mine = holders[token]
+if mine and mine.till <= now then return redis.status_reply('-') end
+if mine then
+  if mine.form == 'X' and form == 'S' then -- those who wait may go with it from now on
+    mine.form = 'S'
+    redis.call('HSET', KEYS[5], token, 'S' .. us(mine.till) .. mine.fence .. mine.tail)
+    advance(nil)
+  end
+  return redis.status_reply(string.format('G %s %.0f', mine.fence, mine.till - now))
+end
+local ticket = ours and redis.call('ZSCORE', KEYS[2], token)
+if not ticket and mode == '2' then return redis.status_reply('-') end
+if not ours then
+  local used = record and in_use(record)
+  if used then return used end
+  forget(KEYS[5]) -- of another kind that it once was
+end
+local _, reads = own(form, entrant)
+if reads then return redis.error_reply('UPGRADE') end
+local barges = not fair and has_room(form, entrant)
+if not barges then advance(token) end
+mine = holders[token]
+if mine then return redis.status_reply('G ' .. mine.fence) end
+if barges or own(form, entrant) or (not ticket and has_room(form, entrant) and not waits()) then
+  if ticket then
+    redis.call('ZREM', KEYS[2], token)
+    redis.call('HDEL', KEYS[3], token)
+  end
+  local fence = install(token, form, now + ttl, rest)
+  save()
+  if barges then advance(nil) end
+  return redis.status_reply('G ' .. fence)
+end
+local first, soonest = living()
+local holder = first and string.match(first.tail, '^%S+ %S+ %S+ (.*)$') or ''
+local left, full = soonest and soonest - now or 0, false
+local ahead = redis.call('ZCARD', KEYS[2])
+if not ticket and mode == '1' then
+  ahead, full = crowd(string.match(ARGV[7], '^%d+ (%S+)'))
+  if full then return redis.status_reply(string.format('F %.0f %.0f %s', ahead, left, holder)) end
+elseif ticket then
+  ahead = redis.call('ZRANK', KEYS[2], token) or ahead
+end
+if ticket or mode == '1' then ticket = stay(token, ticket, ARGV[7], form .. ' ' .. rest) end
+return redis.status_reply(string.format('B %.0f %.0f %.0f %s', ticket or 0, ahead, left, holder))

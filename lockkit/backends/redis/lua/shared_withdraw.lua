@@ -1,0 +1,12 @@
+-- Leave the queue, or give back a grant that raced the decision. ARGV: =name used token unsure(0, 1)
+-- Those behind may have waited only for this one. Tombstones as of withdraw.
+local token = ARGV[3]
+local found = redis.call('ZREM', KEYS[2], token)
+redis.call('HDEL', KEYS[3], token)
+if holders[token] then
+  found = 1
+  drop(token)
+end
+if ours then advance(nil, true) end
+if found == 0 or ARGV[4] == '1' then bury(token) end
+return found

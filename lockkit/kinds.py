@@ -1,0 +1,141 @@
+"""The kinds of locks a client makes, for the blocking and the asyncio API at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar
+
+from lockkit.errors import ConfigurationError, UnsupportedCapability
+from lockkit.lease import BaseClient, BaseLock, Terms
+from lockkit.types import UNSET, Claim, Kind, Unset
+from lockkit.values import check_owner, check_permits
+
+__all__ = ["Kinds", "RWLock"]
+
+MUTEX, BARGE = Claim(), Claim(fair=False)
+REENTRANT = Claim(Kind.REENTRANT)
+READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
+
+L = TypeVar("L", bound=BaseLock)
+AnyLock = TypeVar("AnyLock")
+
+
+class RWLock(Generic[AnyLock]):
+    """A description of two claims on one name. Holds nothing itself."""
+
+    __slots__ = ("_read", "_write")
+
+    def __init__(self, read: AnyLock, write: AnyLock) -> None:
+        self._read = read
+        self._write = write
+
+    def read(self) -> AnyLock:
+        """The lock of those who read: they share it."""
+        return self._read
+
+    def write(self) -> AnyLock:
+        """The lock of who writes: alone."""
+        return self._write
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._read!r}>"
+
+
+class Kinds(BaseClient, Generic[L]):
+    """A client of either API; ``L`` is the class of its locks."""
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
+        fair: bool = True,
+    ) -> L:
+        """A lock on ``name``: no I/O yet.
+
+        ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
+        None: for ever. label: what people see beside the owner. Raises ConfigurationError.
+
+        reentrant: the thread or task that holds it may acquire it again, which asks the store only
+        for a longer ttl; it is free when all its leases are released. owner: who enters in the
+        place of the thread or task: whoever says the same, in any process. All leases of one owner
+        have one fencing token. A reentrant lock is a kind of its own, see KindMismatch.
+
+        fair=False: it takes the name ahead of those who wait whenever it finds room. Limit: a
+        release still hands a mutex to who waits longest, so it is free only between the end of a
+        lease that expired and the next who asks.
+        """
+        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
+        return self._make(self._terms(claim, name, ttl, timeout, label))
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        fair: bool = True,
+        **options: Any,
+    ) -> L:
+        """A lock that up to ``permits`` may hold at once; each lease is one permit.
+
+        Each permit expires by itself. Other arguments as of ``lock``. Guarantee: no more than
+        ``permits`` hold it at one moment of the store's clock. Limit: that says nothing about what
+        they write, so its leases cannot fence. Whoever asks with another number, or for another
+        kind of lock, while the name is in use gets KindMismatch. Each step reads all who hold it.
+        """
+        claim = Claim(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
+        self._needs_sharing()
+        return self._make(self._terms(claim, name, ttl, timeout, label), **options)
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        owner: str = "",
+        fair: bool = True,
+        **options: Any,
+    ) -> RWLock[L]:
+        """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
+
+        Arguments as of ``lock``. Readers and writers are served in the order in which they came;
+        readers that come one after the other read together, and wait behind a writer that waits.
+        The thread or task that holds it may enter again: it passes those who wait, as else it would
+        wait for itself. ``owner`` is who enters in the place of the thread or task: whoever says
+        the same, in any process. Who reads and asks to write gets UpgradeRefused at once; who
+        writes may ``downgrade()`` its lease. Only a write lease can fence.
+        """
+        self._needs_sharing()
+        owner = check_owner(owner)
+        read = self._terms(READ._replace(owner=owner, fair=fair), name, ttl, timeout, label)
+        write = read._replace(claim=WRITE._replace(owner=owner, fair=fair))
+        return RWLock(self._make(read, **options), self._make(write, **options))
+
+    def _claim(self, *, reentrant: bool, owner: str, fair: bool) -> Claim:
+        if not reentrant:
+            if owner:
+                raise ConfigurationError("owner is for what can be entered again: reentrant=True")
+            return MUTEX if fair else BARGE
+        if not self._capabilities.reentrant:
+            raise UnsupportedCapability(
+                f"in the store of the lock alias {self.settings.alias!r} no lock is reentrant"
+            )
+        return REENTRANT._replace(owner=check_owner(owner), fair=fair)
+
+    @abstractmethod
+    def _make(self, terms: Terms) -> L: ...
+
+    def _needs_sharing(self) -> None:
+        if not self._capabilities.shared:
+            raise UnsupportedCapability(
+                f"in the store of the lock alias {self.settings.alias!r} nothing can be shared"
+            )

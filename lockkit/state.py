@@ -1,0 +1,126 @@
+"""What a store keeps of one name, and the questions the grant rule asks of it.
+
+Times are the store's clock in microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lockkit.types import Kind, Request
+
+__all__ = ["GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "State", "Waiter"]
+
+SECOND = 1_000_000
+TOMB_SECONDS = 600
+"""How long a withdrawn token stays refused: longer than a request can linger in a network."""
+
+GRACE_SECONDS = 600
+"""How long an abandoned claim is kept, so that ``locks`` can report it."""
+
+
+@dataclass(slots=True)
+class Holder:
+    """A claim that was granted. Once ``until`` has passed it is abandoned, not live."""
+
+    token: str
+    owner: str
+    fence: int
+    granted: int
+    renewed: int
+    until: int
+    ttl: int
+    max_hold: int | None
+    extended: int = 0  #: the number of the extension that was done last
+    shared: bool = False
+    entrant: str = ""
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A claim in the queue. It counts until ``alive`` has passed."""
+
+    token: str
+    owner: str
+    ticket: int
+    enqueued: int
+    alive: int
+    ttl: int
+    max_hold: int | None
+    shared: bool = False
+    entrant: str = ""
+
+
+@dataclass(slots=True)
+class State:
+    """All that a store keeps of one name. Holders are in the order of their grants."""
+
+    fence: int = 0
+    holders: list[Holder] = field(default_factory=list)
+    queue: list[Waiter] = field(default_factory=list)
+    tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
+    kind: Kind = Kind.MUTEX
+    permits: int = 0
+
+    def live(self, now: int) -> Holder | None:
+        """The one who holds it, or the first of those who share it."""
+        return next((h for h in self.holders if h.until > now), None)
+
+    def held_by(self, entrant: str, now: int) -> list[Holder]:
+        """The live claims of this owner."""
+        if not entrant:
+            return []
+        return [h for h in self.holders if h.entrant == entrant and h.until > now]
+
+    def reenters(self, claim: Request | Waiter, now: int) -> bool:
+        """Whether its owner holds an equal or a stronger claim."""
+        return any(claim.shared or not h.shared for h in self.held_by(claim.entrant, now))
+
+    def has_room(self, claim: Request | Waiter, now: int) -> bool:
+        """Whether no live holder is in its way."""
+        live = [holder for holder in self.holders if holder.until > now]
+        if not live or self.reenters(claim, now):
+            return True
+        if not claim.shared or not all(holder.shared for holder in live):
+            return False
+        return not self.permits or len(live) < self.permits
+
+    def waits(self, now: int) -> bool:
+        """Whether somebody alive is in the queue."""
+        return any(waiter.alive > now for waiter in self.queue)
+
+    def holding(self, token: str) -> Holder | None:
+        return next((h for h in self.holders if h.token == token), None)
+
+    def waiting(self, token: str) -> Waiter | None:
+        return next((w for w in self.queue if w.token == token), None)
+
+    def number(self, now: int) -> int:
+        """The next fencing token or ticket: grows strictly, and by the clock outlives data loss."""
+        self.fence = max(self.fence + 1, now)
+        return self.fence
+
+    def bury(self, token: str, now: int, *, broken: bool = False) -> None:
+        """Refuse it for a while. Who was broken stays so, also when it withdraws afterwards."""
+        self.tombs = {t: v for t, v in self.tombs.items() if v[0] > now}
+        broken = broken or self.tombs.get(token, (0, False))[1]
+        self.tombs[token] = (now + TOMB_SECONDS * SECOND, broken)
+
+    def install(self, holder: Holder, now: int) -> None:
+        """One more holder. What was abandoned is forgotten: the name is in use again."""
+        self.holders[:] = [h for h in self.holders if h.until > now]
+        self.holders.append(holder)
+
+    def prune(self, now: int) -> bool:
+        """Forget tombs and abandoned holders that are past their time; whether nothing is left."""
+        if self.tombs:
+            self.tombs = {t: v for t, v in self.tombs.items() if v[0] > now}
+        if self.holders:
+            oldest = now - GRACE_SECONDS * SECOND
+            self.holders = [holder for holder in self.holders if holder.until > oldest]
+        return not (self.holders or self.queue or self.tombs)
+
+    def sweep(self, now: int) -> bool:
+        """Forget the dead in the queue as well: for a name that nobody asks for any more."""
+        self.queue = [waiter for waiter in self.queue if waiter.alive > now]
+        return self.prune(now)

@@ -1,0 +1,195 @@
+"""Semaphores: no more than so many hold a name, and each of them by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockkit.errors import AcquireTimeout, ConfigurationError, KindMismatch
+from lockkit.testing.agent import ANSWER_SECONDS
+from lockkit.testing.blocking import AnyClient, AnyLease, Api
+from lockkit.testing.checkers import History, Interval
+from lockkit.testing.conformance.base import (
+    ROOMY,
+    TTL,
+    Agents,
+    Connect,
+    Needs,
+    Spawn,
+    at_least_once,
+    eventually,
+    needs,
+    nothing_left,
+    queued,
+)
+from lockkit.testing.conformance.steps import claim, granted
+from lockkit.types import Kind, LockState, Request
+
+__all__ = ["SemaphoreTests"]
+
+PERMITS = 3
+WORKERS = 5
+CYCLES = 40
+LONGEST = 4 * ANSWER_SECONDS
+
+
+class SemaphoreTests:
+    @needs(Needs.SHARED)
+    def test_so_many_have_a_permit_and_no_more(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        leases = take_all(client, name)
+        assert len({lease.fencing_token for lease in leases}) == PERMITS
+        assert other.semaphore(name, PERMITS).try_acquire() is None
+        assert leases.pop(1).release()
+        again = other.semaphore(name, PERMITS).try_acquire()
+        assert again is not None
+        for lease in (again, *leases):
+            assert lease.shared
+            assert lease.release()
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_a_permit_expires_by_itself(
+        self, client: AnyClient, connect: Connect, name: str, spawn: Spawn
+    ) -> None:
+        kept = [client.semaphore(name, PERMITS).acquire() for _ in range(PERMITS - 1)]
+        hung = connect(max_hold=0, ttl=TTL).semaphore(name, PERMITS).acquire()
+        waiting = spawn(client.semaphore(name, PERMITS).acquire)
+        follower = waiting.result()
+        assert hung.lost
+        assert not hung.release()
+        assert all(lease.release() for lease in (follower, *kept))
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_those_who_wait_for_permits_get_them_in_order(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        def in_order() -> bool:
+            leases = take_all(client, name)
+            waiting = []
+            for number in range(PERMITS + 1):
+                waiting.append(spawn(other.semaphore(name, PERMITS).acquire))
+                queued(client, name, number + 1)
+            assert all(lease.release() for lease in leases)
+            first = [future.result() for future in waiting[:PERMITS]]
+            early = waiting[PERMITS].done()
+            assert all(lease.release() for lease in first)
+            last = waiting[PERMITS].result()
+            fences = [lease.fencing_token for lease in (*first, last)]
+            assert last.release()
+            nothing_left(client, name)
+            return not early and fences == sorted(fences)
+
+        at_least_once(in_order)
+
+    @needs(Needs.SHARED)
+    def test_one_who_gives_up_leaves_permits_to_the_others(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        leases = take_all(client, name)
+        with pytest.raises(AcquireTimeout):
+            other.semaphore(name, PERMITS).acquire(timeout=0.01)
+        queued(client, name, 0)
+        assert all(lease.release() for lease in leases)
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_a_name_is_one_kind_at_a_time(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        with client.semaphore(name, PERMITS).acquire():
+            for wrong in (other.semaphore(name, PERMITS + 1), other.lock(name)):
+                for timeout in (0, 20):
+                    with pytest.raises(KindMismatch, match=f"a semaphore of {PERMITS}") as caught:
+                        wrong.acquire(timeout)
+                    assert caught.value.name == name
+        with client.lock(name).acquire(), pytest.raises(KindMismatch, match="a mutex"):
+            other.semaphore(name, PERMITS).acquire(0)
+        with client.semaphore(name, PERMITS + 1).acquire():
+            queued(client, name, 0)
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_what_a_semaphore_has_left_behind_is_no_other_kind(
+        self, client: AnyClient, connect: Connect, name: str
+    ) -> None:
+        """Its permits have expired, and nobody has taken them."""
+        hung = connect(max_hold=0, ttl=TTL)
+        permit = hung.semaphore(name, PERMITS).acquire()
+        eventually(lambda: all(i.state is not LockState.HELD for i in client.holders(name)))
+        with client.lock(name).acquire(), pytest.raises(KindMismatch):
+            client.semaphore(name, PERMITS).acquire(0)
+        mutex = hung.lock(name).acquire()
+        eventually(lambda: all(i.state is not LockState.HELD for i in client.holders(name)))
+        again = take_all(client, name)
+        assert client.semaphore(name, PERMITS).try_acquire() is None
+        assert not permit.release() and not mutex.release()
+        assert all(lease.release() for lease in again)
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_each_permit_is_listed_and_can_be_broken(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        leases = take_all(client, name)
+        infos = list(other.holders(name))
+        assert [info.fence for info in infos] == [lease.fencing_token for lease in leases]
+        assert {(i.kind, i.permits, i.state) for i in infos} == {
+            (Kind.SEMAPHORE, PERMITS, LockState.HELD)
+        }
+        assert sum(info.name == name for info in other.holders()) == PERMITS
+        assert other.break_(name, fence=leases[1].fencing_token)
+        assert not other.break_(name, fence=leases[1].fencing_token)
+        assert [lease.release() for lease in leases] == [True, False, True]
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_permits_and_locks_are_extended_together(self, client: AnyClient, name: str) -> None:
+        requests = [permit(name), claim(f"{name}:mutex"), permit(name), permit(name)]
+        for request in requests[:3]:
+            granted(client.backend, request)
+        renewals = client.backend.extend([r._replace(ttl=60.0, number=1) for r in requests])
+        assert [bool(renewal.left) for renewal in renewals] == [True, True, True, False]
+        shorter = client.backend.extend([r._replace(ttl=40.0, number=2) for r in requests[:1]])
+        assert shorter[0].left is not None
+        lefts = [info.left for info in client.holders(name)]
+        assert [round(left or 0, -1) for left in lefts] == [40.0, 60.0]
+        for request in requests[:3]:
+            client.backend.release(request)
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_the_same_token_gets_the_same_permit(self, client: AnyClient, name: str) -> None:
+        request = permit(name)
+        fences = {granted(client.backend, request).fence for _ in range(3)}
+        assert len(fences) == 1
+        assert sum(1 for _ in client.holders(name)) == 1
+        client.backend.release(request)
+
+    @needs(Needs.SHARED)
+    @pytest.mark.parametrize("permits", [0, -1, 1.5, True, "3", None])
+    def test_permits_are_a_number(self, client: AnyClient, name: str, permits: object) -> None:
+        with pytest.raises(ConfigurationError, match="permits is"):
+            client.semaphore(name, permits)  # type: ignore[arg-type]
+
+    @needs(Needs.SHARED | Needs.PROCESSES)
+    def test_processes_share_a_semaphore(self, agents: Agents, api: Api, name: str) -> None:
+        running = [
+            agent.share(api=api, name=name, uses=["semaphore:2"], cycles=CYCLES)
+            for agent in agents(WORKERS)
+        ]
+        history = History()
+        for future in running:
+            history += (Interval(*interval) for interval in future.result(LONGEST))
+        assert not [str(crowd) for crowd in history.crowds(2)]
+        assert len(history.intervals) == WORKERS * CYCLES
+
+
+def take_all(client: AnyClient, name: str) -> list[AnyLease]:
+    """Every permit there is."""
+    return [client.semaphore(name, PERMITS, ttl=ROOMY).acquire(0) for _ in range(PERMITS)]
+
+
+def permit(name: str) -> Request:
+    return claim(name)._replace(kind=Kind.SEMAPHORE, permits=PERMITS, shared=True)

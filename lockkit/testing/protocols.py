@@ -1,0 +1,116 @@
+"""What the blocking and the asyncio API have in common, the second behind blocking calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from lockkit.types import (
+    UNSET,
+    Busy,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+    Unset,
+)
+
+__all__ = ["AnyBackend", "AnyClient", "AnyLease", "AnyLock", "AnyRWLock"]
+
+
+class AnyBackend(Protocol):
+    """The single steps of a store."""
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone: ...
+    def release(self, request: Request) -> Release: ...
+    def withdraw(self, request: Request) -> None: ...
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]: ...
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None: ...
+
+
+class AnyLease(Protocol):
+    """What ``Lease`` and ``AsyncLease`` have in common."""
+
+    released: bool
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def fencing_token(self) -> int: ...
+    @property
+    def shared(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+    def remaining(self) -> float: ...
+    def check(self) -> None: ...
+    def extend(self, ttl: float | None = None) -> None: ...
+    def downgrade(self) -> None: ...
+    def release(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class AnyLock(Protocol):
+    """What ``Lock`` and ``AsyncLock`` have in common."""
+
+    def acquire(self, timeout: float | None | Unset = UNSET) -> AnyLease: ...
+    def try_acquire(self) -> AnyLease | None: ...
+
+
+class AnyRWLock(Protocol):
+    """A reader-writer lock of either API."""
+
+    def read(self) -> AnyLock: ...
+    def write(self) -> AnyLock: ...
+
+
+class AnyClient(Protocol):
+    """What ``LockClient`` and ``AsyncLockClient`` have in common."""
+
+    @property
+    def backend(self) -> AnyBackend: ...
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        reentrant: bool = False,
+        owner: str = "",
+        fair: bool = True,
+    ) -> AnyLock: ...
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        fair: bool = True,
+    ) -> AnyLock: ...
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        owner: str = "",
+        fair: bool = True,
+    ) -> AnyRWLock: ...
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]: ...
+    def inspect(self, name: str) -> LockInfo | None: ...
+    def break_(self, name: str, *, fence: int) -> bool: ...
+    def close(self) -> None: ...
