@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -57,9 +57,10 @@ class AsyncLockClient(BaseClient):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        on_lost: Callable[[AsyncLease], object] | None = None,
     ) -> AsyncLock:
         """A lock on ``name``: no I/O yet. Arguments as in ``LockClient.lock``."""
-        return AsyncLock(self, *self._lock_arguments(name, ttl, timeout), label)
+        return AsyncLock(self, *self._lock_arguments(name, ttl, timeout), label, on_lost=on_lost)
 
     def multi(
         self,
@@ -163,13 +164,25 @@ class AsyncLock(BaseLock):
     __slots__ = ("_client", "_entered")
 
     def __init__(
-        self, client: AsyncLockClient, name: str, ttl: float, timeout: float | None, label: str
+        self,
+        client: AsyncLockClient,
+        name: str,
+        ttl: float,
+        timeout: float | None,
+        label: str,
+        *,
+        on_lost: Callable[[AsyncLease], object] | None = None,
     ) -> None:
-        super().__init__(name, ttl, timeout, label)
+        super().__init__(name, ttl, timeout, label, on_lost=on_lost)
         self._client = client
         self._entered: dict[int, list[AsyncLease]] = {}
 
-    async def acquire(self, timeout: float | None | Unset = UNSET) -> AsyncLease:  # noqa: ASYNC109  as Lock.acquire
+    async def acquire(
+        self,
+        timeout: float | None | Unset = UNSET,  # noqa: ASYNC109  as Lock.acquire
+        *,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+    ) -> AsyncLease:
         """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does.
 
         Cancelling it leaves neither a lease nor a place in the queue.
@@ -186,6 +199,7 @@ class AsyncLock(BaseLock):
             error.name = self.name
             raise
         lease = AsyncLease(client, granted)
+        lease._tell_when_lost(self.on_lost if on_lost is None else on_lost)
         client._watchdog.watch(lease._hold)
         return lease
 
@@ -214,7 +228,8 @@ class AsyncLease(BaseLease):
     """A held, expiring claim; guarantee and limit as of ``Lease``.
 
     Renewed by a task of the event loop: code that blocks the loop for longer than two thirds of
-    the TTL loses the lease.
+    the TTL loses the lease. ``on_lost`` is called in the event loop, and may be a coroutine
+    function; limits as of ``Lease``.
     """
 
     __slots__ = ("_client",)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -47,13 +47,15 @@ class LockClient(BaseClient):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        on_lost: Callable[[Lease], object] | None = None,
     ) -> Lock:
         """A lock on ``name``: no I/O yet.
 
         ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
-        None: for ever. label: what people see beside the owner. Raises ConfigurationError.
+        None: for ever. label: what people see beside the owner. on_lost: called with the lease,
+        once, when it is lost: see ``Lease``. Raises ConfigurationError.
         """
-        return Lock(self, *self._lock_arguments(name, ttl, timeout), label)
+        return Lock(self, *self._lock_arguments(name, ttl, timeout), label, on_lost=on_lost)
 
     def multi(
         self,
@@ -138,14 +140,26 @@ class Lock(BaseLock):
     __slots__ = ("_client", "_entered")
 
     def __init__(
-        self, client: LockClient, name: str, ttl: float, timeout: float | None, label: str
+        self,
+        client: LockClient,
+        name: str,
+        ttl: float,
+        timeout: float | None,
+        label: str,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
     ) -> None:
-        super().__init__(name, ttl, timeout, label)
+        super().__init__(name, ttl, timeout, label, on_lost=on_lost)
         self._client = client
         self._entered: dict[int, list[Lease]] = {}
 
-    def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
-        """Wait for the lock and return the lease.
+    def acquire(
+        self,
+        timeout: float | None | Unset = UNSET,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lease:
+        """Wait for the lock and return the lease. Arguments, if given, instead of the lock's.
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
         BackendUnavailable or OutcomeUnknown when the store fails. After any of them nothing is
@@ -163,6 +177,7 @@ class Lock(BaseLock):
             error.name = self.name
             raise
         lease = Lease(client, granted)
+        lease._tell_when_lost(self.on_lost if on_lost is None else on_lost)
         try:
             client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted, or no thread can be started to renew it
@@ -198,6 +213,11 @@ class Lease(BaseLease):
     Guarantee: while ``check()`` passes, the store has granted the name to nobody else. Limit: a
     process can be paused right after any check; only a fencing token, compared by the resource
     that is written to, stops such a writer.
+
+    ``on_lost`` is called in a thread of its client's, at the deadline at the latest, also while
+    the store hangs, and when the store says that the claim is gone. Limits: not for a lease that
+    is released or that nobody has any more, nor after ``close`` of the client, nor after a fork;
+    one that takes long keeps others of the same client waiting. Its errors are logged.
     """
 
     __slots__ = ("_client",)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from typing import TYPE_CHECKING, TypeVar
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit import process
 from lockkit.clock import now
@@ -104,13 +106,22 @@ class BaseClient:
 class BaseLock:
     """The description of a claim."""
 
-    __slots__ = ("label", "name", "timeout", "ttl")
+    __slots__ = ("label", "name", "on_lost", "timeout", "ttl")
 
-    def __init__(self, name: str, ttl: float, timeout: float | None, label: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        ttl: float,
+        timeout: float | None,
+        label: str,
+        *,
+        on_lost: Callable[[Any], object] | None = None,
+    ) -> None:
         self.name = name
         self.ttl = ttl
         self.timeout = timeout
         self.label = label
+        self.on_lost = on_lost
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -186,11 +197,29 @@ class BaseLease:
     def _check_alive(self) -> None:
         self.check()
 
+    def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> None:
+        if on_lost is not None:
+            self._hold.on_lost = _Notice(weakref.ref(self), on_lost)
+
     def _finish(self) -> bool:
         """Whether this call is the first release."""
         first = not self.released
         self.released = True
         return first
+
+
+class _Notice:
+    """Calls ``on_lost`` with the lease, unless it is released or nobody has it any more."""
+
+    __slots__ = ("_lease", "_on_lost")
+
+    def __init__(self, lease: weakref.ref[BaseLease], on_lost: Callable[[Any], object]) -> None:
+        self._lease = lease
+        self._on_lost = on_lost
+
+    def __call__(self) -> object:
+        lease = self._lease()
+        return None if lease is None or lease.released else self._on_lost(lease)
 
 
 def leave(entered: dict[int, list[L]], who: int) -> L:

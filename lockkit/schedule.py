@@ -8,7 +8,7 @@ import threading
 from lockkit.hold import Hold
 from lockkit.types import Request
 
-__all__ = ["Schedule"]
+__all__ = ["Deadlines", "Schedule"]
 
 RETRY = 0.25
 """Seconds between two tries to withdraw from a store that is down."""
@@ -93,3 +93,46 @@ class Schedule:
             return False
         self._wake_at = moment
         return True
+
+
+class Deadlines:
+    """Holds whose holders want to hear of a loss, and when to look. Thread-safe.
+
+    A hold that is renewed is looked at too early, and then again: so renewing wakes nobody.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holds: dict[str, Hold] = {}
+        self._wake_at = math.inf
+
+    def add(self, hold: Hold) -> bool:
+        """Whether the runner sleeps too long for this one and must be woken."""
+        moment = -math.inf if hold.dead else hold.deadline
+        with self._lock:
+            self._holds[hold.request.token] = hold
+            if moment >= self._wake_at:
+                return False
+            self._wake_at = moment
+            return True
+
+    def discard(self, hold: Hold) -> None:
+        self._holds.pop(hold.request.token, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._holds.clear()
+
+    def take_lost(self, now: float) -> list[Hold]:
+        """Those that are lost, each once."""
+        with self._lock:
+            lost = [hold for hold in list(self._holds.values()) if hold.lost(now)]
+            return [hold for hold in lost if self._holds.pop(hold.request.token, None)]
+
+    def sleep_until(self, now: float) -> float:
+        """When the runner must look again. A moment that was asked for is kept, as above."""
+        with self._lock:
+            asked = self._wake_at if self._wake_at > now else math.inf
+            nearest = min((hold.deadline for hold in list(self._holds.values())), default=math.inf)
+            self._wake_at = min(nearest, asked)
+            return self._wake_at

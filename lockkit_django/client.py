@@ -6,6 +6,7 @@ somebody else can take it and read what was there before. Such an acquire raises
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asgiref.sync import sync_to_async
@@ -47,21 +48,27 @@ class DjangoLockClient(LockClient):
         ttl: float | Unset = UNSET,
         timeout: float | Unset | None = UNSET,
         label: str = "",
+        on_lost: Callable[[Lease], object] | None = None,
         in_atomic: InAtomic = "refuse",
     ) -> Lock:
         """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
         check_in_atomic(in_atomic)
         kind = DjangoLock if in_atomic == "refuse" else Lock
-        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+        return kind(self, *self._lock_arguments(name, ttl, timeout), label, on_lost=on_lost)
 
 
 class DjangoLock(Lock):
     __slots__ = ()
 
-    def acquire(self, timeout: float | Unset | None = UNSET) -> Lease:
+    def acquire(
+        self,
+        timeout: float | Unset | None = UNSET,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lease:
         """As ``Lock.acquire``. Raises OpenTransaction inside an ``atomic()`` block."""
         refuse_open_transactions(self.name)
-        return super().acquire(timeout)
+        return super().acquire(timeout, on_lost=on_lost)
 
 
 class AsyncDjangoLockClient(AsyncLockClient):
@@ -74,12 +81,13 @@ class AsyncDjangoLockClient(AsyncLockClient):
         ttl: float | Unset = UNSET,
         timeout: float | Unset | None = UNSET,
         label: str = "",
+        on_lost: Callable[[AsyncLease], object] | None = None,
         in_atomic: InAtomic = "refuse",
     ) -> AsyncLock:
         """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
         check_in_atomic(in_atomic)
         kind = AsyncDjangoLock if in_atomic == "refuse" else AsyncLock
-        return kind(self, *self._lock_arguments(name, ttl, timeout), label)
+        return kind(self, *self._lock_arguments(name, ttl, timeout), label, on_lost=on_lost)
 
 
 class AsyncDjangoLock(AsyncLock):
@@ -88,13 +96,15 @@ class AsyncDjangoLock(AsyncLock):
     async def acquire(
         self,
         timeout: float | Unset | None = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
+        *,
+        on_lost: Callable[[AsyncLease], object] | None = None,
     ) -> AsyncLease:
         """As ``AsyncLock.acquire``. Raises OpenTransaction inside an ``atomic()`` block.
 
         The block would be in the thread that Django runs this coroutine's queries in.
         """
         await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
-        return await super().acquire(timeout)
+        return await super().acquire(timeout, on_lost=on_lost)
 
     async def __aexit__(
         self,
