@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import flow, process
+from lockkit.aio_exit import AtExit
 from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.clock import now
 from lockkit.config import (
@@ -49,6 +50,7 @@ class AsyncLockClient(BaseClient):
         super().__init__(settings)
         self.backend = backend
         self._watchdog = AsyncWatchdog(lambda steps: drive(steps, backend, None))
+        self._at_exit = AtExit(settings, self._watchdog)
 
     def lock(
         self,

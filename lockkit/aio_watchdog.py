@@ -55,6 +55,10 @@ class AsyncWatchdog:
         self._schedule.withdraw(request, now())
         self._hurry()
 
+    def give_up(self) -> list[Hold]:
+        """All that are held; none is renewed or can be relied on any more. From any thread."""
+        return self._schedule.take_all()
+
     async def stop(self) -> None:
         self._schedule.clear()
         self._notices.stop()

@@ -53,10 +53,23 @@ class Schedule:
         """Whether the request is still to be withdrawn."""
         return request.token in self._withdrawals
 
+    @property
+    def holds_any(self) -> bool:
+        return bool(self._holds)
+
     def clear(self) -> None:
         with self._lock:
             self._holds.clear()
             self._withdrawals.clear()
+
+    def take_all(self) -> list[Hold]:
+        """All that are held, none of which is to be renewed or relied on any more."""
+        with self._lock:
+            holds = list(self._holds.values())
+            self._holds.clear()
+        for hold in holds:
+            hold.lose()
+        return holds
 
     def take_due(self, now: float) -> tuple[list[Hold], list[Request]]:
         """What to renew and to withdraw now. Forgets what is lost or no longer wanted."""
@@ -65,8 +78,10 @@ class Schedule:
             self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
             due: list[Hold] = []
             for token, hold in list(self._holds.items()):
-                if not hold.renewable(now):
+                if hold.lost(now):
                     self._holds.pop(token, None)  # it may have been released just now
+                elif not hold.renewable(now):
+                    hold.due = hold.deadline  # still held, and to be released at exit
                 elif hold.due <= now + (hold.deadline - now) * BATCH_AHEAD:
                     due.append(hold)
             for token, (_, until) in list(self._withdrawals.items()):

@@ -1,26 +1,30 @@
 """Renewal in the background: one thread per client, started with its first lease.
 
 It sleeps until the earliest renewal is due, then renews all that are due about then in one batch.
-It also withdraws what could not be withdrawn while the store was unreachable. A thread per client,
+It also withdraws what could not be withdrawn while the store was unreachable, and releases what is
+still held when the interpreter exits: no other thread can be started then. A thread per client,
 not per process, so that a store that hangs does not keep another store's leases from renewal.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
+from typing import Any
 
-from lockkit import flow
+from lockkit import flow, process
 from lockkit.background import Background
 from lockkit.clock import now
 from lockkit.errors import BackendError
 from lockkit.hold import Hold
+from lockkit.log import log
 from lockkit.notices import Notices
 from lockkit.schedule import Schedule
 from lockkit.types import Request
 
 __all__ = ["Watchdog"]
 
-Runner = Callable[[Generator[flow.Step, flow.Reply, None]], None]
+Runner = Callable[[Generator[flow.Step, flow.Reply, Any]], object]
 
 
 class Watchdog(Background):
@@ -32,10 +36,12 @@ class Watchdog(Background):
         self._run = run
         self._notices = Notices()
         super().__init__()
+        process.at_exit(self._begin_exit, self._finish_exit)
 
     def _reset(self) -> None:
         super()._reset()
         self._schedule = Schedule()
+        self._exit: threading.Event | None = None
 
     def watch(self, hold: Hold) -> None:
         """Renew this one from now on. Wakes the thread only if nothing else is due before it."""
@@ -62,6 +68,9 @@ class Watchdog(Background):
 
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
+        if self._exit is not None:
+            self._release_all()
+            self._exit.set()
         holds, withdrawals = self._schedule.take_due(now())
         if holds:
             self._run(flow.renew(holds, now()))
@@ -72,6 +81,25 @@ class Watchdog(Background):
                 break  # the store is still down: renewals must not queue behind its time-outs
         moment = now()
         return self._schedule.sleep_until(moment) - moment
+
+    def _begin_exit(self) -> None:
+        if self._schedule.holds_any and self._thread is not None:
+            self._notices.stop()
+            self._exit = threading.Event()
+            self._wake.set()
+
+    def _finish_exit(self, until: float) -> None:
+        if self._exit is not None:
+            self._exit.wait(max(until - now(), 0.0))
+
+    def _release_all(self) -> None:
+        """A store that does not answer to one will not answer to the next: the rest expires."""
+        for hold in self._schedule.take_all():
+            try:
+                self._run(flow.release(hold))
+            except BackendError as error:
+                log.warning("release of %r not confirmed: %s", hold.request.name, error)
+                return
 
     def _withdraw(self, request: Request) -> Generator[flow.Step, flow.Reply, None]:
         reply = yield flow.Withdraw(request)
