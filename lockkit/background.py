@@ -6,11 +6,10 @@ without it.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from abc import ABC, abstractmethod
 
-from lockkit import process
+from lockkit import native, process
 from lockkit.log import log
 
 __all__ = ["Background"]
@@ -28,57 +27,56 @@ class Background(ABC):
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._wake = threading.Event()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._starting = native.lock()
+        self._wake: native.Wake | None = None  #: of the thread that works; None: there is none
 
     @abstractmethod
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
 
+    def ended(self) -> None:  # noqa: B027  most have nothing to do then
+        """Called in the thread when it was told to end, as the last thing in it."""
+
     def _hurry(self) -> None:
         """Have it work at once; start the thread if there is none."""
         with self._starting:
-            if self._thread is None:
+            if self._wake is None:
                 self._start()
-            self._wake.set()
+            else:
+                self._wake.set()
 
     def _end(self) -> None:
         """End the thread, after the pass it is in."""
         with self._starting:
-            self._thread = None
-            self._wake.set()
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake.set()
 
     def _start(self) -> None:
-        self._wake = threading.Event()
-        self._thread = threading.Thread(
-            target=_work,
-            args=(weakref.ref(self), self._wake),
-            name=self.thread_name,
-            daemon=True,
-        )
+        self._wake = native.Wake()
         try:
-            self._thread.start()
+            native.start(_work, (weakref.ref(self), self._wake), self.thread_name)
         except BaseException:  # no more threads: the next lease tries again
-            self._thread = None
+            self._wake = None
             raise
 
     def __del__(self) -> None:
-        self._wake.set()
+        self._end()
 
 
-def _work(reference: weakref.ref[Background], wake: threading.Event) -> None:
+def _work(reference: weakref.ref[Background], wake: native.Wake) -> None:
     """The thread: it keeps no owner alive while it sleeps."""
-    this = threading.current_thread()
     while True:
         owner = reference()
-        if owner is None or owner._thread is not this:
+        if owner is None:
             return
-        wake.clear()
+        if owner._wake is not wake:
+            owner.ended()
+            return
         try:
             pause = owner.work()
         except Exception:  # noqa: BLE001  a defect must not end the work: say it, go on
-            log.exception("%s failed; it goes on", this.name)
+            log.exception("the thread %s failed; it goes on", owner.thread_name)
             pause = 1.0
         del owner
         wake.wait(min(max(pause, 0.0), LONGEST_SLEEP))

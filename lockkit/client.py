@@ -15,6 +15,7 @@ from lockkit.clock import now
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost
 from lockkit.lease import BaseClient, BaseLease, BaseLock, leave, new_token
 from lockkit.log import log
+from lockkit.renewing import RenewingBackend
 from lockkit.types import UNSET, LockInfo, Unset
 from lockkit.watchdog import Watchdog
 
@@ -38,7 +39,8 @@ class LockClient(BaseClient):
     def __init__(self, backend: Backend, settings: AliasSettings) -> None:
         super().__init__(settings)
         self.backend = backend
-        self._watchdog = Watchdog(lambda steps: drive(steps, backend, None))
+        renewing = RenewingBackend(backend, settings)
+        self._watchdog = Watchdog(lambda steps: drive(steps, renewing.get(), None), renewing.close)
 
     def lock(
         self,

@@ -29,7 +29,7 @@ class Notices(Background):
 
     def watch(self, hold: Hold) -> None:
         """Tell its holder when it is lost; at once, if it is."""
-        if self._deadlines.add(hold) or self._thread is None:
+        if self._deadlines.add(hold) or self._wake is None:
             self._hurry()
 
     def unwatch(self, hold: Hold) -> None:

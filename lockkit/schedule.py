@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 
+from lockkit import native
 from lockkit.hold import Hold
 from lockkit.types import Request
 
@@ -25,7 +25,7 @@ class Schedule:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.lock()
         self._holds: dict[str, Hold] = {}
         self._withdrawals: dict[str, tuple[Request, float]] = {}
         self._wake_at = math.inf
@@ -117,7 +117,7 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.lock()
         self._holds: dict[str, Hold] = {}
         self._wake_at = math.inf
 

@@ -8,11 +8,10 @@ not per process, so that a store that hangs does not keep another store's leases
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-from lockkit import flow, process
+from lockkit import flow, native, process
 from lockkit.background import Background
 from lockkit.clock import now
 from lockkit.errors import BackendError
@@ -28,12 +27,14 @@ Runner = Callable[[Generator[flow.Step, flow.Reply, Any]], object]
 
 
 class Watchdog(Background):
-    """Renews the holds of one client; ``run`` drives a flow against its store."""
+    """Renews the holds of one client; ``run`` drives a flow against its store, and ``close``
+    closes what only it has opened there."""
 
     thread_name = "lockkit-watchdog"
 
-    def __init__(self, run: Runner) -> None:
+    def __init__(self, run: Runner, close: Callable[[], object] = lambda: None) -> None:
         self._run = run
+        self._close = close
         self._notices = Notices()
         super().__init__()
         process.at_exit(self._begin_exit, self._finish_exit)
@@ -41,11 +42,11 @@ class Watchdog(Background):
     def _reset(self) -> None:
         super()._reset()
         self._schedule = Schedule()
-        self._exit: threading.Event | None = None
+        self._exit: native.Wake | None = None
 
     def watch(self, hold: Hold) -> None:
         """Renew this one from now on. Wakes the thread only if nothing else is due before it."""
-        if self._schedule.add(hold) or self._thread is None:
+        if self._schedule.add(hold) or self._wake is None:
             self._hurry()
         if hold.on_lost is not None:
             self._notices.watch(hold)
@@ -66,6 +67,9 @@ class Watchdog(Background):
         self._notices.stop()
         self._end()
 
+    def ended(self) -> None:
+        self._close()
+
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
         if self._exit is not None:
@@ -83,9 +87,9 @@ class Watchdog(Background):
         return self._schedule.sleep_until(moment) - moment
 
     def _begin_exit(self) -> None:
-        if self._schedule.holds_any and self._thread is not None:
+        if self._schedule.holds_any and self._wake is not None:
             self._notices.stop()
-            self._exit = threading.Event()
+            self._exit = native.Wake()
             self._wake.set()
 
     def _finish_exit(self, until: float) -> None:

@@ -29,6 +29,7 @@ PURE = VALUES | {
     "lockkit.flow",
     "lockkit.steps",
     "lockkit.schedule",
+    "lockkit.native",
     "lockkit.naming",
     "lockkit.process",
 }
