@@ -8,10 +8,12 @@
 # make constraints  move constraints.txt to the newest releases
 #
 # Variables: VENV, PYTHON (the interpreter of a new VENV), PYTEST_ARGS ("-k redis", "-n 0"),
+# BENCH_ARGS ("--only scale --minutes 10", "--help"),
 # SOAK_ARGS ("--requests 1000 --shop flask --seed 7", "--help").
 
 VENV ?= .venv
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 SOAK_ARGS ?=
 # Most tests wait for other processes. Each of these has servers of its own.
 PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadscope
@@ -54,7 +56,7 @@ tests: $(VENV)/.dev
 
 bench: wheel $(VENV)/.dev
 	@tools/servers redis postgresql
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 soak-orders: wheel $(VENV)/.dev
 	@tools/servers redis postgresql

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--format table|markdown|json] [--only pair handoff …]``."""
+"""``python -m benchmarks [--format table|markdown|json] [--only pair …] [--minutes 10]``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 
-from benchmarks import contention, handoff, orders, pair
+from benchmarks import contention, handoff, orders, pair, scale
 from lockkit.testing.servers import RedisServer
 
 Results = dict[str, dict[str, float]]
 
-SUITES: dict[str, Callable[[str], Results]] = {
+MINUTE = 60.0
+
+COMPARED: dict[str, Callable[[str], Results]] = {
     "pair": pair.measure,
     "handoff": handoff.measure,
     "contention": contention.measure,
     "orders": orders.measure,
 }
+
+SUITES = (*COMPARED, "scale")
 
 COLUMNS = {
     "pair_us": "acquire + release, µs",
@@ -31,19 +36,32 @@ COLUMNS = {
     "requests": "requests per acquisition",
     "order_first": "orders/s: first request",
     "order_replay": "orders/s: replay",
+    "renewal_ms": "10,000 leases: a renewal of all, ms",
+    "least_left_s": "the least that was left of 30 s",
+    "leases_lost": "lost",
+    "lease_bytes": "memory per lease, bytes",
+    "idle_requests": "500 waiters: requests each and second",
+    "subscriptions": "subscriptions of 4 processes",
+    "waiter_bytes": "memory per waiter, bytes",
+    "served_per_second": "served/s",
+    "out_of_order": "served out of order",
+    "lost_ns": "lease.lost, ns",
+    "check_ns": "lease.check(), ns",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("benchmarks", description=__doc__)
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
-    parser.add_argument("--only", nargs="+", choices=tuple(SUITES), default=tuple(SUITES))
+    parser.add_argument("--only", nargs="+", choices=SUITES, default=SUITES)
+    parser.add_argument("--minutes", type=float, default=1.0, help="of renewing 10,000 leases")
     options = parser.parse_args(arguments)
+    suites = COMPARED | {"scale": partial(scale.measure, seconds=options.minutes * MINUTE)}
     results: Results = {}
     with RedisServer() as server:
         for suite in options.only:
             print(f"measuring {suite} …", file=sys.stderr, flush=True)
-            for peer, figures in SUITES[suite](server.url).items():
+            for peer, figures in suites[suite](server.url).items():
                 results.setdefault(peer, {}).update(figures)
     if options.format == "json":
         print(json.dumps({"results": results, "ratios": ratios(results)}, indent=2))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import entrants, flow, process
+from lockkit.aio_exit import AtExit
 from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.clock import now
 from lockkit.config import (
@@ -51,6 +52,7 @@ class AsyncLockClient(Kinds["AsyncLock"]):
         super().__init__(settings, backend.capabilities)
         self.backend = backend
         self._watchdog = AsyncWatchdog(lambda steps: drive(steps, backend, None))
+        self._at_exit = AtExit(settings, self._watchdog)
 
     def multi(
         self,
@@ -170,15 +172,23 @@ class AsyncLock(BaseLock):
         self._client = client
         self._entered: dict[int, list[AsyncLease]] = {}
 
-    async def acquire(self, timeout: float | None | Unset = UNSET) -> AsyncLease:  # noqa: ASYNC109  as Lock.acquire
+    async def acquire(
+        self,
+        timeout: float | None | Unset = UNSET,  # noqa: ASYNC109  as Lock.acquire
+        *,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+    ) -> AsyncLease:
         """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does.
 
         Cancelling it leaves neither a lease nor a place in the queue.
         """
         is_reentrant = self.claim.kind is Kind.REENTRANT
-        if is_reentrant and (again := await self._enter_again()):
-            return again
         client = self._client
+        tell = self.on_lost if on_lost is None else on_lost
+        if is_reentrant and (again := await self._enter_again()):
+            if again._tell_when_lost(tell):
+                client._watchdog.watch(again._hold)
+            return again
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label, _task_name()))
         try:
@@ -190,6 +200,7 @@ class AsyncLock(BaseLock):
             error.name = self.name
             raise
         lease = AsyncLease(client, hold_of(granted))
+        lease._tell_when_lost(tell)
         client._watchdog.watch(lease._hold)
         if is_reentrant:
             lease._entry = client._entries.begin(self._key(), lease._hold)
@@ -243,7 +254,8 @@ class AsyncLease(BaseLease):
     """A held, expiring claim; guarantee and limit as of ``Lease``.
 
     Renewed by a task of the event loop: code that blocks the loop for longer than two thirds of
-    the TTL loses the lease.
+    the TTL loses the lease. ``on_lost`` is called in the event loop, and may be a coroutine
+    function; limits as of ``Lease``.
     """
 
     __slots__ = ("_client",)

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator
 
 from lockkit import flow, process
+from lockkit.aio_notices import AsyncNotices
 from lockkit.clock import now
 from lockkit.errors import BackendError
 from lockkit.hold import Hold
@@ -28,6 +29,7 @@ class AsyncWatchdog:
 
     def __init__(self, run: Runner) -> None:
         self._run = run
+        self._notices = AsyncNotices()
         self._schedule = Schedule()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -41,16 +43,25 @@ class AsyncWatchdog:
     def watch(self, hold: Hold) -> None:
         if self._schedule.add(hold) or self._task is None or self._task.done():
             self._hurry()
+        if hold.on_lost is not None:
+            self._notices.watch(hold)
 
     def unwatch(self, hold: Hold) -> None:
         self._schedule.discard(hold)
+        if hold.on_lost is not None:
+            self._notices.unwatch(hold)
 
     def withdraw_later(self, request: Request) -> None:
         self._schedule.withdraw(request, now())
         self._hurry()
 
+    def give_up(self) -> list[Hold]:
+        """All that are held; none is renewed or can be relied on any more. From any thread."""
+        return self._schedule.take_all()
+
     async def stop(self) -> None:
         self._schedule.clear()
+        self._notices.stop()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -68,6 +79,7 @@ class AsyncWatchdog:
         holds, withdrawals = self._schedule.take_due(now())
         if holds:
             await self._run(flow.renew(holds, now()))
+            self._notices.look_at(holds)
         for request in withdrawals:
             await self._run(self._withdraw(request))
             if self._schedule.waits(request):

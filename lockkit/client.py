@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -17,6 +17,7 @@ from lockkit.hold import Hold
 from lockkit.kinds import Kinds
 from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave, new_token
 from lockkit.log import log
+from lockkit.renewing import RenewingBackend
 from lockkit.types import UNSET, Kind, LockInfo, Unset
 from lockkit.watchdog import Watchdog
 
@@ -42,7 +43,8 @@ class LockClient(Kinds["Lock"]):
     def __init__(self, backend: Backend, settings: AliasSettings) -> None:
         super().__init__(settings, backend.capabilities)
         self.backend = backend
-        self._watchdog = Watchdog(lambda steps: drive(steps, backend, None))
+        renewing = RenewingBackend(backend, settings)
+        self._watchdog = Watchdog(lambda steps: drive(steps, renewing.get(), None), renewing.close)
 
     def multi(
         self,
@@ -143,8 +145,13 @@ class Lock(BaseLock):
         self._client = client
         self._entered: dict[int, list[Lease]] = {}
 
-    def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
-        """Wait for the lock and return the lease.
+    def acquire(
+        self,
+        timeout: float | None | Unset = UNSET,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lease:
+        """Wait for the lock and return the lease. Arguments, if given, instead of the lock's.
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
         KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
@@ -152,9 +159,12 @@ class Lock(BaseLock):
         held, or at most until the TTL if the store cannot be told.
         """
         is_reentrant = self.claim.kind is Kind.REENTRANT
-        if is_reentrant and (again := self._enter_again()):
-            return again
         client = self._client
+        tell = self.on_lost if on_lost is None else on_lost
+        if is_reentrant and (again := self._enter_again()):
+            if again._tell_when_lost(tell):
+                client._watchdog.watch(again._hold)
+            return again
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label))
         try:
@@ -166,6 +176,7 @@ class Lock(BaseLock):
             error.name = self.name
             raise
         lease = Lease(client, hold_of(granted))
+        lease._tell_when_lost(tell)
         try:
             client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted, or no thread can be started to renew it
@@ -226,6 +237,11 @@ class Lease(BaseLease):
     Guarantee: while ``check()`` passes, the store has granted the name to nobody else. Limit: a
     process can be paused right after any check; only a fencing token, compared by the resource
     that is written to, stops such a writer.
+
+    ``on_lost`` is called in a thread of its client's, at the deadline at the latest, also while
+    the store hangs, and when the store says that the claim is gone. Limits: not for a lease that
+    is released or that nobody has any more, nor after ``close`` of the client, nor after a fork;
+    one that takes long keeps others of the same client waiting. Its errors are logged.
     """
 
     __slots__ = ("_client",)

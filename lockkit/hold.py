@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 from lockkit import process
@@ -32,6 +33,7 @@ class Hold:
         "fence",
         "generation",
         "granted",
+        "on_lost",
         "renew_until",
         "request",
         "whole",
@@ -50,6 +52,7 @@ class Hold:
         self.whole = whole  #: else it was handed to a waiter, and for less than its ttl
         self.generation = process.generation()
         self.dead = False
+        self.on_lost: Callable[[], object] | None = None  #: who wants to hear of it; called once
 
     @property
     def deadline(self) -> float:

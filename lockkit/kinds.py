@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from lockkit.errors import ConfigurationError, UnsupportedCapability
@@ -54,11 +55,13 @@ class Kinds(BaseClient, Generic[L]):
         reentrant: bool = False,
         owner: str = "",
         fair: bool = True,
+        on_lost: Callable[[Any], object] | None = None,
     ) -> L:
         """A lock on ``name``: no I/O yet.
 
         ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
-        None: for ever. label: what people see beside the owner. Raises ConfigurationError.
+        None: for ever. label: what people see beside the owner. on_lost: called with the lease,
+        once, when it is lost: see ``Lease``. Raises ConfigurationError.
 
         reentrant: the thread or task that holds it may acquire it again, which asks the store only
         for a longer ttl; it is free when all its leases are released. owner: who enters in the
@@ -70,7 +73,7 @@ class Kinds(BaseClient, Generic[L]):
         lease that expired and the next who asks.
         """
         claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
-        return self._make(self._terms(claim, name, ttl, timeout, label))
+        return self._make(self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost))
 
     def semaphore(
         self,
@@ -81,6 +84,7 @@ class Kinds(BaseClient, Generic[L]):
         timeout: float | None | Unset = UNSET,
         label: str = "",
         fair: bool = True,
+        on_lost: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> L:
         """A lock that up to ``permits`` may hold at once; each lease is one permit.
@@ -92,7 +96,9 @@ class Kinds(BaseClient, Generic[L]):
         """
         claim = Claim(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
         self._needs_sharing()
-        return self._make(self._terms(claim, name, ttl, timeout, label), **options)
+        return self._make(
+            self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost), **options
+        )
 
     def rwlock(
         self,
@@ -103,6 +109,7 @@ class Kinds(BaseClient, Generic[L]):
         label: str = "",
         owner: str = "",
         fair: bool = True,
+        on_lost: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> RWLock[L]:
         """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
@@ -116,7 +123,8 @@ class Kinds(BaseClient, Generic[L]):
         """
         self._needs_sharing()
         owner = check_owner(owner)
-        read = self._terms(READ._replace(owner=owner, fair=fair), name, ttl, timeout, label)
+        claim = READ._replace(owner=owner, fair=fair)
+        read = self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost)
         write = read._replace(claim=WRITE._replace(owner=owner, fair=fair))
         return RWLock(self._make(read, **options), self._make(write, **options))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lockkit import entrants, process
 from lockkit.clock import now
@@ -70,6 +72,7 @@ class Terms(NamedTuple):
     ttl: float
     timeout: float | None
     label: str
+    on_lost: Callable[[Any], object] | None = None
 
 
 class BaseClient:
@@ -102,7 +105,9 @@ class BaseClient:
         name: str,
         ttl: float | Unset,
         timeout: float | None | Unset,
+        *,
         label: str,
+        on_lost: Callable[[Any], object] | None,
     ) -> Terms:
         settings = self.settings
         return Terms(
@@ -111,6 +116,7 @@ class BaseClient:
             settings.ttl if ttl is UNSET else self._ttl(ttl),
             settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
             label,
+            on_lost,
         )
 
     def _name(self, name: str) -> str:
@@ -126,10 +132,10 @@ class BaseClient:
 class BaseLock:
     """The description of a claim."""
 
-    __slots__ = ("claim", "label", "name", "timeout", "ttl")
+    __slots__ = ("claim", "label", "name", "on_lost", "timeout", "ttl")
 
     def __init__(self, terms: Terms) -> None:
-        self.claim, self.name, self.ttl, self.timeout, self.label = terms
+        self.claim, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
 
     def __repr__(self) -> str:
         kind, permits, *_ = self.claim
@@ -248,6 +254,13 @@ class BaseLease:
         """Whether others that share the claim go on; called once, at the release."""
         return self._entry is not None and not self._entry.leave()
 
+    def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> bool:
+        """Of the leases that share a claim, the first that wants to be told is."""
+        if on_lost is None or self._hold.on_lost is not None:
+            return False
+        self._hold.on_lost = _Notice(weakref.ref(self), on_lost)
+        return True
+
     def _finish(self) -> bool:
         """Whether this call is the first release."""
         first = not self.released
@@ -257,6 +270,20 @@ class BaseLease:
 
 def hold_of(granted: Granted) -> Hold:
     return Hold(granted.request, granted.fence, granted.deadline, granted.now, whole=granted.whole)
+
+
+class _Notice:
+    """Calls ``on_lost`` with the lease, unless it is released or nobody has it any more."""
+
+    __slots__ = ("_lease", "_on_lost")
+
+    def __init__(self, lease: weakref.ref[BaseLease], on_lost: Callable[[Any], object]) -> None:
+        self._lease = lease
+        self._on_lost = on_lost
+
+    def __call__(self) -> object:
+        lease = self._lease()
+        return None if lease is None or lease.released else self._on_lost(lease)
 
 
 def leave(entered: dict[int, list[L]], who: int) -> L:

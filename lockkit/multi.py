@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from lockkit.clock import now
+from lockkit.budget import Budget
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.lease import leave
 from lockkit.log import log
@@ -39,21 +39,6 @@ def in_order(names: Sequence[str]) -> list[str]:
     return sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
 
 
-class _Budget:
-    """One deadline for all of them."""
-
-    def __init__(self, timeout: float | None) -> None:
-        self._timeout = timeout
-        self._start = now()
-
-    def left(self) -> float | None:
-        return None if self._timeout is None else max(self._timeout - self.waited, 0.0)
-
-    @property
-    def waited(self) -> float:
-        return now() - self._start
-
-
 class _MultiLease(Generic[AnyLease]):
     """The leases of all names, as one. Local: reading it costs no round trip."""
 
@@ -73,6 +58,15 @@ class _MultiLease(Generic[AnyLease]):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._leases)
+
+    @property
+    def name(self) -> str:
+        """All of them, for people."""
+        return ", ".join(self._leases)
+
+    @property
+    def released(self) -> bool:
+        return all(lease.released for lease in self._leases.values())
 
     @property
     def lost(self) -> bool:
@@ -137,7 +131,7 @@ class MultiLock:
     def acquire(self, timeout: float | None | Unset = UNSET) -> MultiLease:
         """Wait for all within ``timeout`` seconds. Errors as of ``Lock.acquire``, which name the
         one that was not granted; then none is held."""
-        budget = _Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
+        budget = Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
         leases: list[Lease] = []
         try:
             for lock in self._locks:
@@ -230,7 +224,7 @@ class AsyncMultiLock:
         timeout: float | None | Unset = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
     ) -> AsyncMultiLease:
         """The twin of ``MultiLock.acquire``; cancelled, it holds none."""
-        budget = _Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
+        budget = Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
         leases: list[AsyncLease] = []
         try:
             for lock in self._locks:

@@ -7,17 +7,20 @@ cheaper than asking the kernel for the pid each time.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from lockkit.clock import now
 from lockkit.types import Owner
 
 __all__ = [
     "after_fork",
     "around_fork",
+    "at_exit",
     "generation",
     "host",
     "instance_id",
@@ -28,6 +31,9 @@ __all__ = [
 
 
 REMEMBERED_OWNERS = 256
+
+EXIT_SECONDS = 3.0
+"""For all that is to be done at the end of the process: a store that is down must not delay it."""
 
 
 class _Process:
@@ -57,7 +63,7 @@ def _space() -> str:
 
 
 _process = _Process()
-_Method = weakref.WeakMethod[Callable[[], Any]]
+_Method = weakref.WeakMethod[Callable[..., Any]]
 _after_fork: list[_Method] = []
 
 
@@ -124,7 +130,19 @@ def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None
     _register(_in_parent, in_parent)
 
 
-def _register(registered: list[_Method], method: Callable[[], Any]) -> None:
+def at_exit(begin: Callable[[], Any], finish: Callable[[float], Any]) -> None:
+    """Have bound methods called when the interpreter exits: all ``begin``, then all ``finish``,
+    which get the moment of the local clock by which to be done.
+
+    By then, all threads that are not daemons have ended, and no thread can be started any more.
+    Not called in a process that is killed or leaves by ``os._exit``, as those that
+    ``multiprocessing`` forks.
+    """
+    _register(_beginning_exit, begin)
+    _register(_finishing_exit, finish)
+
+
+def _register(registered: list[_Method], method: Callable[..., Any]) -> None:
     """Not while another thread does so: one of the two would be forgotten."""
     with _process.registering:
         registered[:] = [reference for reference in registered if reference() is not None]
@@ -133,13 +151,15 @@ def _register(registered: list[_Method], method: Callable[[], Any]) -> None:
 
 _before_fork: list[_Method] = []
 _in_parent: list[_Method] = []
+_beginning_exit: list[_Method] = []
+_finishing_exit: list[_Method] = []
 
 
-def _call(registered: list[_Method]) -> None:
+def _call(registered: list[_Method], *arguments: object) -> None:
     for reference in list(registered):
         method = reference()
         if method is not None:
-            method()
+            method(*arguments)
 
 
 def _in_child() -> None:
@@ -153,3 +173,10 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=lambda: _call(_in_parent),
         after_in_child=_in_child,
     )
+
+
+@atexit.register
+def _exit() -> None:
+    until = now() + EXIT_SECONDS
+    _call(_beginning_exit)
+    _call(_finishing_exit, until)

@@ -44,7 +44,7 @@ class Refusal:
 
 
 def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
-    """The answer to an error of ``name_for`` or ``acquire``; None: a defect, so let it raise.
+    """The answer to an error of ``names_for`` or ``acquire``; None: a defect, so let it raise.
 
     LeaseLost has one for an adapter that has rolled everything back: nothing was done then, and
     trying again is safe. Else let it raise: the view's work may have been done.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 
+from lockkit import native
 from lockkit.hold import Hold
 from lockkit.types import Request
 
-__all__ = ["Schedule"]
+__all__ = ["Deadlines", "Schedule"]
 
 RETRY = 0.25
 """Seconds between two tries to withdraw from a store that is down."""
@@ -25,7 +25,7 @@ class Schedule:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.lock()
         self._holds: dict[str, Hold] = {}
         self._withdrawals: dict[str, tuple[Request, float]] = {}
         self._wake_at = math.inf
@@ -53,10 +53,23 @@ class Schedule:
         """Whether the request is still to be withdrawn."""
         return request.token in self._withdrawals
 
+    @property
+    def holds_any(self) -> bool:
+        return bool(self._holds)
+
     def clear(self) -> None:
         with self._lock:
             self._holds.clear()
             self._withdrawals.clear()
+
+    def take_all(self) -> list[Hold]:
+        """All that are held, none of which is to be renewed or relied on any more."""
+        with self._lock:
+            holds = list(self._holds.values())
+            self._holds.clear()
+        for hold in holds:
+            hold.lose()
+        return holds
 
     def take_due(self, now: float) -> tuple[list[Hold], list[Request]]:
         """What to renew and to withdraw now. Forgets what is lost or no longer wanted."""
@@ -65,8 +78,10 @@ class Schedule:
             self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
             due: list[Hold] = []
             for token, hold in list(self._holds.items()):
-                if not hold.renewable(now):
+                if hold.lost(now):
                     self._holds.pop(token, None)  # it may have been released just now
+                elif not hold.renewable(now):
+                    hold.due = hold.deadline  # still held, and to be released at exit
                 elif hold.due <= now + (hold.deadline - now) * BATCH_AHEAD:
                     due.append(hold)
             for token, (_, until) in list(self._withdrawals.items()):
@@ -93,3 +108,46 @@ class Schedule:
             return False
         self._wake_at = moment
         return True
+
+
+class Deadlines:
+    """Holds whose holders want to hear of a loss, and when to look. Thread-safe.
+
+    A hold that is renewed is looked at too early, and then again: so renewing wakes nobody.
+    """
+
+    def __init__(self) -> None:
+        self._lock = native.lock()
+        self._holds: dict[str, Hold] = {}
+        self._wake_at = math.inf
+
+    def add(self, hold: Hold) -> bool:
+        """Whether the runner sleeps too long for this one and must be woken."""
+        moment = -math.inf if hold.dead else hold.deadline
+        with self._lock:
+            self._holds[hold.request.token] = hold
+            if moment >= self._wake_at:
+                return False
+            self._wake_at = moment
+            return True
+
+    def discard(self, hold: Hold) -> None:
+        self._holds.pop(hold.request.token, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._holds.clear()
+
+    def take_lost(self, now: float) -> list[Hold]:
+        """Those that are lost, each once."""
+        with self._lock:
+            lost = [hold for hold in list(self._holds.values()) if hold.lost(now)]
+            return [hold for hold in lost if self._holds.pop(hold.request.token, None)]
+
+    def sleep_until(self, now: float) -> float:
+        """When the runner must look again. A moment that was asked for is kept, as above."""
+        with self._lock:
+            asked = self._wake_at if self._wake_at > now else math.inf
+            nearest = min((hold.deadline for hold in list(self._holds.values())), default=math.inf)
+            self._wake_at = min(nearest, asked)
+            return self._wake_at

@@ -10,9 +10,9 @@ from lockkit.errors import ConfigurationError
 
 __all__ = [
     "check_count",
-    "check_setting_names",
     "check_owner",
     "check_permits",
+    "check_setting_names",
     "check_timeout",
     "check_ttl",
     "unknown_key",

@@ -2,8 +2,8 @@
 
 An adapter makes a ``Guard`` of the decorator's arguments, and for each request
 
-1. ``guard.name_for(facts, …)``: the name, or a FieldError;
-2. ``guard.acquire(client, name, settings, label)``, or ``acquire_async``: a lease, or an error;
+1. ``guard.names_for(facts, …)``: the names, or a FieldError;
+2. ``guard.acquire(client, names, settings, label)``, or ``acquire_async``: a lease, or an error;
 3. ``refusal_of(error, settings.busy_status)``: the status, headers and words of the answer to
    either error;
 4. ``give_back(lease)`` when the work is committed or undone.
@@ -14,7 +14,7 @@ It adds its own: transactions, the response class, and when to release.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,12 @@ from lockkit.types import UNSET, Unset
 from lockkit.values import check_count, check_timeout, check_ttl, unknown_key
 
 if TYPE_CHECKING:
-    from lockkit.aio import AsyncLease, AsyncLockClient
-    from lockkit.client import Lease, LockClient
+    from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
+    from lockkit.client import Lease, Lock, LockClient
+    from lockkit.multi import AsyncMultiLease, AsyncMultiLock, MultiLease, MultiLock
+
+    AnyLease = Lease | MultiLease
+    AnyAsyncLease = AsyncLease | AsyncMultiLease
 
 __all__ = [
     "Guard",
@@ -128,22 +132,23 @@ waiting_room = WaitingRoom()
 class Guard:
     """One decorated view: what it locks, and how. Made once, at import; holds nothing.
 
-    ``name`` is a template, or a callable that gets what the adapter passes and returns a name.
-    ``timeout`` is in seconds (0: do not wait; None: for ever), ``ttl`` in seconds; ``options``:
-    further arguments for the ``lock`` method of the adapter's client.
-    Raises ConfigurationError.
+    Each of ``names`` is a template, or a callable that gets what the adapter passes and returns a
+    name. Several are locked all or none, and their lease is a ``MultiLease``. ``timeout`` is in
+    seconds (0: do not wait; None: for ever), ``ttl`` in seconds; ``options``: further arguments
+    for the ``lock`` method of the adapter's client. Raises ConfigurationError.
     """
 
     def __init__(
         self,
-        name: str | Callable[..., str],
-        *,
+        *names: str | Callable[..., str],
         timeout: float | Unset | None = UNSET,
         ttl: float | Unset = UNSET,
         alias: str = DEFAULT_ALIAS,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._name = name if callable(name) else _template(name)
+        if not names:
+            raise ConfigurationError('lock_view needs a name: lock_view("stock:{sku}")')
+        self._names = [name if callable(name) else _template(name) for name in names]
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
         self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
@@ -151,24 +156,26 @@ class Guard:
 
     @property
     def needs_user(self) -> bool:
-        """Whether the name has ``{user.pk}``: a coroutine must have the user looked up before."""
-        template = self._name
-        return isinstance(template, Template) and any(f.source == "user" for f in template.fields)
+        """Whether a name has ``{user.pk}``: a coroutine must have the user looked up before."""
+        templates = [name for name in self._names if isinstance(name, Template)]
+        return any(field.source == "user" for each in templates for field in each.fields)
 
-    def name_for(self, facts: Facts, /, *args: Any, **kwargs: Any) -> str:
-        """The name for one request; a callable gets ``args`` and ``kwargs``.
+    def names_for(self, facts: Facts, /, *args: Any, **kwargs: Any) -> list[str]:
+        """The names for one request; a callable gets ``args`` and ``kwargs``.
 
         Raises FieldError (the request's fault) or ConfigurationError (the programmer's).
         """
-        if isinstance(self._name, Template):
-            return lock_name(self._name, facts)
-        return _name_by(self._name, *args, **kwargs)
+        return [
+            lock_name(name, facts) if isinstance(name, Template) else _name_by(name, args, kwargs)
+            for name in self._names
+        ]
 
-    def acquire(self, client: LockClient, name: str, settings: ViewSettings, label: str) -> Lease:
+    def acquire(
+        self, client: LockClient, names: Sequence[str], settings: ViewSettings, label: str
+    ) -> AnyLease:
         """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
-        timeout = self._timeout(settings)
-        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label, **self._options)
-        if timeout == 0:
+        lock: Lock | MultiLock = self._lock(client, names, settings, label)
+        if self._timeout(settings) == 0:
             return lock.acquire()
         with waiting_room.place(settings.max_waiters) as placed:
             if placed:
@@ -179,12 +186,11 @@ class Guard:
             raise _room_full(held) from None
 
     async def acquire_async(
-        self, client: AsyncLockClient, name: str, settings: ViewSettings, label: str
-    ) -> AsyncLease:
+        self, client: AsyncLockClient, names: Sequence[str], settings: ViewSettings, label: str
+    ) -> AnyAsyncLease:
         """The same, awaited."""
-        timeout = self._timeout(settings)
-        lock = client.lock(name, ttl=self.ttl, timeout=timeout, label=label, **self._options)
-        if timeout == 0:
+        lock: AsyncLock | AsyncMultiLock = self._lock(client, names, settings, label)
+        if self._timeout(settings) == 0:
             return await lock.acquire()
         with waiting_room.place(settings.max_waiters) as placed:
             if placed:
@@ -194,11 +200,16 @@ class Guard:
         except LockHeld as held:
             raise _room_full(held) from None
 
+    def _lock(self, client: Any, names: Sequence[str], settings: ViewSettings, label: str) -> Any:
+        options = {**self._options, "ttl": self.ttl, "timeout": self._timeout(settings)}
+        lock = client.lock if len(names) == 1 else client.multi
+        return lock(*names, label=label, **options)
+
     def _timeout(self, settings: ViewSettings) -> float | None:
         return settings.timeout if self.timeout is UNSET else self.timeout
 
     def __repr__(self) -> str:
-        return f"Guard({self._name!r}, alias={self.alias!r})"
+        return f"Guard({', '.join(map(repr, self._names))}, alias={self.alias!r})"
 
 
 def _template(text: str) -> Template:
@@ -208,7 +219,7 @@ def _template(text: str) -> Template:
     return template
 
 
-def _name_by(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+def _name_by(make: Callable[..., str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     try:
         name: object = make(*args, **kwargs)
         if isinstance(name, str):
@@ -238,7 +249,7 @@ def request_label(method: str, path: str) -> str:
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
 
 
-def give_back(lease: Lease) -> None:
+def give_back(lease: AnyLease) -> None:
     """Release after the view is done. What goes wrong here is logged: the answer stands.
 
     The caller has checked the lease at the last moment at which everything could be undone.
@@ -251,7 +262,7 @@ def give_back(lease: Lease) -> None:
         _warn_if_lost(lease.name, kept)
 
 
-async def give_back_async(lease: AsyncLease) -> None:
+async def give_back_async(lease: AnyAsyncLease) -> None:
     """The same, awaited."""
     try:
         kept = await lease.release()

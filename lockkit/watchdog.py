@@ -1,54 +1,60 @@
 """Renewal in the background: one thread per client, started with its first lease.
 
 It sleeps until the earliest renewal is due, then renews all that are due about then in one batch.
-It also withdraws what could not be withdrawn while the store was unreachable. A thread per client,
+It also withdraws what could not be withdrawn while the store was unreachable, and releases what is
+still held when the interpreter exits: no other thread can be started then. A thread per client,
 not per process, so that a store that hangs does not keep another store's leases from renewal.
-
-The thread is a daemon and ends with its client. A forked child starts with no holds and no thread.
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Generator
+from typing import Any
 
-from lockkit import flow, process
+from lockkit import flow, native, process
+from lockkit.background import Background
 from lockkit.clock import now
 from lockkit.errors import BackendError
 from lockkit.hold import Hold
 from lockkit.log import log
+from lockkit.notices import Notices
 from lockkit.schedule import Schedule
 from lockkit.types import Request
 
 __all__ = ["Watchdog"]
 
-LONGEST_SLEEP = 60.0
-
-Runner = Callable[[Generator[flow.Step, flow.Reply, None]], None]
+Runner = Callable[[Generator[flow.Step, flow.Reply, Any]], object]
 
 
-class Watchdog:
-    """Renews the holds of one client; ``run`` drives a flow against its store."""
+class Watchdog(Background):
+    """Renews the holds of one client; ``run`` drives a flow against its store, and ``close``
+    closes what only it has opened there."""
 
-    def __init__(self, run: Runner) -> None:
+    thread_name = "lockkit-watchdog"
+
+    def __init__(self, run: Runner, close: Callable[[], object] = lambda: None) -> None:
         self._run = run
-        self._reset()
-        process.after_fork(self._reset)
+        self._close = close
+        self._notices = Notices()
+        super().__init__()
+        process.at_exit(self._begin_exit, self._finish_exit)
 
     def _reset(self) -> None:
+        super()._reset()
         self._schedule = Schedule()
-        self._wake = threading.Event()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._exit: native.Wake | None = None
 
     def watch(self, hold: Hold) -> None:
         """Renew this one from now on. Wakes the thread only if nothing else is due before it."""
-        if self._schedule.add(hold) or self._thread is None:
+        if self._schedule.add(hold) or self._wake is None:
             self._hurry()
+        if hold.on_lost is not None:
+            self._notices.watch(hold)
 
     def unwatch(self, hold: Hold) -> None:
         self._schedule.discard(hold)
+        if hold.on_lost is not None:
+            self._notices.unwatch(hold)
 
     def withdraw_later(self, request: Request) -> None:
         """Withdraw again and again until the store has heard it or the TTL has passed."""
@@ -57,64 +63,49 @@ class Watchdog:
 
     def stop(self) -> None:
         """End the thread; holds are no longer renewed. A later ``watch`` starts another."""
-        with self._starting:
-            self._schedule.clear()
-            self._thread = None
-            self._wake.set()
+        self._schedule.clear()
+        self._notices.stop()
+        self._end()
 
-    def _hurry(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                self._start()
-            self._wake.set()
-
-    def _start(self) -> None:
-        self._wake = threading.Event()
-        self._thread = threading.Thread(
-            target=_work,
-            args=(weakref.ref(self), self._wake),
-            name="lockkit-watchdog",
-            daemon=True,
-        )
-        try:
-            self._thread.start()
-        except BaseException:  # no more threads: the next lease tries again
-            self._thread = None
-            raise
-
-    def __del__(self) -> None:
-        self._wake.set()
+    def ended(self) -> None:
+        self._close()
 
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
+        if self._exit is not None:
+            self._release_all()
+            self._exit.set()
         holds, withdrawals = self._schedule.take_due(now())
         if holds:
             self._run(flow.renew(holds, now()))
+            self._notices.look_at(holds)
         for request in withdrawals:
             self._run(self._withdraw(request))
             if self._schedule.waits(request):
                 break  # the store is still down: renewals must not queue behind its time-outs
         moment = now()
-        return min(max(self._schedule.sleep_until(moment) - moment, 0.0), LONGEST_SLEEP)
+        return self._schedule.sleep_until(moment) - moment
+
+    def _begin_exit(self) -> None:
+        if self._schedule.holds_any and self._wake is not None:
+            self._notices.stop()
+            self._exit = native.Wake()
+            self._wake.set()
+
+    def _finish_exit(self, until: float) -> None:
+        if self._exit is not None:
+            self._exit.wait(max(until - now(), 0.0))
+
+    def _release_all(self) -> None:
+        """A store that does not answer to one will not answer to the next: the rest expires."""
+        for hold in self._schedule.take_all():
+            try:
+                self._run(flow.release(hold))
+            except BackendError as error:
+                log.warning("release of %r not confirmed: %s", hold.request.name, error)
+                return
 
     def _withdraw(self, request: Request) -> Generator[flow.Step, flow.Reply, None]:
         reply = yield flow.Withdraw(request)
         if not isinstance(reply.value, BackendError):
             self._schedule.withdrawn(request)
-
-
-def _work(reference: weakref.ref[Watchdog], wake: threading.Event) -> None:
-    """The thread: it keeps no watchdog alive while it sleeps."""
-    this = threading.current_thread()
-    while True:
-        watchdog = reference()
-        if watchdog is None or watchdog._thread is not this:
-            return
-        wake.clear()
-        try:
-            pause = watchdog.work()
-        except Exception:  # noqa: BLE001  a defect must not end renewal: say it, go on
-            log.exception("the lockkit watchdog failed; it goes on")
-            pause = 1.0
-        del watchdog
-        wake.wait(pause)

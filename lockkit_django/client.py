@@ -6,6 +6,7 @@ somebody else can take it and read what was there before. Such an acquire raises
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from asgiref.sync import sync_to_async
@@ -51,11 +52,14 @@ class DjangoLockClient(LockClient):
         reentrant: bool = False,
         owner: str = "",
         fair: bool = True,
+        on_lost: Callable[[Lease], object] | None = None,
         in_atomic: InAtomic = "refuse",
     ) -> Lock:
         """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
         claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
-        return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
+        return self._make(
+            self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost), in_atomic
+        )
 
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
         check_in_atomic(in_atomic)
@@ -66,12 +70,17 @@ class DjangoLockClient(LockClient):
 class DjangoLock(Lock):
     __slots__ = ()
 
-    def acquire(self, timeout: float | Unset | None = UNSET) -> Lease:
+    def acquire(
+        self,
+        timeout: float | Unset | None = UNSET,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lease:
         """As ``Lock.acquire``. Raises OpenTransaction inside an ``atomic()`` block, unless the lock
         was held before the block began and is entered again."""
         if not self._is_inside():
             refuse_open_transactions(self.name)
-        return super().acquire(timeout)
+        return super().acquire(timeout, on_lost=on_lost)
 
 
 class AsyncDjangoLockClient(AsyncLockClient):
@@ -87,11 +96,14 @@ class AsyncDjangoLockClient(AsyncLockClient):
         reentrant: bool = False,
         owner: str = "",
         fair: bool = True,
+        on_lost: Callable[[AsyncLease], object] | None = None,
         in_atomic: InAtomic = "refuse",
     ) -> AsyncLock:
         """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
         claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
-        return self._make(self._terms(claim, name, ttl, timeout, label), in_atomic)
+        return self._make(
+            self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost), in_atomic
+        )
 
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:
         check_in_atomic(in_atomic)
@@ -105,6 +117,8 @@ class AsyncDjangoLock(AsyncLock):
     async def acquire(
         self,
         timeout: float | Unset | None = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
+        *,
+        on_lost: Callable[[AsyncLease], object] | None = None,
     ) -> AsyncLease:
         """As ``AsyncLock.acquire``. Raises OpenTransaction inside an ``atomic()`` block.
 
@@ -112,7 +126,7 @@ class AsyncDjangoLock(AsyncLock):
         """
         if not self._is_inside():
             await sync_to_async(refuse_open_transactions, thread_sensitive=True)(self.name)
-        return await super().acquire(timeout)
+        return await super().acquire(timeout, on_lost=on_lost)
 
     async def __aexit__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakSet
 
 from lockkit.decorating import refuse_bare
@@ -16,6 +16,7 @@ from lockkit_django.locked_view import LockedView, OnBusy
 
 __all__ = ["guards", "lock_view"]
 
+Hold = Literal["view", "response"]
 V = TypeVar("V", bound=Callable[..., Any])
 
 guards: WeakSet[Guard] = WeakSet()
@@ -23,32 +24,39 @@ guards: WeakSet[Guard] = WeakSet()
 
 
 def lock_view(
-    name: str | Callable[..., str],
-    *,
+    *names: str | Callable[..., str],
     timeout: float | Unset | None = UNSET,
     ttl: float | Unset = UNSET,
     alias: str = "default",
     on_busy: OnBusy | None = None,
     in_atomic: InAtomic = "refuse",
+    hold: Hold = "view",
 ) -> Callable[[V], V]:
-    """Have a view hold the lock ``name`` while it runs.
+    """Have a view hold the lock of this name, or of all these names, while it runs.
 
-    name: a template over the request, such as ``"stock:{sku}"``, or a callable that gets the
-    view's arguments and returns a name. timeout: seconds to wait (default LOCKKIT_VIEWS; 0: do
-    not; None: for ever). ttl: seconds the lease lives unrenewed (default: the alias').
+    names: each a template over the request, such as ``"stock:{sku}"``, or a callable that gets the
+    view's arguments and returns a name; several are taken all or none. timeout: seconds to wait
+    (default LOCKKIT_VIEWS; 0: do not; None: for ever). ttl: seconds the lease lives unrenewed
+    (default: the alias').
     on_busy(request, error): the response when somebody else has it; else 423 with Retry-After.
     in_atomic="allow": run also inside the caller's ``atomic()``, which commits after the release.
+    hold: "view" gives the lock back after the view's COMMIT, "response" when the response is
+    closed: after a streaming body, or when its client is gone.
 
     For function views, methods of class views (also by ``method_decorator``), ``as_view()``, and
     DRF's views and actions; sync and async. Raises ConfigurationError at once for a wrong
-    argument. The lease is ``request.lease`` while the view runs.
+    argument. The lease is ``request.lease`` while the view runs; that of several names is a
+    ``MultiLease``: ``request.lease["stock:42"].fencing_token``.
     """
-    refuse_bare("lock_view", name)
+    refuse_bare("lock_view", names[0] if names else None)
     check_in_atomic(in_atomic)
+    if hold not in ("view", "response"):
+        raise ConfigurationError(f"hold is {hold!r}; it must be 'view' or 'response'")
     options = {"in_atomic": in_atomic}
-    guard = Guard(name, timeout=timeout, ttl=ttl, alias=alias, options=options)
+    guard = Guard(*names, timeout=timeout, ttl=ttl, alias=alias, options=options)
     guards.add(guard)
-    locked = LockedView(guard, on_busy, durable=in_atomic == "refuse")
+    durable = in_atomic == "refuse"
+    locked = LockedView(guard, on_busy, durable=durable, keep=hold == "response")
 
     def decorate(view: V) -> V:
         if inspect.isclass(view):

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from lockkit.aio import AsyncLease
+from lockkit.client import Lease
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost, LockError
-from lockkit.lease import BaseLease
 from lockkit.log import log
+from lockkit.multi import MultiLease
 from lockkit.views import Guard, give_back, give_back_async, refusal_of, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import DjangoFacts, http_request, of_async_class, request_and_rest
 from lockkit_django.handler import alocks, locks
 from lockkit_django.handlers import show_types
+from lockkit_django.kept import acquire_in_thread, give_back_in_thread, until_closed
 from lockkit_django.pending import has_lock, mark_locked, pending_order
 from lockkit_django.responses import drf_exception, refusal_response, rendered
 from lockkit_django.settle import to_its_end, until_thread_is_idle
@@ -37,7 +38,7 @@ from lockkit_django.transactions import (
 )
 
 if TYPE_CHECKING:
-    from lockkit.client import Lease
+    from lockkit.views import AnyAsyncLease, AnyLease
     from lockkit_django.orders.opened import OpenOrder
 
 __all__ = ["LockedView", "OnBusy"]
@@ -49,10 +50,11 @@ OnBusy = Callable[[Any, AcquireTimeout], Any]
 class LockedView:
     """What one ``lock_view(…)`` does to the views it decorates."""
 
-    def __init__(self, guard: Guard, on_busy: OnBusy | None, *, durable: bool) -> None:
+    def __init__(self, guard: Guard, on_busy: OnBusy | None, *, durable: bool, keep: bool) -> None:
         self._guard = guard
         self._on_busy = on_busy
         self._durable = durable
+        self._keep = keep  #: until the response is closed
 
     def around(self, view: V) -> V:
         around = self._around_coroutine if iscoroutinefunction(view) else self._around
@@ -83,13 +85,13 @@ class LockedView:
     def _run(self, view: Any, exempt: Exempt, args: Any, kwargs: Any) -> Any:
         request, rest = request_and_rest(args)
         try:
-            name = self._guard.name_for(DjangoFacts(request, kwargs), request, *rest, **kwargs)
+            names = self._guard.names_for(DjangoFacts(request, kwargs), request, *rest, **kwargs)
             client = locks[self._guard.alias]
         except LockError as error:
             return self._refuse(request, error)
         with request_blocks_suspended(http_request(request)):
             try:
-                lease = self._guard.acquire(client, name, view_settings(), _label(request))
+                lease = self._guard.acquire(client, names, view_settings(), _label(request))
             except LockError as error:
                 return self._refuse(request, error)
             order = pending_order(http_request(request))
@@ -99,11 +101,16 @@ class LockedView:
                     return view(*args, **kwargs)
                 return self._work_in(order, request, lease, exempt, lambda: view(*args, **kwargs))
             try:
-                return self._work(request, lease, exempt, lambda: view(*args, **kwargs))
-            finally:
+                response = self._work(request, lease, exempt, lambda: view(*args, **kwargs))
+            except BaseException:
                 give_back(lease)
+                raise
+            if self._keep and not lease.lost:
+                return until_closed(request, response, lease)
+            give_back(lease)
+            return response
 
-    def _work(self, request: Any, lease: BaseLease, exempt: Exempt, view: Callable[[], Any]) -> Any:
+    def _work(self, request: Any, lease: AnyLease, exempt: Exempt, view: Callable[[], Any]) -> Any:
         """The view in its transactions, if there are any to open; a lost lease rolls them back."""
         aliases = atomic_requests(exempt.by_user)
         try:
@@ -121,7 +128,7 @@ class LockedView:
         self,
         order: OpenOrder,
         request: Any,
-        lease: BaseLease,
+        lease: AnyLease,
         exempt: Exempt,
         view: Callable[[], Any],
     ) -> Any:
@@ -138,15 +145,14 @@ class LockedView:
         user = await _user(request) if self._guard.needs_user else None
         try:
             facts = DjangoFacts(request, kwargs, user)
-            name = self._guard.name_for(facts, request, *rest, **kwargs)
+            names = self._guard.names_for(facts, request, *rest, **kwargs)
             order = pending_order(http_request(request))
-            lease = await self._lease_for(order, name, _label(request))
+            lease = await self._lease_for(order, names, _label(request))
         except LockError as error:
             return await self._refuse_async(request, error)
         if order is not None:
             order.adopt(lease)
             return await self._run_in_order(order, view, args, kwargs)
-        assert isinstance(lease, AsyncLease)
         try:
             with _lease_on(request, lease):
                 response = await _rendered_async(request, await _awaited(view(*args, **kwargs)))
@@ -154,7 +160,9 @@ class LockedView:
         except BaseException:  # cancelled as well: what the view left running must end first
             await to_its_end(_give_back_when_idle(lease))
             raise
-        await give_back_async(lease)
+        if self._keep and isinstance(lease, (Lease, MultiLease)):
+            return until_closed(request, response, lease)
+        await _give_back(lease)
         return response
 
     async def _run_in_order(self, order: OpenOrder, view: Any, args: Any, kwargs: Any) -> Any:
@@ -166,14 +174,14 @@ class LockedView:
             return await _rendered_async(request, await _awaited(view(*args, **kwargs)))
 
     async def _lease_for(
-        self, order: OpenOrder | None, name: str, label: str
-    ) -> Lease | AsyncLease:
-        """The loop's own, but in an order under WSGI: that loop ends before the COMMIT."""
-        if order is None or order.is_async:
+        self, order: OpenOrder | None, names: Sequence[str], label: str
+    ) -> AnyLease | AnyAsyncLease:
+        """The loop's own, unless it must outlive the loop: in an order under WSGI the COMMIT comes
+        later, and so does the end of a response."""
+        if (order is None and not self._keep) or (order is not None and order.is_async):
             client = alocks[self._guard.alias]
-            return await self._guard.acquire_async(client, name, view_settings(), label)
-        acquire = sync_to_async(self._guard.acquire, thread_sensitive=False)
-        return await acquire(locks[self._guard.alias], name, view_settings(), label)
+            return await self._guard.acquire_async(client, names, view_settings(), label)
+        return await acquire_in_thread(self._guard, names, label)
 
     async def _refuse_async(self, request: Any, error: LockError) -> Any:
         if isinstance(error, AcquireTimeout) and iscoroutinefunction(self._on_busy):
@@ -203,7 +211,7 @@ def _label(request: Any) -> str:
     return request_label(http.method or "", http.path)
 
 
-def _check(lease: BaseLease, *, undone: bool) -> None:
+def _check(lease: AnyLease | AnyAsyncLease, *, undone: bool) -> None:
     """The last look before the COMMIT. ``undone``: whether what the view did is rolled back."""
     if lease.lost:
         kind = _LostBeforeCommit if undone else LeaseLost
@@ -211,7 +219,7 @@ def _check(lease: BaseLease, *, undone: bool) -> None:
 
 
 @contextmanager
-def _lease_on(request: Any, lease: BaseLease) -> Iterator[None]:
+def _lease_on(request: Any, lease: AnyLease | AnyAsyncLease) -> Iterator[None]:
     """``request.lease``: of the innermost lock_view."""
     http: Any = http_request(request)
     before = getattr(http, "lease", None)
@@ -240,11 +248,18 @@ async def _user(request: Any) -> Any:
     return None if auser is None else await auser()
 
 
-async def _give_back_when_idle(lease: AsyncLease) -> None:
+async def _give_back_when_idle(lease: AnyLease | AnyAsyncLease) -> None:
     """A view that was cancelled may have left a query behind, which goes on in its thread."""
     try:
         await until_thread_is_idle()
     finally:
+        await _give_back(lease)
+
+
+async def _give_back(lease: AnyLease | AnyAsyncLease) -> None:
+    if isinstance(lease, (Lease, MultiLease)):
+        await give_back_in_thread(lease)
+    else:
         await give_back_async(lease)
 
 

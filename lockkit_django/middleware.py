@@ -22,6 +22,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.aio import AsyncLease
 from lockkit.idempotency import agive, give
+from lockkit.multi import AsyncMultiLease
 from lockkit_django.orders.facts import keep_body
 from lockkit_django.orders.gate import Gate, in_thread, order_rules
 from lockkit_django.orders.opened import OpenOrder, open_order
@@ -146,7 +147,7 @@ async def _aleave(opened: OpenOrder) -> None:
     finally:
         opened.detach()
         for lease in opened.leases:
-            if isinstance(lease, AsyncLease):
+            if isinstance(lease, (AsyncLease, AsyncMultiLease)):
                 await agive(lease)
             else:
                 await asyncio.to_thread(give, lease)

@@ -22,44 +22,46 @@ from lockkit_flask.refusals import http_exception
 if TYPE_CHECKING:
     from flask import Request
 
-    from lockkit.client import Lease
+    from lockkit.views import AnyLease
 
 __all__ = ["LockedView", "lock_view", "views_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Hold = Literal["request", "view", "response"]
 OnBusy = Callable[[AcquireTimeout], Any]
 
 _MARK = "lockkit_views"
 
 
 def lock_view(
-    name: str | Callable[..., str],
-    *,
+    *names: str | Callable[..., str],
     timeout: float | Unset | None = UNSET,
     ttl: float | Unset = UNSET,
     alias: str = DEFAULT_ALIAS,
     on_busy: OnBusy | None = None,
-    hold: Literal["request", "view"] = "request",
+    hold: Hold = "request",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Run the view only while holding the lock of this name. Below ``@app.route``.
+    """Run the view only while holding the lock of this name, or of all these. Below ``@app.route``.
 
-    name: a template over the request (``"stock:{sku}"``), or a callable that gets the URL's
-    parameters and returns a name. timeout: seconds to wait (default: LOCKKIT_VIEWS["TIMEOUT"]).
+    names: each a template over the request (``"stock:{sku}"``), or a callable that gets the URL's
+    parameters and returns a name; several are taken all or none. timeout: seconds to wait
+    (default: LOCKKIT_VIEWS["TIMEOUT"]).
     ttl: seconds. on_busy: called with the error, returns the answer to a busy lock.
     hold: "request" gives the lock back after the database session of the request has ended, so
-    after COMMIT; "view" as soon as the view returns, for views that have committed by then.
+    after COMMIT; "view" as soon as the view returns, for views that have committed by then;
+    "response" when the response is closed: after a streaming body, or when its client is gone.
 
     A busy lock is 423 with Retry-After, too many waiting requests or a store that is down are
     503, and the view does not run. A lease that is lost before the view returns raises LeaseLost.
     Raises ConfigurationError at import for a wrong template.
     """
-    refuse_bare("lock_view", name)
-    if hold not in ("request", "view"):
-        raise ConfigurationError(f"hold is {hold!r}; it must be 'request' or 'view'")
-    guard = Guard(name, timeout=timeout, ttl=ttl, alias=alias)
-    locked = LockedView(guard, hold == "view", on_busy)
+    refuse_bare("lock_view", names[0] if names else None)
+    if hold not in ("request", "view", "response"):
+        raise ConfigurationError(f"hold is {hold!r}; it must be 'request', 'view' or 'response'")
+    guard = Guard(*names, timeout=timeout, ttl=ttl, alias=alias)
+    locked = LockedView(guard, hold, on_busy)
 
     def decorate(view: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(view)
@@ -90,9 +92,9 @@ def _marks(view: object) -> tuple[LockedView, ...]:
 class LockedView:
     """One use of the decorator."""
 
-    def __init__(self, guard: Guard, only_view: bool, on_busy: OnBusy | None) -> None:
+    def __init__(self, guard: Guard, hold: Hold, on_busy: OnBusy | None) -> None:
         self.guard = guard
-        self._only_view = only_view
+        self._hold = hold
         self._on_busy = on_busy
 
     def run(self, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -105,19 +107,22 @@ class LockedView:
         except AcquireTimeout as error:
             return self.refuse(error)
         try:
-            return _run_under(lease, view, args, kwargs)
+            answer = _run_under(lease, view, args, kwargs)
         finally:
-            if self._only_view:
+            if self._hold == "view":
                 held.release(lease)
+        if self._hold == "response":
+            held.until_closed(lease)
+        return answer
 
-    def enter(self) -> Lease:
+    def enter(self) -> AnyLease:
         """Take the lock for the current request. Raises AcquireTimeout, or the HTTP exception."""
         locks = app_locks()
         try:
-            name = self._name(RequestFacts(request, locks.config.user_pk))
+            names = self._names(RequestFacts(request, locks.config.user_pk))
             sessions.end_read()
             label = request_label(request.method, request.path)
-            lease = self.guard.acquire(locks[self.guard.alias], name, locks.config.views, label)
+            lease = self.guard.acquire(locks[self.guard.alias], names, locks.config.views, label)
         except AcquireTimeout:
             raise
         except LockError as error:
@@ -129,7 +134,7 @@ class LockedView:
         """Have the lock until the order of the current request has ended."""
         if held.held_by(self) is None:
             self.enter()
-        elif self._only_view:
+        elif self._hold == "view":
             raise ConfigurationError(
                 "an order inside lock_view(hold='view') would be committed after that lock is "
                 "given back: put @lock_view below @idempotent, or leave hold out"
@@ -141,8 +146,8 @@ class LockedView:
             self._abort(error)
         return current_app.ensure_sync(self._on_busy)(error)
 
-    def _name(self, facts: RequestFacts) -> str:
-        return self.guard.name_for(facts, **(request.view_args or {}))
+    def _names(self, facts: RequestFacts) -> list[str]:
+        return self.guard.names_for(facts, **(request.view_args or {}))
 
     def _abort(self, error: LockError) -> NoReturn:
         """Raise what Flask makes the answer of; a defect stays the error it is."""
@@ -152,13 +157,13 @@ class LockedView:
         raise http_exception(refusal) from error
 
 
-def _run_under(lease: Lease, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _run_under(lease: AnyLease, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     answer = current_app.ensure_sync(view)(*args, **kwargs)
     _check(lease)
     return answer
 
 
-def _check(lease: Lease) -> None:
+def _check(lease: AnyLease) -> None:
     """Raise LeaseLost if the view outlived its lease; what it has not committed is dropped."""
     try:
         lease.check()

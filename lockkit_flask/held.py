@@ -8,10 +8,12 @@ given back after both, whatever was registered when, and whether or not one of t
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flask import g, has_request_context, request
+from flask import after_this_request, g, has_request_context, request
 from flask import globals as flask_globals
+from werkzeug.wsgi import ClosingIterator
 
 from lockkit.views import give_back
 from lockkit_flask import sessions
@@ -19,11 +21,21 @@ from lockkit_flask import sessions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flask import Flask
+    from flask import Flask, Response
 
-    from lockkit.client import Lease
+    from lockkit.views import AnyLease
 
-__all__ = ["Held", "add", "after", "check_all", "current_lease", "held_by", "install", "release"]
+__all__ = [
+    "Held",
+    "add",
+    "after",
+    "check_all",
+    "current_lease",
+    "held_by",
+    "install",
+    "release",
+    "until_closed",
+]
 
 _KEY = "_lockkit_held"
 
@@ -36,7 +48,7 @@ class Held(NamedTuple):
 
     request: object
     owner: object
-    lease: Lease
+    lease: AnyLease
     is_view: bool  #: taken by lock_view, and not for an order
 
 
@@ -60,14 +72,14 @@ def after(app: Flask, method: str, step: Callable[[], None]) -> None:
     vars(app)[method] = followed
 
 
-def add(owner: object, lease: Lease, *, is_view: bool = True) -> None:
+def add(owner: object, lease: AnyLease, *, is_view: bool = True) -> None:
     """Keep a lease until the end of the current request."""
     if _KEY not in g:
         setattr(g, _KEY, [])
     _all().append(Held(_this_request(), owner, lease, is_view))
 
 
-def held_by(owner: object) -> Lease | None:
+def held_by(owner: object) -> AnyLease | None:
     """The lease that this decorator took for the current request, if it did."""
     for held in _all():
         if held.owner is owner and held.request is _this_request() and not held.lease.released:
@@ -82,19 +94,44 @@ def check_all() -> None:
             held.lease.check()
 
 
-def release(lease: Lease) -> None:
+def release(lease: AnyLease) -> None:
     """Give a lease back, once. What goes wrong is logged: there is nobody left to tell."""
     if not lease.released:
         give_back(lease)
 
 
-def current_lease() -> Lease | None:
+def until_closed(lease: AnyLease) -> None:
+    """Have a lease given back when the response of the current request is closed, and not before.
+
+    Or when the last reference to the response is gone, for it may be closed by nobody: some
+    servers send a file in their own way, and another response can take its place.
+    """
+
+    @after_this_request
+    def keep(response: Response) -> Response:
+        found = _all()
+        found[:] = [held for held in found if held.lease is not lease]
+        ended = weakref.finalize(response, release, lease)
+        ended.atexit = False
+        if response.direct_passthrough:  # a server knows only the body then
+            body: Any = response.response
+            response.response = ClosingIterator(body, functools.partial(_end, ended, response))
+        response.call_on_close(ended)
+        return response
+
+
+def current_lease() -> AnyLease | None:
     """The lease of the current request; of several ``lock_view``, the innermost one's.
 
     For ``check()`` within a long view, and for its ``fencing_token``.
     """
     mine = [held.lease for held in _all() if _is_of_view(held)]
     return mine[-1] if mine else None
+
+
+def _end(ended: Callable[[], object], _: object) -> None:
+    """The other argument is what must not be forgotten before."""
+    ended()
 
 
 def _at_end_of_context() -> None:

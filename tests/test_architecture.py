@@ -36,6 +36,7 @@ PURE = VALUES | {
     "lockkit.flow",
     "lockkit.steps",
     "lockkit.schedule",
+    "lockkit.native",
     "lockkit.naming",
     "lockkit.process",
 }

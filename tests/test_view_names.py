@@ -171,11 +171,11 @@ def test_a_wrong_template_is_found_at_import(template: str) -> None:
 
 def test_a_name_by_callable() -> None:
     guard = Guard(lambda request, sku: f"stock:{sku}")
-    assert guard.name_for(Request(), "the request", sku="A1") == "stock:A1"
+    assert guard.names_for(Request(), "the request", sku="A1") == ["stock:A1"]
     with pytest.raises(FieldError):
-        guard.name_for(Request(), "the request", sku="x" * 300)
+        guard.names_for(Request(), "the request", sku="x" * 300)
     with pytest.raises(ConfigurationError, match="must return a name, not int"):
-        Guard(lambda: 1).name_for(Request())  # type: ignore[arg-type, return-value]
+        Guard(lambda: 1).names_for(Request())  # type: ignore[arg-type, return-value]
 
 
 def test_errors_show_nothing_of_what_was_sent() -> None:

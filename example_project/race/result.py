@@ -8,8 +8,11 @@ from http import HTTPStatus
 
 from race.buyers import Answer
 
-MODES = ("none", "naive", "lockkit", "row")
-UNSAFE = ("none", "naive")
+PAUSES = ("paused", "fenced")
+"""A seller is stopped in mid-order."""
+
+MODES = ("none", "naive", "lockkit", "row", *PAUSES)
+UNSAFE = ("none", "naive", "paused")
 KEYS = (
     "mode",
     "requested",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from django.core.management import call_command
 from django.db.models import Count, Sum
 
-from race.buyers import buy, clicks
+from race.buyers import Answer, Click, buy, clicks
+from race.clerk import stopped_in_mid_order
 from race.machines import Machine
-from race.result import Ledger, Result, result
+from race.result import PAUSES, Ledger, Result, result
 from shop import models
 
 BUYERS = 16
@@ -36,13 +39,30 @@ def run(race: Race, mode: str, machines: Sequence[Machine], token: str) -> Resul
         sku=f"{models.RACE}{mode}-{secrets.token_hex(4)}", title="the race", stock=race.stock
     )
     planned = clicks(machines, race.orders, race.seed)
+
+    def send(some: Sequence[Click]) -> list[Answer]:
+        return buy(some, f"/race/{mode}/{product.sku}", token, race.buyers)
+
+    half = max(race.stock // 2, 1) if mode in PAUSES else 0
     try:
-        answers = buy(planned, f"/race/{mode}/{product.sku}", token, race.buyers)
+        answers = _with_a_pause(mode, product.sku, planned[:half], send) if half else []
+        answers += send(planned[half:])
         ledger = _ledger(product.sku)
     finally:
         models.Order.objects.filter(sku=product.sku).delete()
         product.delete()
     return result(mode, requested=race.orders, stock=race.stock, answers=answers, ledger=ledger)
+
+
+def _with_a_pause(
+    mode: str, sku: str, some: Sequence[Click], send: Callable[[Sequence[Click]], list[Answer]]
+) -> list[Answer]:
+    """Some is sold while a clerk is stopped who has read the stock before; then he goes on."""
+    with stopped_in_mid_order(mode, sku) as clerk:
+        answers = send(some)
+        began = time.monotonic()
+        status = HTTPStatus.CREATED if clerk.finish() else HTTPStatus.CONFLICT
+    return [*answers, Answer(status, time.monotonic() - began)]
 
 
 def _ledger(sku: str) -> Ledger:

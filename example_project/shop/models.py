@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from django.db import models
 
+from lockkit_django.fencing import FencedModel
+
 RACE = "race-"
 """How the SKUs of the race begin: the page does not show them."""
 
 
-class Product(models.Model):
+class Product(FencedModel):
+    """``fence``: the greatest fencing token that has written the row, where writers say theirs."""
+
     sku = models.CharField(max_length=64, primary_key=True)
     title = models.CharField(max_length=200)
     stock = models.IntegerField()

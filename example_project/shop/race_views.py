@@ -1,4 +1,4 @@
-"""One sale, four times: the same view, and a different lock around it. This is what to read.
+"""One sale, six times: the same view, and a different lock around it. This is what to read.
 
 ATOMIC_REQUESTS is on: Django opens a transaction before each of these views and COMMITs after it,
 around every decorator that you see here. ``lock_view`` takes that over for the view below it.
@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST
 import lockkit as core
 from lockkit_django import lock_view, locks
 from shop import place
-from shop.books import DjangoBooks, RowLockedBooks
+from shop.books import DjangoBooks, FencedBooks, RowLockedBooks
 from shop.rules import Refused, read_document, read_order, sell, shown
 
 View = Callable[..., HttpResponseBase]
@@ -70,7 +70,7 @@ def naively_locked(view: View) -> View:
 
 
 def sale(request: HttpRequest, sku: str, books: DjangoBooks | None = None) -> HttpResponse:
-    """Read the stock, think, write: the view that all four have in common."""
+    """Read the stock, think, write: the view that all of them have in common."""
     try:
         order = read_order(
             read_document(request.body), user=request.headers.get("X-User", ""), sku=sku
@@ -107,6 +107,22 @@ def row(request: HttpRequest, sku: str) -> HttpResponseBase:
     books = RowLockedBooks()
     books.lock(sku)
     return sale(request, sku, books)
+
+
+@race_view
+@lock_view("stock:{sku}", timeout=WAIT)
+def paused(request: HttpRequest, sku: str) -> HttpResponseBase:
+    """As ``lockkit``. But one seller is paused for longer than its lease lives, and then goes on
+    to write what it had computed before: no lock can stop it."""
+    return sale(request, sku)
+
+
+@race_view
+@lock_view("stock:{sku}", timeout=WAIT)
+def fenced(request: HttpRequest, sku: str) -> HttpResponseBase:
+    """The same, and the row remembers who wrote it last: it refuses the one who was paused."""
+    lease = request.lease  # type: ignore[attr-defined]  # lock_view puts it there
+    return sale(request, sku, FencedBooks(lease))
 
 
 def _may_race(request: HttpRequest) -> bool:

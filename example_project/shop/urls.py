@@ -16,4 +16,6 @@ urlpatterns = [
     path("race/naive/<str:sku>", race_views.naive),
     path("race/lockkit/<str:sku>", race_views.lockkit),
     path("race/row/<str:sku>", race_views.row),
+    path("race/paused/<str:sku>", race_views.paused),
+    path("race/fenced/<str:sku>", race_views.fenced),
 ]

@@ -11,9 +11,10 @@ from lockkit.idempotency.steps import Acquire, Claim, Drop, Find, Finish, Flow, 
 from lockkit.log import log
 
 if TYPE_CHECKING:
-    from lockkit.aio import AsyncLease, AsyncLockClient
-    from lockkit.client import Lease, LockClient
+    from lockkit.aio import AsyncLockClient
+    from lockkit.client import LockClient
     from lockkit.idempotency.record import Record
+    from lockkit.views import AnyAsyncLease, AnyLease
 
 __all__ = [
     "AsyncClaimStore",
@@ -131,7 +132,7 @@ def _write(step: Claim | Finish | Drop, store: ClaimStore) -> bool:
                 return False
 
 
-def give(lease: Lease) -> None:
+def give(lease: AnyLease) -> None:
     """Release; a store that cannot be told will let it expire, and that is logged by the lease."""
     try:
         lease.release()
@@ -194,7 +195,7 @@ async def _awrite(step: Claim | Finish | Drop, store: AsyncClaimStore) -> bool:
                 return False
 
 
-async def agive(lease: AsyncLease) -> None:
+async def agive(lease: AnyAsyncLease) -> None:
     """The twin of ``give``."""
     try:
         await lease.release()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from django.db.transaction import Atomic
 
-    from lockkit.client import Lease
     from lockkit.idempotency import Order, Orders, Proceed
+    from lockkit.views import AnyAsyncLease, AnyLease
     from lockkit_django.orders.endings import Ending
     from lockkit_django.orders.gate import Gate
 
@@ -52,7 +52,7 @@ class OpenOrder:
         self.ended = False  #: nothing is open, and nothing is under way
         self.closed = False
         self._decision: Proceed | None = None
-        self._adopted: list[Lease | AsyncLease] = []
+        self._adopted: list[AnyLease | AnyAsyncLease] = []
         self._failed = False
         self._ending = make_ending(self)
         setattr(request, OPEN_ORDER, self)
@@ -122,7 +122,7 @@ class OpenOrder:
         self._decision = decision
         self.request.order = self  # type: ignore[attr-defined]
 
-    def adopt(self, lease: Lease | AsyncLease) -> None:
+    def adopt(self, lease: AnyLease | AnyAsyncLease) -> None:
         """Another lease that must outlive the transaction."""
         self._adopted.append(lease)
 

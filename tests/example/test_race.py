@@ -22,9 +22,9 @@ def outcomes(finished: Any) -> dict[str, dict[str, Any]]:
 
 
 def assert_only_the_naive_go_wrong(by_mode: dict[str, dict[str, Any]]) -> None:
-    for mode in ("none", "naive"):
+    for mode in ("none", "naive", "paused"):
         assert by_mode[mode]["oversold"] > 0
-    for mode in ("lockkit", "row"):
+    for mode in ("lockkit", "row", "fenced"):
         right = {"requested": 80, "stock": 10, "accepted": 10, "sold": 10}
         assert by_mode[mode] | right | {"oversold": 0, "duplicates": 0} == by_mode[mode]
 
@@ -32,7 +32,7 @@ def assert_only_the_naive_go_wrong(by_mode: dict[str, dict[str, Any]]) -> None:
 def test_all_modes_on_sqlite_with_the_embedded_locks(manage: Callable[..., Any]) -> None:
     by_mode = outcomes(manage(*SMALL))
     assert_only_the_naive_go_wrong(by_mode)
-    assert [list(one) for one in by_mode.values()] == [KEYS] * 4
+    assert [list(one) for one in by_mode.values()] == [KEYS] * 6
 
 
 @pytest.mark.parametrize("workers", ["sync", "gthread"])
@@ -66,6 +66,21 @@ def test_django_and_flask_race_for_the_same_stock(
     arguments = ("--mode", "lockkit", "--machines", "django,flask")
     outcome = outcomes(manage(*SMALL, *arguments, **environment))["lockkit"]
     assert (outcome["sold"], outcome["oversold"], outcome["duplicates"]) == (10, 0, 0)
+
+
+def test_a_clerk_who_is_paused_takes_back_what_was_sold_meanwhile(
+    manage: Callable[..., Any],
+) -> None:
+    """Without the fence: five are sold while he sleeps, and he puts four of them back."""
+    by_mode = outcomes(manage(*SMALL, "--mode", "paused", "--seed", "7"))
+    assert by_mode["paused"]["sold"] > by_mode["paused"]["stock"]
+
+
+@pytest.mark.parametrize("stock", ["1", "2"])
+def test_a_small_stock_is_enough(manage: Callable[..., Any], stock: str) -> None:
+    arguments = ("race", "--orders", "8", "--stock", stock, "--format", "json")
+    assert outcomes(manage(*arguments, "--mode", "paused"))["paused"]["oversold"] > 0
+    assert outcomes(manage(*arguments, "--mode", "fenced"))["fenced"]["oversold"] == 0
 
 
 def test_a_race_that_cannot_show_the_fault_fails(manage: Callable[..., Any]) -> None:

@@ -21,7 +21,7 @@ def faults(**differing: Any) -> list[str]:
     return faults_of(Result(**(RIGHT | differing)))
 
 
-@pytest.mark.parametrize("mode", ["lockkit", "row"])
+@pytest.mark.parametrize("mode", ["lockkit", "row", "fenced"])
 def test_what_is_right_passes(mode: str) -> None:
     assert faults(mode=mode) == []
 
@@ -37,12 +37,12 @@ def test_what_is_right_passes(mode: str) -> None:
         {"failed": 1},
     ],
 )
-@pytest.mark.parametrize("mode", ["lockkit", "row"])
+@pytest.mark.parametrize("mode", ["lockkit", "row", "fenced"])
 def test_each_fault_is_seen(mode: str, wrong: dict[str, int]) -> None:
     assert faults(mode=mode, **wrong)
 
 
-@pytest.mark.parametrize("mode", ["none", "naive"])
+@pytest.mark.parametrize("mode", ["none", "naive", "paused"])
 def test_the_unsafe_modes_must_oversell(mode: str) -> None:
     assert faults(mode=mode)
     assert faults(mode=mode, sold=25, oversold=5, accepted=25) == []

@@ -307,7 +307,8 @@ def test_a_field_that_the_route_does_not_have_is_a_defect(app: Flask) -> None:
         lambda: lock_view("x:{usr.pk}"),
         lambda: lock_view("x", timeout=-1),
         lambda: lock_view("x", ttl=0),
-        lambda: lock_view("x", hold="response"),  # type: ignore[arg-type]
+        lambda: lock_view("x", hold="session"),  # type: ignore[arg-type]
+        lock_view,
     ],
 )
 def test_a_wrong_decorator_is_an_error_at_import(make: Callable[[], object]) -> None:

@@ -18,8 +18,8 @@ FLASK_MODES = ("lockkit",)
 
 class Command(BaseCommand):
     help = (
-        "Sell one product on two machines at once. Exit status 1 if lockkit or row sells wrongly, "
-        "or if none or naive does not: such a race proves nothing."
+        "Sell one product on two machines at once. Exit status 1 if lockkit, row or fenced sells "
+        "wrongly, or if none, naive or paused does not: such a race proves nothing."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -1,0 +1,178 @@
+"""Scale: many leases in one process, many waiters on one name, and what a look at a lease costs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import redis
+
+import lockkit
+from lockkit import flow
+from lockkit.clock import now
+
+__all__ = ["measure"]
+
+LEASES = 10_000
+TTL = 30.0
+PASSES = 15
+PROCESSES = 4
+WAITERS = 500
+IDLE_SECONDS = 10.0
+LOOKS = 200_000
+NAME = "scale:one"
+
+Figures = dict[str, float]
+
+
+def measure(url: str, seconds: float) -> dict[str, Figures]:
+    """``seconds``: how long the watchdog renews all the leases. Not compared with others."""
+    return {"lockkit": {**_apart(_leases, url, seconds), **_waiters(url), **_apart(_looks, url)}}
+
+
+def _apart(work: Callable[..., None], *arguments: object) -> Figures:
+    """In a process of its own, which is otherwise idle."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    worker = multiprocessing.get_context("spawn").Process(target=work, args=(*arguments, theirs))
+    worker.start()
+    theirs.close()
+    try:
+        figures: Figures = ours.recv()
+    finally:
+        worker.join()
+    return figures
+
+
+def _leases(url: str, seconds: float, parent: Connection) -> None:
+    client = lockkit.connect(url, ttl=TTL, max_hold=None)
+    lock = client.lock
+    before = _resident()
+    leases = [lock(f"scale:{number}").acquire() for number in range(LEASES)]
+    grown = _resident() - before
+    least, end = TTL, now() + seconds
+    while now() < end:
+        time.sleep(1)
+        least = min(least, *(lease.remaining() for lease in leases[::100]))
+    figures = {
+        "renewal_ms": statistics.median(_pass(client, leases) for _ in range(PASSES)),
+        "least_left_s": least,
+        "leases_lost": float(sum(lease.lost for lease in leases)),
+        "lease_bytes": grown / LEASES,
+    }
+    for lease in leases:
+        lease.release()
+    client.close()
+    parent.send(figures)
+
+
+def _pass(client: lockkit.LockClient, leases: list[lockkit.Lease]) -> float:
+    """What the watchdog does when all are due: milliseconds."""
+    start = time.perf_counter()
+    client._watchdog._run(flow.renew([lease._hold for lease in leases], now()))
+    return (time.perf_counter() - start) * 1e3
+
+
+def _waiters(url: str) -> Figures:
+    """All in one queue, behind one holder; then all of them served."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(PROCESSES)]
+    workers = [context.Process(target=_wait, args=(url, theirs)) for _, theirs in pipes]
+    for worker in workers:
+        worker.start()
+    client = lockkit.connect(url, max_queue=None)
+    admin = redis.Redis.from_url(url)
+    holder = client.lock(NAME, ttl=600).acquire()
+    for number in range(WAITERS):
+        pipes[number % PROCESSES][0].send(number)
+        _until_queued(client, number + 1)
+    subscriptions = len(admin.client_list(_type="pubsub"))
+    before = _requests(admin)
+    time.sleep(IDLE_SECONDS)
+    requests = _requests(admin) - before
+    start = time.perf_counter()
+    holder.release()
+    for ours, _ in pipes:
+        ours.send(None)
+    reports: list[tuple[float, dict[int, int]]] = [ours.recv() for ours, _ in pipes]
+    served = {number: fence for _, fences in reports for number, fence in fences.items()}
+    took = time.perf_counter() - start
+    for worker in workers:
+        worker.join()
+    client.close()
+    admin.close()
+    order = sorted(served, key=lambda number: served[number])
+    return {
+        "idle_requests": requests / WAITERS / IDLE_SECONDS,
+        "subscriptions": float(subscriptions),
+        "waiter_bytes": statistics.mean(grown for grown, _ in reports) * PROCESSES / WAITERS,
+        "served_per_second": len(served) / took,
+        "out_of_order": float(sum(a != b for a, b in zip(order, range(WAITERS), strict=True))),
+    }
+
+
+def _until_queued(client: lockkit.LockClient, number: int) -> None:
+    while True:
+        info = client.inspect(NAME)
+        if info is not None and info.waiters >= number:
+            return
+        time.sleep(0.001)
+
+
+def _requests(admin: redis.Redis) -> int:
+    return int(admin.info("stats")["total_reads_processed"])
+
+
+def _wait(url: str, parent: Connection) -> None:
+    """Starts a waiter for each number that comes, and reports when all were served."""
+    client = lockkit.connect(url, ttl=TTL, acquire_timeout=None, max_queue=None)
+    client.lock(f"scale:{os.getpid()}").acquire().release()
+    fences: dict[int, int] = {}
+
+    def wait(number: int) -> None:
+        with client.lock(NAME) as lease:
+            fences[number] = lease.fencing_token
+
+    before, grown, threads = _resident(), 0, []
+    while (number := parent.recv()) is not None:
+        threads.append(threading.Thread(target=wait, args=(number,)))
+        threads[-1].start()
+        grown = _resident() - before
+    for thread in threads:
+        thread.join()
+    client.close()
+    parent.send((grown, fences))
+
+
+def _looks(url: str, parent: Connection) -> None:
+    """Nanoseconds of ``lost`` and ``check()``, the loop around them not counted."""
+    client = lockkit.connect(url, ttl=600)
+    with client.lock("scale:look") as lease:
+        nothing = _each(lambda: None)
+        figures = {
+            "lost_ns": _each(lambda: lease.lost) - nothing,
+            "check_ns": _each(lease.check) - _each(int),
+        }
+    client.close()
+    parent.send(figures)
+
+
+def _each(look: Callable[[], object]) -> float:
+    """Nanoseconds of one call, the least of some rounds."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        for _ in range(LOOKS // 5):
+            look()
+        best = min(best, (time.perf_counter_ns() - start) / (LOOKS // 5))
+    return best
+
+
+def _resident() -> int:
+    """Bytes of memory of this process."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

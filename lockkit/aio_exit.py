@@ -1,0 +1,50 @@
+"""The exit of an interpreter with asyncio leases: no loop runs any more that could release them.
+
+So that is done by a blocking backend of the same settings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockkit import flow, process
+from lockkit.aio_watchdog import AsyncWatchdog
+from lockkit.client import drive
+from lockkit.clock import now
+from lockkit.config import load_backend
+from lockkit.errors import BackendError
+from lockkit.hold import Hold
+from lockkit.log import log
+
+if TYPE_CHECKING:
+    from lockkit.config import AliasSettings
+
+__all__ = ["AtExit"]
+
+
+class AtExit:
+    """Releases what the tasks of one client still hold. Limits: not in ``memory://``, which ends
+    with the process; and not what a client held that was closed, as by the end of its loop."""
+
+    def __init__(self, settings: AliasSettings, watchdog: AsyncWatchdog) -> None:
+        self._settings = settings
+        self._watchdog = watchdog
+        self._holds: list[Hold] = []
+        process.at_exit(self._begin, self._finish)
+
+    def _begin(self) -> None:
+        self._holds = self._watchdog.give_up()
+
+    def _finish(self, until: float) -> None:
+        """A store that does not answer to one will not answer to the next: the rest expires."""
+        if not self._holds:
+            return
+        backend = load_backend(self._settings)
+        for hold in self._holds:
+            if now() > until:
+                return
+            try:
+                drive(flow.release(hold), backend, None)
+            except BackendError as error:
+                log.warning("release of %r not confirmed: %s", hold.request.name, error)
+                return

@@ -1,0 +1,60 @@
+"""Threads of the operating system, also where gevent has put greenlets into their place.
+
+A watchdog that is a greenlet gets no turn while another one computes, and the lease is lost. As a
+real thread it does, but must share with greenlets neither a lock that they hold while they wait,
+nor a socket, which belongs to the event loop of one thread.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Wake", "is_patched", "lock", "start"]
+
+
+def is_patched() -> bool:
+    """Whether a thread that is started now would be a greenlet."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def lock() -> Any:
+    """A real lock: for the few instructions in which no greenlet can be switched."""
+    return _original("allocate_lock")()
+
+
+def start(target: Callable[..., object], arguments: tuple[Any, ...], name: str) -> None:
+    """Start a real thread that the interpreter does not wait for. Raises RuntimeError."""
+    if is_patched():
+        _original("start_new_thread")(target, arguments)
+    else:
+        threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
+
+
+class Wake:
+    """What a thread sleeps on; a call to wake it that comes early is not forgotten."""
+
+    def __init__(self) -> None:
+        self._asleep = lock()
+        self._asleep.acquire()
+
+    def set(self) -> None:
+        if self._asleep.locked():
+            try:
+                self._asleep.release()
+            except RuntimeError:  # another thread was faster
+                return
+
+    def wait(self, seconds: float) -> bool:
+        """Whether somebody called, at most ``seconds`` later."""
+        return bool(self._asleep.acquire(timeout=seconds))
+
+
+def _original(name: str) -> Any:
+    if is_patched():
+        return sys.modules["gevent.monkey"].get_original("_thread", name)
+    return getattr(_thread, name)

@@ -1,0 +1,133 @@
+"""A program that gevent has patched: its threads are greenlets, but not the watchdog."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import lockkit
+from lockkit.backends.sql import create_table
+
+SOON = 100.0
+
+PATCHED = """
+from gevent import monkey
+monkey.patch_all()
+import sys, threading, time
+import gevent
+import lockkit
+
+def compute_until_renewed(lease):
+    \"\"\"Gives no other greenlet a turn.\"\"\"
+    last = lease.remaining()
+    while not lease.lost:
+        left = lease.remaining()
+        if left > last:
+            return True
+        last = left
+    return False
+
+locks = lockkit.connect(sys.argv[1], ttl=9)
+"""
+
+
+@pytest.fixture(params=["redis", "postgresql", "sqlite", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    if request.param == "postgresql":
+        return with_table(str(request.getfixturevalue("postgres_url")))
+    return f"sqlite:///{tmp_path / 'locks.sqlite3'}" if request.param == "sqlite" else "memory://"
+
+
+def with_table(url: str) -> str:
+    url = url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sa.create_engine(url)
+    create_table(engine)
+    engine.dispose()
+    return f"sqlalchemy+{url}"
+
+
+def run(program: str, url: str) -> str:
+    process = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-W",
+            "ignore::ResourceWarning",
+            "-c",
+            PATCHED + program,
+            url,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr
+    return process.stdout
+
+
+def test_a_lease_is_renewed_while_a_greenlet_computes(url: str) -> None:
+    program = """
+with locks.lock("first") as lease:
+    print(compute_until_renewed(lease))
+locks.close()
+with locks.lock("after close") as lease:
+    print(compute_until_renewed(lease))
+"""
+    assert run(program, url).split() == ["True"] * 2
+
+
+def test_greenlets_exclude_one_another_and_wait_for_one_another(url: str) -> None:
+    program = """
+inside = []
+
+def work(number):
+    with locks.lock("one", timeout=60, ttl=60) as lease:
+        inside.append(number)
+        gevent.sleep(0.001)
+        assert inside == [number]
+        lease.check()
+        inside.clear()
+    return 1
+
+greenlets = [gevent.spawn(work, number) for number in range(20)]
+gevent.joinall(greenlets, raise_error=True)
+print(sum(greenlet.value for greenlet in greenlets))
+"""
+    assert run(program, url).split() == ["20"]
+
+
+def test_a_greenlet_that_computes_is_told(url: str) -> None:
+    program = """
+stop = threading.Event()
+with locks.lock("lost", ttl=1.0) as short:
+    locks._watchdog.unwatch(short._hold)
+lease = locks.lock("lost", ttl=60, on_lost=lambda lease: stop.set()).acquire()
+locks.break_("lost", fence=lease.fencing_token)
+lease._hold.due = 0
+locks._watchdog._hurry()
+while not stop.is_set():
+    pass
+print(lease.lost)
+lease.release()
+"""
+    assert run(program, url).split() == ["True"]
+
+
+def test_what_is_held_at_the_end_is_released(redis_url: str) -> None:
+    program = """
+lease = locks.lock("kept", ttl=600).acquire()
+import warnings
+warnings.simplefilter("ignore")
+"""
+    run(program, redis_url)
+    with lockkit.connect(redis_url).lock("kept", timeout=0).acquire() as lease:
+        lease.check()

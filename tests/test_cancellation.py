@@ -1,0 +1,217 @@
+"""A task is cancelled at each await, one after the other: nothing stays behind in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit import aio
+
+TTL = 600.0
+"""Seconds: what is left behind does not go away by itself while a test lasts."""
+
+SOON = 60.0
+NAME = "stock:42"
+MOST = 40
+"""Awaits of one acquire, release or extend: more would be a loop that does not end."""
+
+IMPATIENCE = pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"sqlite:///{tmp_path / 'locks.sqlite3'}" if request.param == "sqlite" else "memory://x"
+
+
+@pytest.fixture
+async def locks(url: str) -> AsyncIterator[aio.AsyncLockClient]:
+    client = aio.connect(url, ttl=TTL)
+    yield client
+    await client.close()
+
+
+class Cancelling:
+    """Awaits something and cancels its own task in the given await, and in those that follow."""
+
+    def __init__(self, step: Awaitable[Any], at: int, times: int) -> None:
+        self._step = step.__await__()
+        self._cancelled_in = range(at, at + times)
+        self.awaits = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        thrown: BaseException | None = None
+        while True:
+            try:
+                awaited = next(self._step) if thrown is None else self._step.throw(thrown)
+            except StopIteration as end:
+                return end.value
+            self.awaits += 1
+            if self.awaits in self._cancelled_in:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            thrown = None
+            try:
+                yield awaited
+            except BaseException as error:  # noqa: BLE001  it is for the one who awaits
+                thrown = error
+
+
+async def ended(step: Cancelling) -> asyncio.Task[Any]:
+    """The task that has run it."""
+
+    async def run() -> Any:
+        return await step
+
+    task = asyncio.create_task(run())
+    await asyncio.wait([task], timeout=SOON)
+    assert task.done(), f"cancelled in await {step.awaits}, it does not end"
+    return task
+
+
+async def at_each_await(
+    step: Callable[[int], Coroutine[Any, Any, Any]], times: int, after: Callable[[Any], Any]
+) -> int:
+    """Run it again and again, each time cancelled one await later, until it comes to its end
+    before that. Returns how often it was cancelled; ``after`` gets what it returned, if it did."""
+    for at in range(1, MOST):
+        cancelling = Cancelling(step(at), at, times)
+        task = await ended(cancelling)
+        await after(None if task.cancelled() else task.result())
+        if cancelling.awaits < at:
+            return at - 1
+    raise AssertionError(f"more than {MOST} awaits")
+
+
+async def nothing_is_left(locks: aio.AsyncLockClient, name: str = NAME) -> None:
+    """What could not be told at once is told by the renewal task."""
+    async with asyncio.timeout(SOON):
+        while await locks.inspect(name) is not None:  # noqa: ASYNC110  it is in the store
+            await asyncio.sleep(0.01)
+
+
+async def waiters(locks: aio.AsyncLockClient, number: int) -> None:
+    async with asyncio.timeout(SOON):
+        while True:
+            info = await locks.inspect(NAME)
+            if info is not None and info.waiters == number:
+                return
+            await asyncio.sleep(0.005)
+
+
+@IMPATIENCE
+async def test_an_acquire_of_a_free_name(locks: aio.AsyncLockClient, times: int) -> None:
+    async def after(lease: aio.AsyncLease | None) -> None:
+        if lease is not None:
+            assert await lease.release()
+        await nothing_is_left(locks)
+
+    lock = locks.lock(NAME)
+    assert await at_each_await(lambda _: lock.acquire(), times, after) > 0
+
+
+@IMPATIENCE
+async def test_an_acquire_that_waits(locks: aio.AsyncLockClient, url: str, times: int) -> None:
+    """The holder stays: the place in the queue is given up."""
+    other = aio.connect(url, ttl=TTL)
+    holder = await other.lock(NAME).acquire()
+    for at in range(1, 9):
+        cancelling = Cancelling(locks.lock(NAME, timeout=None).acquire(), at, times)
+        task = await ended(cancelling)
+        assert task.cancelled(), f"cancelled in await {at}"
+        await waiters(other, 0)
+    assert await holder.release()
+    await nothing_is_left(other)
+    await other.close()
+
+
+@IMPATIENCE
+async def test_an_acquire_that_is_granted_meanwhile(
+    locks: aio.AsyncLockClient, url: str, times: int
+) -> None:
+    """The holder releases at the same time: a grant that races the cancellation is given back."""
+    other = aio.connect(url, ttl=TTL)
+    released: list[asyncio.Task[bool]] = []
+
+    async def held_and_released() -> aio.AsyncLease:
+        holder = await other.lock(NAME).acquire()
+
+        async def release() -> bool:
+            await asyncio.sleep(0.002)
+            return await holder.release()
+
+        released.append(asyncio.create_task(release()))
+        return holder
+
+    for at in range(1, 9):
+        await held_and_released()
+        cancelling = Cancelling(locks.lock(NAME, timeout=None).acquire(), at, times)
+        task = await ended(cancelling)
+        assert await released.pop()
+        if not task.cancelled():
+            assert await task.result().release()
+        await nothing_is_left(other)
+    await other.close()
+
+
+@IMPATIENCE
+async def test_a_release(locks: aio.AsyncLockClient, times: int) -> None:
+    """It is carried out: nobody can be told to try again."""
+    leases: list[aio.AsyncLease] = []
+
+    async def after(_: object) -> None:
+        await nothing_is_left(locks)
+        leases.append(await locks.lock(NAME).acquire())
+
+    leases.append(await locks.lock(NAME).acquire())
+    assert await at_each_await(lambda _: leases.pop().release(), times, after) > 0
+    await leases.pop().release()
+
+
+@IMPATIENCE
+async def test_an_extension(locks: aio.AsyncLockClient, times: int) -> None:
+    """Done or not, the lease is ours as before, and no longer than the store says."""
+    lease = await locks.lock(NAME).acquire()
+
+    async def after(_: object) -> None:
+        lease.check()
+        info = await locks.inspect(NAME)
+        assert info is not None and info.left is not None
+        assert lease.remaining() <= info.left
+
+    assert await at_each_await(lambda at: lease.extend(TTL - at), times, after) > 0
+    assert await lease.release()
+    await nothing_is_left(locks)
+
+
+@IMPATIENCE
+async def test_several_names(locks: aio.AsyncLockClient, times: int) -> None:
+    names = ("a", "b", "c")
+
+    async def after(leases: Any) -> None:
+        if leases is not None:
+            assert await leases.release()
+        for name in names:
+            await nothing_is_left(locks, name)
+
+    lock = locks.multi(*names)
+    assert await at_each_await(lambda _: lock.acquire(), times, after) >= len(names)
+
+
+@IMPATIENCE
+async def test_a_whole_with_block(locks: aio.AsyncLockClient, times: int) -> None:
+    async def block() -> None:
+        async with locks.lock(NAME) as lease:
+            await asyncio.sleep(0)
+            lease.check()
+
+    async def after(_: object) -> None:
+        await nothing_is_left(locks)
+
+    assert await at_each_await(lambda _: block(), times, after) > 2

@@ -1,0 +1,186 @@
+"""What a process still holds when it ends is released, whichever way it ends, and soon."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lockkit
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+SOON = 60.0
+TTL = 600.0
+"""Seconds: nothing expires while a test lasts."""
+
+HOLDING = """
+import asyncio, os, sys, threading
+import lockkit
+from lockkit import aio
+
+locks = lockkit.connect(sys.argv[1], ttl=600)
+lease = locks.lock("kept").acquire()
+"""
+HOLDING_IN_A_LOOP = """
+import asyncio, sys, threading
+from lockkit import aio
+
+async def hold():
+    global lease
+    lease = await aio.connect(sys.argv[1], ttl=600).lock("kept").acquire()
+
+asyncio.run(hold())
+"""
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[lockkit.LockClient]:
+    client = lockkit.connect(url, ttl=TTL)
+    yield client
+    client.close()
+
+
+def run(program: str, url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore::ResourceWarning", "-c", program, url],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ZeroDivisionError", 1)]
+)
+@pytest.mark.parametrize("holding", [HOLDING, HOLDING_IN_A_LOOP], ids=["sync", "async"])
+def test_what_is_held_at_the_end_is_released(
+    holding: str, end: str, status: int, url: str, locks: lockkit.LockClient
+) -> None:
+    assert run(holding + end, url).returncode == status
+    assert locks.inspect("kept") is None
+
+
+def test_also_what_is_not_renewed_any_more(url: str, locks: lockkit.LockClient) -> None:
+    """It is over MAX_HOLD, and has the rest of its TTL."""
+    program = f"""
+import sys, time, lockkit
+locks = lockkit.connect(sys.argv[1], ttl={TTL}, max_hold=0)
+lease = locks.lock("kept").acquire()
+lease._hold.due = 0
+locks._watchdog._hurry()
+while lease._hold.due == 0:
+    time.sleep(0.01)
+"""
+    assert run(program, url).returncode == 0
+    assert locks.inspect("kept") is None
+
+
+def test_a_daemon_thread_cannot_rely_on_it_any_more(url: str, locks: lockkit.LockClient) -> None:
+    """Such a thread goes on for a moment: to it the lease is lost before the store hears of it."""
+    program = f"""{HOLDING}
+release = locks.backend.release
+
+def seen(request):
+    print("lost" if lease.lost else "held", flush=True)
+    return release(request)
+
+locks.backend.release = seen
+"""
+    process = run(program, url)
+    assert (process.returncode, process.stdout) == (0, "lost\n")
+    assert locks.inspect("kept") is None
+
+
+def test_threads_that_are_awaited_keep_theirs(url: str, locks: lockkit.LockClient) -> None:
+    """The interpreter waits for threads that are not daemons; they work under their lock."""
+    program = """
+import sys, threading, time, lockkit
+locks = lockkit.connect(sys.argv[1], ttl=600)
+inside = threading.Event()
+
+def work():
+    with locks.lock("kept") as lease:
+        inside.set()
+        while threading.main_thread().is_alive():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        lease.check()
+        print("checked", flush=True)
+
+threading.Thread(target=work).start()
+inside.wait()
+"""
+    process = run(program, url)
+    assert (process.returncode, process.stdout) == (0, "checked\n"), process.stderr
+    assert locks.inspect("kept") is None
+
+
+@pytest.mark.parametrize("end", ["sys.exit()", "raise ZeroDivisionError", "os._exit(0)"])
+def test_a_forked_child_does_not_release_its_parents(
+    end: str, url: str, locks: lockkit.LockClient
+) -> None:
+    program = f"""{HOLDING}
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+child = os.fork()
+if not child:
+    with locks.lock("of the child"):
+        pass
+    own = locks.lock("kept by the child").acquire()
+    {end}
+os.waitpid(child, 0)
+lease.check()
+print(locks.inspect("kept").fence == lease.fencing_token)
+"""
+    process = run(program, url)
+    assert process.stdout == "True\n", process.stderr
+    assert locks.inspect("kept") is None
+    assert (locks.inspect("kept by the child") is None) == ("os._exit" not in end)
+
+
+@pytest.mark.parametrize("holding", [HOLDING, HOLDING_IN_A_LOOP], ids=["sync", "async"])
+def test_a_store_that_does_not_answer_delays_it_little(
+    holding: str, redis_server: RedisServer
+) -> None:
+    """A hundred leases, whose releases would each wait for a time-out."""
+    more = """
+lock = locks.lock
+kept = [lock(f"kept:{number}").acquire() for number in range(100)]
+"""
+    more_in_a_loop = """
+async def hold():
+    global kept
+    client = aio.connect(sys.argv[1], ttl=600)
+    kept = [await client.lock(f"kept:{number}").acquire() for number in range(100)]
+
+asyncio.run(hold())
+"""
+    redis_server.flush()
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        program = holding + (more if holding is HOLDING else more_in_a_loop)
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-W", "ignore", "-c"),
+                f"{program}\nprint('holding', flush=True); sys.stdin.read()",
+                f"redis://127.0.0.1:{proxy.port}/0",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"holding\n"
+        proxy.half_open()
+        process.communicate(timeout=SOON)
+        assert process.returncode == 0
