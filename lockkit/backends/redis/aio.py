@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import redis.asyncio
 from redis.exceptions import NoScriptError
@@ -13,10 +14,12 @@ from lockkit import process
 from lockkit.backends.base import AsyncBackend
 from lockkit.backends.redis.aio_link import Link
 from lockkit.backends.redis.aio_mailbox import AsyncMailbox
+from lockkit.backends.redis.failures import refused
 from lockkit.backends.redis.protocol import (
     ALL_BUCKETS,
     NO_CHANNEL,
     POLL,
+    Command,
     Protocol,
     read_acquire,
     read_details,
@@ -27,6 +30,7 @@ from lockkit.backends.redis.protocol import (
 from lockkit.backends.redis.records import AsyncRedisRecords
 from lockkit.backends.redis.settings import connection_pool
 from lockkit.config import AliasSettings
+from lockkit.errors import LockError
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -107,17 +111,37 @@ class AsyncRedisBackend(AsyncBackend):
         await self._link.call(self._protocol.withdraw(request))
 
     async def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        """One script per bucket, all in one pipeline."""
+        """One script per bucket, all in one pipeline; one by one if one of them is refused."""
         batches = list(self._protocol.extend(requests))
         renewals = [Renewal(None)] * len(requests)
-        packed = [command.packed for command, _ in batches]
         try:
-            replies = await self._link.pipeline(packed)
-        except NoScriptError:
-            replies = await self._link.load_and_run(self._protocol.extending, packed)
+            replies = await self._pipeline_extend([command.packed for command, _ in batches])
+        except LockError as error:
+            if not refused(error):
+                raise
+            replies = [await self._extend_one(command) for command, _ in batches]
         for (_, positions), reply in zip(batches, replies, strict=True):
-            read_extend(requests, positions, reply, renewals)
+            if isinstance(reply, LockError):
+                for position in positions:
+                    renewals[position] = Renewal(None, reply)
+            else:
+                read_extend(requests, positions, reply, renewals)
         return renewals
+
+    async def _pipeline_extend(self, packed: list[bytes]) -> list[Any]:
+        try:
+            return await self._link.pipeline(packed)
+        except NoScriptError:
+            return await self._link.load_and_run(self._protocol.extending, packed)
+
+    async def _extend_one(self, command: Command) -> Any:
+        """One bucket; that the server refuses it says nothing of the others."""
+        try:
+            return await self._link.call(command)
+        except LockError as error:
+            if not refused(error):
+                raise
+            return error
 
     async def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         """The ``left`` of a grant by message is what the waiter's last sign of life leaves it."""
@@ -135,9 +159,17 @@ class AsyncRedisBackend(AsyncBackend):
             for info in await self._details(self._protocol.bucket(name), [name.encode()]):
                 yield info
             return
+        unreadable = None
         for bucket in ALL_BUCKETS:
-            async for info in self._bucket(bucket):
-                yield info
+            try:
+                async for info in self._bucket(bucket):
+                    yield info
+            except LockError as error:  # after all the others
+                if not refused(error):
+                    raise
+                unreadable = unreadable or error
+        if unreadable is not None:
+            raise unreadable
 
     async def _bucket(self, bucket: int) -> AsyncIterator[LockInfo]:
         """All of one bucket. HSCAN may return a name twice while the hash is being resized."""
