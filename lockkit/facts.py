@@ -28,6 +28,13 @@ _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
 The two cannot be told apart any more: neither makes a name, whatever the framework."""
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+MEANT = {
+    "user": "{user.pk}",
+    "json": "{json.NAME}",
+    "form": "{form.NAME}",
+    "query": "{query.NAME}",
+    "header": "{header.NAME}",
+}
 FORM_CHARSETS = ("", "utf-8")
 JSON_CHARSETS = ("", "utf-8", "utf8", "us-ascii", "ascii")
 
@@ -112,7 +119,9 @@ class _Reader:
     def _kwarg(self, field: Field) -> object:
         value = self._facts.kwarg(field.path[0])
         if value is None:
-            raise InvalidName(f"{field}: the URL of this view has no {field.path[0]!r}")
+            name = field.path[0]
+            also = f"; did you mean {MEANT[name]}?" if name in MEANT else ""
+            raise InvalidName(f"{field}: the URL of this view has no {name!r}{also}")
         if isinstance(value, str):
             _utf8(field, _ESCAPES.sub(lambda escapes: unquote(escapes[0]), value))
         return _given(field, _typed(field, value))
