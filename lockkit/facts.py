@@ -7,7 +7,9 @@ never be taken on another value than the one the view acts on: what is given twi
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import parse_qsl, unquote
 from uuid import UUID
 
 from lockkit.errors import InvalidName
@@ -16,9 +18,24 @@ from lockkit.naming import Field, Template, json_value, parse_json, typed_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["AnonymousUser", "Facts", "FieldError", "lock_name"]
+__all__ = ["BROKEN", "AnonymousUser", "Facts", "FieldError", "lock_name", "url_encoded"]
+
+BROKEN = "\ufffd"
+"""What adapters hand over in the place of bytes that are no UTF-8; it is refused."""
+
+_ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
+"""What Django makes of the bytes of a path that are no UTF-8, and also of their escapes, "%25FF".
+The two cannot be told apart any more: neither makes a name, whatever the framework."""
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+MEANT = {
+    "user": "{user.pk}",
+    "json": "{json.NAME}",
+    "form": "{form.NAME}",
+    "query": "{query.NAME}",
+    "header": "{header.NAME}",
+}
+FORM_CHARSETS = ("", "utf-8")
 JSON_CHARSETS = ("", "utf-8", "utf8", "us-ascii", "ascii")
 
 
@@ -93,7 +110,7 @@ class _Reader:
             case "json":
                 return _given(field, self._json(field))
             case "form":
-                return _single(field, self._facts.form(field.path[0]))
+                return self._form(field)
             case "query":
                 return _single(field, self._facts.query(field.path[0]))
             case _:
@@ -102,8 +119,18 @@ class _Reader:
     def _kwarg(self, field: Field) -> object:
         value = self._facts.kwarg(field.path[0])
         if value is None:
-            raise InvalidName(f"{field}: the URL of this view has no {field.path[0]!r}")
+            name = field.path[0]
+            also = f"; did you mean {MEANT[name]}?" if name in MEANT else ""
+            raise InvalidName(f"{field}: the URL of this view has no {name!r}{also}")
+        if isinstance(value, str):
+            _utf8(field, _ESCAPES.sub(lambda escapes: unquote(escapes[0]), value))
         return _given(field, _typed(field, value))
+
+    def _form(self, field: Field) -> object:
+        """Only UTF-8, as for JSON: Django refuses another charset, Werkzeug ignores it."""
+        if _charset(self._facts.content_type()) not in FORM_CHARSETS:
+            raise FieldError(f"{field} needs a form in UTF-8")
+        return _single(field, self._facts.form(field.path[0]))
 
     def _user(self, field: Field) -> object:
         value = self._facts.user_pk()
@@ -131,10 +158,10 @@ def _parse(field: Field, facts: Facts) -> object:
     An object with a field given twice is refused, as a form is: see ``parse_json``.
     Only UTF-8: a parser that believed another charset would see another value than the lock.
     """
-    media_type, _, parameters = facts.content_type().lower().partition(";")
-    if media_type.strip() in FORM_TYPES:
+    content_type = facts.content_type()
+    if content_type.partition(";")[0].strip().lower() in FORM_TYPES:
         raise FieldError(f"{field} needs a JSON body; send it as application/json")
-    if _charset(parameters) not in JSON_CHARSETS:
+    if _charset(content_type) not in JSON_CHARSETS:
         raise FieldError(f"{field} needs a JSON body in UTF-8")
     try:
         return parse_json(facts.body().decode("utf-8-sig"))
@@ -144,8 +171,18 @@ def _parse(field: Field, facts: Facts) -> object:
         ) from None
 
 
-def _charset(parameters: str) -> str:
-    for parameter in parameters.split(";"):
+def url_encoded(raw: bytes, key: str) -> list[str]:
+    """The values of a field in a query string or an URL-encoded form, BROKEN where it is no UTF-8.
+
+    Of such a byte Werkzeug makes "%FF", the same as of the three characters, and Django a letter
+    of Latin 1.
+    """
+    pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, errors="replace")
+    return [value for name, value in pairs if name == key]
+
+
+def _charset(content_type: str) -> str:
+    for parameter in content_type.lower().split(";")[1:]:
         key, _, value = parameter.partition("=")
         if key.strip() == "charset":
             return value.strip().strip('"')
@@ -166,11 +203,14 @@ def _given(field: Field, value: object) -> object:
 
 
 def _single(field: Field, values: Sequence[str]) -> object:
-    """The one value. Frameworks disagree whether the first or the last of several counts, and on
-    what bytes that are no UTF-8 become: adapters hand those over as U+FFFD.
-    """
+    """The one value. Frameworks disagree whether the first or the last of several counts."""
     if len(values) > 1:
         raise FieldError(f"{field} is given more than once")
-    if any("\ufffd" in value for value in values):
+    return _utf8(field, _given(field, values[0] if values else None))
+
+
+def _utf8(field: Field, value: object) -> object:
+    """Frameworks disagree on what bytes that are no UTF-8 become."""
+    if isinstance(value, str) and BROKEN in value:
         raise FieldError(f"{field} is not valid UTF-8")
-    return _given(field, values[0] if values else None)
+    return value

@@ -22,6 +22,7 @@ from lockkit.errors import (
     by,
 )
 from lockkit.hold import Hold
+from lockkit.log import log
 from lockkit.steps import (
     METHODS,
     Abandon,
@@ -249,6 +250,8 @@ def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
     if isinstance(reply.value, BackendError):
         raise first.value
     _apply(hold, requests[0], reply.value[0], reply)
+    if reply.value[0].error is not None:
+        raise reply.value[0].error
     _refuse_lost(hold, reply.now)
 
 
@@ -283,12 +286,18 @@ def renew(holds: Sequence[Hold], now: float) -> Generator[Step, Reply, None]:
         for hold in holds:
             hold.renewal_failed(reply.now)
         return
+    unreadable = None
     for hold, request, renewal in zip(holds, requests, reply.value, strict=True):
         _apply(hold, request, renewal, reply)
+        unreadable = unreadable or (renewal.error and (request.name, renewal.error))
+    if unreadable:
+        log.warning("the lease on %r cannot be renewed: %s", *unreadable)
 
 
 def _apply(hold: Hold, request: Request, renewal: Renewal, reply: Reply) -> None:
-    if renewal.left is None:
+    if renewal.error is not None:
+        hold.renewal_failed(reply.now)
+    elif renewal.left is None:
         hold.lose()
     else:
         hold.renewed(request.number, reply.sent, renewal.left, reply.now)

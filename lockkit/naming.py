@@ -26,7 +26,8 @@ _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
 def name(template: str, /, **values: object) -> str:
     """A lock name from a template: ``name("stock:{sku}", sku="A:1")`` is ``"stock:A%3A1"``.
 
-    Values are strings, ints or UUIDs. Raises InvalidName.
+    Values are strings, ints or UUIDs; an enum that is a string or an int counts as what it is
+    equal to. Raises InvalidName.
     """
     return Template(template, bare_only=True).fill(lambda field: values.get(field.path[0]))
 
@@ -39,6 +40,8 @@ def check_name(text: object) -> str:
     """
     if not isinstance(text, str):
         raise InvalidName(f"a lock name is a string, not {type(text).__name__}")
+    if type(text) is not str:
+        text = str.__str__(text)
     if text.isascii() and text.isprintable() and 0 < len(text) <= LONGEST_NAME:
         return text
     return _check_unusual(text)
@@ -122,7 +125,10 @@ def _field(template: str, text: str, *, bare_only: bool) -> Field:
     if not path:
         return Field("kwargs", (source,), text)
     if bare_only:
-        raise InvalidName(f"{{{text}}} in {template!r}: lockkit.name takes plain fields only")
+        raise InvalidName(
+            f"{{{text}}} in {template!r}: plain fields only, such as {{{path[-1]}}}; "
+            f"those with a source, such as {{user.pk}}, are for views"
+        )
     if source not in SOURCES:
         raise InvalidName(
             f"{{{text}}} in {template!r}: there is no {source!r}; "
@@ -138,11 +144,26 @@ def _field(template: str, text: str, *, bare_only: bool) -> Field:
 def _encoded(field: Field, value: object) -> str:
     from uuid import UUID
 
-    if value is None or value == "":
-        raise InvalidName(f"{field} has no value")
-    if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
+    if isinstance(value, str):
+        text = str.__str__(value)  # what it is equal to, whatever an enum makes of str()
+    elif isinstance(value, int) and not isinstance(value, bool):
+        text = _digits(field, value)
+    elif isinstance(value, UUID):
+        text = UUID.__str__(value)
+    elif value is None:
+        text = ""
+    else:
         raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
-    return percent_encoded(str(value))
+    if not text:
+        raise InvalidName(f"{field} has no value")
+    return percent_encoded(text)
+
+
+def _digits(field: Field, value: int) -> str:
+    try:
+        return int.__repr__(value)
+    except ValueError:  # CPython refuses to write thousands of digits
+        raise InvalidName(f"{field} is an int with too many digits") from None
 
 
 def percent_encoded(text: str) -> str:

@@ -38,7 +38,7 @@ class PerLoop(Generic[C]):
 
     def __getitem__(self, key: str) -> C:
         """Raises RuntimeError where no event loop is running, and what ``make`` raises."""
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         with self._mutex:
             clients = self._loops.get(loop) or self._begin(loop)
         if key not in clients:
@@ -76,3 +76,13 @@ class PerLoop(Generic[C]):
                 if key in clients and clients[key][0] is client:
                     del clients[key]
             await client.close()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "no running event loop: an async client belongs to one, so ask for it inside a "
+            "coroutine, or use a blocking client"
+        ) from None

@@ -150,9 +150,14 @@ class Gone(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """The answer to one extend: seconds left, or None when the lease is not ours any more."""
+    """The answer to one extend: seconds left, or None when the lease is not ours any more.
+
+    ``error``: the store keeps something unreadable in its place, so it is neither. Others of the
+    same batch have their own answers.
+    """
 
     left: float | None
+    error: Exception | None = None
 
 
 class Release(IntEnum):

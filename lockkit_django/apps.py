@@ -14,7 +14,9 @@ class LockkitConfig(AppConfig):
 
     def ready(self) -> None:
         from lockkit_django import checks
+        from lockkit_django.backends import in_tests
         from lockkit_django.orders import checks as order_checks
 
         checks.register()
         order_checks.register()
+        in_tests.remember()

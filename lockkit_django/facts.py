@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 from django.http import HttpRequest, RawPostDataException
 
 from lockkit.errors import ConfigurationError
+from lockkit.facts import url_encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["DjangoFacts", "http_request", "is_request", "of_async_class", "request_and_rest"]
+
+
+URL_ENCODED = "application/x-www-form-urlencoded"
 
 
 def is_request(value: object) -> bool:
@@ -52,6 +56,14 @@ def of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
     return bool(getattr(owner, "view_is_async", False))
 
 
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class DjangoFacts:
     """Facts for ``lockkit.facts``. ``user``: the user if known already, as in a coroutine."""
 
@@ -81,13 +93,27 @@ class DjangoFacts:
             return json.dumps(self._request.data).encode()
 
     def form(self, key: str) -> Sequence[str]:
-        return [str(value) for value in self._http.POST.getlist(key)]
+        values = [str(value) for value in self._http.POST.getlist(key)]
+        if not values or self._http.content_type != URL_ENCODED:
+            return values
+        try:
+            raw = self._http.body
+        except RawPostDataException:  # DRF has parsed it
+            return values
+        return values if _is_utf8(raw) else url_encoded(raw, key)
 
     def query(self, key: str) -> Sequence[str]:
-        return [str(value) for value in self._http.GET.getlist(key)]
+        values = [str(value) for value in self._http.GET.getlist(key)]
+        raw = self._query_string()
+        return values if _is_utf8(raw) else url_encoded(raw, key)
 
     def header(self, name: str) -> str | None:
         return self._http.headers.get(name)
+
+    def _query_string(self) -> bytes:
+        """The bytes that were sent: WSGI hands them over as Latin 1, ASGI's are UTF-8."""
+        value = str(self._http.META.get("QUERY_STRING", ""))
+        return value.encode("latin-1" if hasattr(self._http, "environ") else "utf-8", "replace")
 
     def _user_of_request(self) -> Any:
         try:

@@ -28,7 +28,7 @@ from lockkit_django.orders.gate import Gate, in_thread, order_rules
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions, options_of
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, SAFE_METHODS
-from lockkit_django.orders.responses import for_browser, refusal_for_browser
+from lockkit_django.orders.responses import make_page, refusal_for_browser
 from lockkit_django.pending import has_lock
 from lockkit_django.settle import to_its_end
 
@@ -67,8 +67,10 @@ class IdempotentOrderMiddleware:
             opened = open_order(request)
             if opened is not None:
                 response = opened.close(response)
-            reject = refusal_for_browser(request, response)
-            return response if reject is None else for_browser(request, response, reject)
+            refused = refusal_for_browser(request, response)
+            if refused is not None:
+                make_page(request, refused)
+            return response
         finally:
             opened = open_order(request)
             if opened is not None:
@@ -80,9 +82,9 @@ class IdempotentOrderMiddleware:
             opened = open_order(request)
             if opened is not None:
                 response = await in_thread(opened.close, response)
-            reject = refusal_for_browser(request, response)
-            if reject is not None:
-                response = await in_thread(for_browser, request, response, reject)
+            refused = refusal_for_browser(request, response)
+            if refused is not None:
+                await in_thread(make_page, request, refused)
             return response
         finally:
             opened = open_order(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from flask import Flask, current_app, request_started
 from lockkit.aio import AsyncLockClient
 from lockkit.client import LockClient
 from lockkit.config import AliasSettings, load_async_backend, load_backend
-from lockkit.errors import ConfigurationError
+from lockkit.errors import ConfigurationError, DriverMissing
 from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
 from lockkit_flask import held, misplaced, sessions
@@ -152,6 +153,11 @@ def _redis_store(client: LockClient) -> Store:
 def _database_store(app: Flask, settings: OrderSettings) -> Store:
     db = sessions.database_of(app)
     if db is None:
+        if find_spec("flask_sqlalchemy") is None:
+            raise DriverMissing(
+                "LOCKKIT_ORDERS needs Flask-SQLAlchemy: pip install 'lockkit[flask-sqlalchemy]'. "
+                "Or, for effects outside a database, STORE 'redis'"
+            )
         raise ConfigurationError(
             "LOCKKIT_ORDERS needs Flask-SQLAlchemy: set db = SQLAlchemy(app) up before "
             "LockKit(app). Or, for effects outside a database, STORE 'redis'"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
+from lockkit.facts import url_encoded
 from lockkit_flask.conf import require_users
 
 if TYPE_CHECKING:
@@ -49,20 +49,11 @@ class RequestFacts:
         if request.mimetype == URL_ENCODED and (request.content_length or 0) <= LONGEST_FORM:
             raw = request.get_data()  # cached: the form is parsed from it; empty if it was before
             if raw:
-                return _values(raw, key)
+                return url_encoded(raw, key)
         return request.form.getlist(key)
 
     def query(self, key: str) -> Sequence[str]:
-        return _values(self._request.query_string, key)
+        return url_encoded(self._request.query_string, key)
 
     def header(self, name: str) -> str | None:
         return self._request.headers.get(name)
-
-
-def _values(raw: bytes, key: str) -> list[str]:
-    """As Werkzeug reads them, but bytes that are no UTF-8 become U+FFFD, as under Django.
-
-    Werkzeug makes "%FF" of such a byte: the same as of the three characters.
-    """
-    pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, errors="replace")
-    return [value for name, value in pairs if name == key]

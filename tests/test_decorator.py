@@ -166,7 +166,8 @@ async def _stream() -> AsyncIterator[int]:
     ("name", "options", "function", "match"),
     [
         ("report:{dya}", {}, _function, "no parameter 'dya'; it has day"),
-        ("report:{user.pk}", {}, _function, "plain fields only"),
+        ("report:{user.pk}", {}, _function, "plain fields only, such as {pk}"),
+        ("report:{request.user}", {}, _function, "plain fields only, such as {user}"),
         ("report:{day", {}, _function, "unmatched brace"),
         ("x", {"lease_as": "lease"}, _function, "no parameter 'lease'"),
         ("x", {"ttl": 0}, _function, "ttl"),

@@ -96,6 +96,15 @@ def test_entry_points_lead_somewhere() -> None:
         assert callable(point.load()) or point.group == "pytest11"
 
 
+@pytest.mark.parametrize(("package", "framework"), [("django", "asgiref"), ("flask", "flask")])
+def test_an_adapter_without_its_framework_names_the_extra(package: str, framework: str) -> None:
+    """In a process in which the framework cannot be imported."""
+    program = f"import sys; sys.modules[{framework!r}] = None; import lockkit_{package}"
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"pip install 'lockkit[{package}]'" in ran.stderr.splitlines()[-1]
+
+
 def test_own_schemes_need_no_entry_point() -> None:
     """An entry point is a third party's: ours cannot be taken over by one."""
     others = {point.name for point in entry_points(group="lockkit.backends")}

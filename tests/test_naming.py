@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 
 import pytest
@@ -30,6 +31,42 @@ from lockkit.naming import Template, check_name, json_value, typed_json
 )
 def test_templates(template: str, values: dict[str, object], expected: str) -> None:
     assert lockkit.name(template, **values) == expected
+
+
+class Color(str, enum.Enum):  # noqa: UP042  what str() makes of it is not its value
+    RED = "red"
+
+
+class Size(int, enum.Enum):
+    SMALL = 1
+
+
+class Loud(str):
+    """Another string when it is printed."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.upper()
+
+
+@pytest.mark.parametrize(
+    ("value", "equal"),
+    [(Color.RED, "red"), (Size.SMALL, 1), (Loud("red"), "red"), (enum.IntEnum("E", "A")(1), 1)],
+)
+def test_equal_values_make_the_same_name(value: str | int, equal: str | int) -> None:
+    assert value == equal
+    assert lockkit.name("stock:{s}", s=value) == lockkit.name("stock:{s}", s=equal)
+
+
+def test_a_name_is_a_plain_string() -> None:
+    assert type(check_name(Color.RED)) is str
+    assert f"{check_name(Color.RED)}" == "red"
+
+
+def test_an_int_that_cannot_be_written() -> None:
+    with pytest.raises(InvalidName, match="digits"):
+        lockkit.name("stock:{s}", s=10**5000)
 
 
 @pytest.mark.parametrize(

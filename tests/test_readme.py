@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,12 @@ def test_every_python_block_of_the_readme_runs(
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
-    names["locks"].close()
+
+
+def test_the_readme_names_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    install = (ROOT / "README.md").read_text().split("## Install")[1].split("##")[0]
+    assert set(re.findall(r"`([a-z-]+)`", install)) == set(project["optional-dependencies"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

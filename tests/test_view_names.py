@@ -169,6 +169,11 @@ def test_a_wrong_template_is_found_at_import(template: str) -> None:
         Guard(template)
 
 
+def test_a_source_without_its_field_is_guessed() -> None:
+    with pytest.raises(InvalidName, match=r"no 'user'; did you mean \{user.pk\}\?"):
+        lock_name(Template("cart:{user}"), Request())
+
+
 def test_a_name_by_callable() -> None:
     guard = Guard(lambda request, sku: f"stock:{sku}")
     assert guard.names_for(Request(), "the request", sku="A1") == ["stock:A1"]

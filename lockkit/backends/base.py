@@ -82,6 +82,7 @@ class Backend(ABC):
         """Set what is left of each to its ttl, in one or few round trips.
 
         Not after one of the same claim with a greater number: of such a one say what is left.
+        What is unreadable in one's place is an error in its answer, and in no other.
         """
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
@@ -104,7 +105,10 @@ class Backend(ABC):
 
     @abstractmethod
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
-        """All names that are held, abandoned or queued for, or just the one; in no order."""
+        """All names that are held, abandoned or queued for, or just the one; in no order.
+
+        What is unreadable in one place is raised after all the others.
+        """
 
     @abstractmethod
     def break_(self, name: str, fence: int) -> bool:

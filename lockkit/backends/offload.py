@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from lockkit import process
 from lockkit.backends.base import AsyncBackend, AsyncRecords, Backend, Records
+from lockkit.errors import LockError
 from lockkit.types import (
     Busy,
     Claimed,
@@ -93,9 +94,14 @@ class OffloadedBackend(AsyncBackend):
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         found = self.backend.holders(name)
-        while page := await self._asking.run(_page, found):
+        more = True
+        while more:
+            page, error = await self._asking.run(_page, found)
             for info in page:
                 yield info
+            if error is not None:
+                raise error
+            more = bool(page)
 
     async def break_(self, name: str, fence: int) -> bool:
         return await self._asking.run(self.backend.break_, name, fence)
@@ -133,5 +139,12 @@ class _OffloadedRecords:
         return await self._run(self._records.drop, name, fence)
 
 
-def _page(found: Iterator[LockInfo]) -> list[LockInfo]:
-    return list(itertools.islice(found, PAGE))
+def _page(found: Iterator[LockInfo]) -> tuple[list[LockInfo], LockError | None]:
+    """Some more, and the error that ends them: what was read before it is shown, too."""
+    page: list[LockInfo] = []
+    try:
+        for info in itertools.islice(found, PAGE):
+            page.append(info)  # noqa: PERF402  kept if the next one fails
+    except LockError as error:
+        return page, error
+    return page, None

@@ -100,8 +100,10 @@ class Admission:
             finished = yield Finish(ending.record, fence)
         except BackendError as failure:
             log.error("the response of an order is not stored: %s", failure)
-            return replies.outcome_unknown()
-        return None if finished else replies.outcome_unknown()
+            finished = False
+        if finished:
+            return None
+        return replies.outcome_unknown(may_repeat=self.settings.retries_orphans)
 
     def running(self, order: Order) -> Record:
         """The record to insert before the view is called."""

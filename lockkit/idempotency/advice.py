@@ -5,15 +5,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from lockkit.idempotency import replies
+
 if TYPE_CHECKING:
     from lockkit.idempotency.replies import Reject
 
 __all__ = ["advice", "page"]
 
-AGAIN = (
-    "Then reload this page, and let your browser send the form again: "
-    "nothing is ordered twice by that."
-)
+AGAIN = "Then reload this page, and let your browser send the form again"
+NOT_TWICE = ": nothing is ordered twice by that."
 NEW_FORM = "Go back, load the page with the form again, and send it from there."
 _ADVICE = {
     "order-form-expired": NEW_FORM,
@@ -47,7 +47,8 @@ def advice(reject: Reject) -> str:
     if reject.retry_after is None:
         return _ADVICE.get(reject.code, "")
     unit = "second" if reject.retry_after == 1 else "seconds"
-    return f"Please wait {reject.retry_after} {unit}. {AGAIN}"
+    promise = "." if reject.code == replies.UNKNOWN else NOT_TWICE  # its own text says it, or not
+    return f"Please wait {reject.retry_after} {unit}. {AGAIN}{promise}"
 
 
 def page(reject: Reject) -> str:

@@ -8,7 +8,12 @@ from lockkit.idempotency import replies
 from lockkit.idempotency.admission import Admission
 from lockkit.idempotency.facts import Order, RequestFacts, fingerprint_of, key_of, too_large
 from lockkit.idempotency.forms import FormIds, form_order
-from lockkit.idempotency.orderid import IdSource, MalformedOrderIdError, find_order_id
+from lockkit.idempotency.orderid import (
+    IdSource,
+    MalformedOrderIdError,
+    find_order_id,
+    may_be_in_body,
+)
 from lockkit.idempotency.replies import Reject
 
 if TYPE_CHECKING:
@@ -53,7 +58,7 @@ class Orders(Admission):
     def _order_id(self, facts: RequestFacts, chain: tuple[IdSource, ...]) -> str | Reject | None:
         """A body is read only if its size is allowed, and only if no earlier source has an ID."""
         for source in chain:
-            if source.kind in ("json", "form") and self._too_large(facts):
+            if may_be_in_body(facts, source) and self._too_large(facts):
                 return replies.too_big(self.settings.max_request)
             found = find_order_id(facts, (source,))
             if found is not None:

@@ -15,10 +15,19 @@ from lockkit.naming import json_value, parse_json
 if TYPE_CHECKING:
     from lockkit.idempotency.facts import RequestFacts
 
-__all__ = ["LONGEST_ID", "IdSource", "MalformedOrderIdError", "find_order_id", "parse_order_id"]
+__all__ = [
+    "LONGEST_ID",
+    "IdSource",
+    "MalformedOrderIdError",
+    "find_order_id",
+    "may_be_in_body",
+    "parse_order_id",
+]
 
 LONGEST_ID = 255
 KINDS = ("header", "json", "form", "kwargs")
+BODY_KINDS = ("json", "form")
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _SF_STRING = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -53,10 +62,19 @@ class IdSource(NamedTuple):
 def find_order_id(facts: RequestFacts, sources: tuple[IdSource, ...]) -> str | None:
     """The order ID from the first source that has one. Raises MalformedOrderIdError."""
     for source in sources:
+        if source.kind in BODY_KINDS and not may_be_in_body(facts, source):
+            continue
         found = _FINDERS[source.kind](facts, source.path)
         if found is not None:
             return found
     return None
+
+
+def may_be_in_body(facts: RequestFacts, source: IdSource) -> bool:
+    """Whether the body is of a type that this source reads: another one need not be looked at."""
+    if source.kind == "json":
+        return _is_json(facts.media_type)
+    return source.kind == "form" and facts.media_type in FORMS
 
 
 def parse_order_id(text: str) -> str:
@@ -88,8 +106,6 @@ def _from_header(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
 
 
 def _from_json(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
-    if not _is_json(facts.media_type):
-        return None
     return _scalar(json_value(_document(facts.payload().body), path))
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "ORPHANED",
     "PROBLEM_TYPE",
     "REPLAYED_HEADER",
+    "UNKNOWN",
     "Reject",
     "Replay",
     "crowded",
@@ -46,6 +47,7 @@ PROBLEM_TYPE = "application/problem+json"
 
 COMPLETED = "order-completed"
 ORPHANED = "order-orphaned"
+UNKNOWN = "order-outcome-unknown"
 
 
 class Replay(NamedTuple):
@@ -121,7 +123,7 @@ def _known(record: Record) -> Replay | Reject | None:
     if record.state == State.DONE:
         return Replay(record.snapshot)
     if record.state == State.TOMBSTONE:
-        return _not_replayable(record.snapshot.header("Location"))
+        return not_replayable(record.snapshot.header("Location"))
     if record.state == State.RUNNING:
         return None
     return _unreadable()
@@ -217,13 +219,18 @@ def store_down(retry_after: int = 5) -> Reject:
     )
 
 
-def outcome_unknown(retry_after: int = 5) -> Reject:
+def outcome_unknown(retry_after: int = 5, *, may_repeat: bool = False) -> Reject:
+    """``may_repeat``: the settings let an order run again whose end is not known."""
+    promise = (
+        "Repeat it with the same order ID."
+        if may_repeat
+        else "Repeat it with the same order ID: it will not be processed twice."
+    )
     return Reject(
         503,
-        "order-outcome-unknown",
+        UNKNOWN,
         "Outcome unknown",
-        "The order may or may not have been saved. Repeat it with the same order ID: "
-        "it will not be processed twice.",
+        f"The order may or may not have been saved. {promise}",
         retry_after,
     )
 
@@ -269,10 +276,6 @@ def orphaned() -> Reject:
 
 
 def not_replayable(location: str | None = None) -> Reject:
-    return _not_replayable(location)
-
-
-def _not_replayable(location: str | None) -> Reject:
     return Reject(
         409,
         COMPLETED,

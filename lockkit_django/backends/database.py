@@ -5,7 +5,7 @@ PostgreSQL: the table that ``manage.py migrate lockkit_django`` makes, over a pr
 never the request's, which may be in a transaction, nor one of its pool.
 
 The connection follows the *current* settings, which tests change, and is closed before a test
-database is destroyed.
+database is destroyed. In a test run without a test database the locks are in a temporary file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.db.utils import load_backend
 
 from lockkit.backends.base import reject_unknown_options
 from lockkit.backends.sql.backend import SQLBackend
-from lockkit.backends.sql.beside import connector_beside
+from lockkit.backends.sql.beside import TemporaryConnector, connector_beside
 from lockkit.backends.sql.connector import Connection, Connector, Parameters, Result
 from lockkit.backends.sql.dialect import Dialect, load_dialect
 from lockkit.backends.sql.postgresql import descriptor_of, failure, no_connection
@@ -31,6 +31,7 @@ from lockkit.errors import BackendUnavailable, ConfigurationError
 from lockkit.types import Capabilities
 from lockkit.values import unknown_key
 from lockkit_django.backends import teardown
+from lockkit_django.backends.in_tests import is_projects_own
 
 __all__ = ["DatabaseBackend"]
 
@@ -108,10 +109,13 @@ class DjangoConnector(Connector):
 def _where(alias: str) -> tuple[str, ...]:
     """What the connection depends on and a test changes."""
     settings = connections.settings[alias]
-    return tuple(str(settings.get(key)) for key in ("ENGINE", "NAME", "HOST", "PORT", "USER"))
+    names = tuple(str(settings.get(key)) for key in ("ENGINE", "NAME", "HOST", "PORT", "USER"))
+    return (*names, str(is_projects_own(alias)))
 
 
 def _connector(alias: str) -> Connector:
+    if is_projects_own(alias):
+        return TemporaryConnector()
     if _vendor(alias) == "sqlite":
         return connector_beside(str(connections.settings[alias]["NAME"]))
     return ServerConnector(alias)
@@ -196,7 +200,15 @@ def _private_wrapper(alias: str) -> BaseDatabaseWrapper:
     backend = load_backend(shared["ENGINE"])
     wrapper: BaseDatabaseWrapper = backend.DatabaseWrapper(settings, f"lockkit:{alias}")
     wrapper.inc_thread_sharing()
+    vars(wrapper)["ensure_connection"] = lambda: _ensure_connection(wrapper)
     return wrapper
+
+
+def _ensure_connection(wrapper: BaseDatabaseWrapper) -> None:
+    """As Django's, which pytest-django forbids to tests without a mark; locks need none."""
+    if wrapper.connection is None:
+        with wrapper.wrap_database_errors:
+            wrapper.connect()
 
 
 @functools.cache

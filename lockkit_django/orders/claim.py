@@ -12,6 +12,7 @@ from lockkit.idempotency import ResponseFacts, drive
 from lockkit.idempotency.redis_records import RedisRecords
 from lockkit_django.handler import locks
 from lockkit_django.orders.endings import Ending
+from lockkit_django.orders.exceptions import is_of_handler
 from lockkit_django.orders.facts import asks_to_log_in, response_facts
 from lockkit_django.orders.responses import refusal
 
@@ -40,7 +41,8 @@ class Claimed(Ending):
 
     def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
         self._ended = True
-        reject = self._settle(self._facts(response), failed=failed and self.begun)
+        failed = (failed and self.begun) or is_of_handler(response)
+        reject = self._settle(self._facts(response), failed=failed)
         return response if reject is None else refusal(reject)
 
     def abandon(self) -> None:

@@ -26,9 +26,11 @@ from lockkit_django.orders.endings import (
 )
 from lockkit_django.orders.responses import refusal, same
 from lockkit_django.orders.shared import (
+    OK_CLASS,
     conflict_answer,
     is_broken,
     is_rolled_back,
+    is_success,
     keep_refusal,
 )
 from lockkit_django.orders.store import OrderStore
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from lockkit_django.orders.opened import OpenOrder
 
 __all__ = ["OwnTransaction"]
-
-OK_CLASS = 2
 
 
 class OwnTransaction(Ending):
@@ -104,8 +104,11 @@ class OwnTransaction(Ending):
         if self._committed:
             return self._answer(response)
         record = self._verdict(response)
-        if record is not None and self._broken and response.status_code < FIRST_ERROR:
-            return refusal(replies.not_saved())
+        if record is not None and response.status_code < FIRST_ERROR:
+            if self._broken or (failed and is_success(response)):
+                return refusal(replies.not_saved())
+            if failed:
+                return response
         if record is not None:
             self._keep(record)
         return response

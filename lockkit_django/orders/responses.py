@@ -9,8 +9,10 @@ from lockkit.idempotency.advice import advice, page
 from lockkit.refusal import prefers_html
 from lockkit_django.responses import template_text
 
-__all__ = ["for_browser", "refusal", "refusal_for_browser", "replay", "same"]
+__all__ = ["make_page", "refusal", "refusal_for_browser", "replay", "same"]
 
+OF_CONTENT = ("Content-Encoding", "Content-Length", "ETag")
+"""What a decorator of the view may have said of the JSON."""
 _REJECT = "_lockkit_reject"
 
 
@@ -21,25 +23,23 @@ def refusal(reject: Reject) -> HttpResponse:
     return response
 
 
-def refusal_for_browser(request: HttpRequest, response: HttpResponseBase) -> Reject | None:
-    """The refusal that this response is, if it is to become a page."""
-    reject: Reject | None = getattr(response, _REJECT, None)
-    if reject is None or not prefers_html(request.headers.get("Accept", "")):
+def refusal_for_browser(request: HttpRequest, response: HttpResponseBase) -> HttpResponse | None:
+    """This response, if it is a refusal that is to become a page."""
+    if not hasattr(response, _REJECT) or not prefers_html(request.headers.get("Accept", "")):
         return None
-    return reject
+    return response if isinstance(response, HttpResponse) else None
 
 
-def for_browser(request: HttpRequest, response: HttpResponseBase, reject: Reject) -> HttpResponse:
+def make_page(request: HttpRequest, response: HttpResponse) -> None:
     """The refusal as a page: ``lockkit/<code>.html``, ``lockkit/<status>.html``, or ours."""
+    reject: Reject = getattr(response, _REJECT)
     names = (reject.code, str(reject.status), "order")
     context = {"refusal": reject, "advice": advice(reject)}
     text = template_text(request, [f"lockkit/{name}.html" for name in names], context)
-    answer = HttpResponse(page(reject) if text is None else text, status=reject.status)
-    for header, value in response.headers.items():
-        if header != "Content-Type":
-            answer.headers[header] = value
-    answer.cookies = response.cookies
-    return answer
+    response.content = page(reject) if text is None else text
+    response.headers["Content-Type"] = f"text/html; charset={response.charset}"
+    for header in OF_CONTENT:
+        response.headers.pop(header, None)
 
 
 def replay(snapshot: Snapshot) -> HttpResponse:

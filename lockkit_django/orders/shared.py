@@ -32,8 +32,12 @@ __all__ = [
     "conflict_answer",
     "is_broken",
     "is_rolled_back",
+    "is_success",
     "keep_refusal",
 ]
+
+
+OK_CLASS = 2
 
 
 class SharedTransaction(Ending):
@@ -83,6 +87,8 @@ class SharedTransaction(Ending):
         if response.status_code >= FIRST_ERROR:
             keep_refusal(self._store, record, replaces=self.opened.admitted.replaces)
             return response
+        if failed and is_success(response):
+            broken = True
         return refusal(replies.not_saved()) if broken else response
 
     def _commit(self, record: Record, response: HttpResponseBase) -> HttpResponseBase:
@@ -111,6 +117,18 @@ class SharedTransaction(Ending):
         self.begun = False
         if block is not None:
             block.__exit__(None, None, None)
+
+
+def is_success(response: HttpResponseBase) -> bool:
+    """Of a response that a middleware has made of an exception: then nothing is saved."""
+    if response.status_code // 100 != OK_CLASS:
+        return False
+    log.error(
+        "the view of an order raised, and a middleware makes %s of it: nothing was saved, so the "
+        "client is told that",
+        response.status_code,
+    )
+    return True
 
 
 def conflict_answer(error: Exception) -> HttpResponseBase | None:

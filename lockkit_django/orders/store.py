@@ -27,6 +27,7 @@ from lockkit.idempotency import (
     dump_headers,
     load_headers,
 )
+from lockkit.idempotency.record import VERSION
 
 try:
     from lockkit_django.models import OrderRecord
@@ -38,6 +39,8 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
 __all__ = ["AsyncOrderStore", "OrderStore", "typed_errors"]
 
 MICROSECONDS = 1_000_000
+UNREADABLE = "unreadable"
+"""No state of this release: such a record is refused with 503, and never run over."""
 
 
 class OrderStore:
@@ -138,6 +141,7 @@ def _as_seen_without_the_lock(record: Record) -> Record:
 
 
 def _record(row: OrderRecord) -> Record:
+    headers = _headers(row)
     return Record(
         key=row.key,
         order_id=row.order_id,
@@ -145,7 +149,21 @@ def _record(row: OrderRecord) -> Record:
         fingerprint=row.fingerprint,
         created=row.created / MICROSECONDS,
         expires=row.expires / MICROSECONDS,
-        state=State(row.state) if row.state in set(State) else row.state,
-        snapshot=Snapshot(row.status, load_headers(row.headers), bytes(row.body)),
+        state=_state(row) if headers is not None else UNREADABLE,
+        snapshot=Snapshot(row.status, headers or (), bytes(row.body)),
         version=row.version,
     )
+
+
+def _state(row: OrderRecord) -> State | str:
+    return State(row.state) if row.state in set(State) else row.state
+
+
+def _headers(row: OrderRecord) -> tuple[tuple[str, str], ...] | None:
+    """None: they are not as this release writes them. Those of a newer one are not looked at."""
+    if row.version > VERSION:
+        return None
+    try:
+        return load_headers(row.headers)
+    except (ValueError, TypeError, RecursionError):
+        return None

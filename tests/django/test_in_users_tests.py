@@ -57,7 +57,7 @@ urlpatterns = [path("sell/<sku>", sell)]
 """
 TESTS = """
 from django.db import transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from lockkit_django import OpenTransaction, locks
 from shop.models import Sale
 
@@ -87,6 +87,11 @@ class Behaviour:
 class InTestCase(Behaviour, TestCase):
     pass
 
+class InSimpleTestCase(SimpleTestCase):
+    def test_a_lock(self):
+        with locks["default"].lock("a"):
+            assert locks["default"].lock("a").try_acquire() is None
+
 class InTransactionTestCase(Behaviour, TransactionTestCase):
     pass
 """
@@ -98,6 +103,9 @@ def test_a_lock_without_the_database():
     with locks["default"].lock("a"):
         assert locks["default"].lock("a").try_acquire() is None
 
+def test_a_lock_without_the_database_again():
+    test_a_lock_without_the_database()
+
 @pytest.mark.django_db
 def test_a_view(client):
     assert client.post("/sell/A1").status_code == 200
@@ -106,6 +114,9 @@ def test_a_view(client):
 def test_a_view_that_commits(client):
     assert client.post("/sell/A1").status_code == 200
 """
+
+PYTEST_RUN = ("-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:asyncio", "-W", "error")
+PYTEST_ONE = (*PYTEST_RUN[1:], "test_pytest.py", "-k", "without_the_database")
 
 Project: TypeAlias = Callable[..., Path]
 
@@ -157,7 +168,7 @@ def test_the_test_runner_on_sqlite(
 ) -> None:
     """The database and the locks beside it are gone afterwards."""
     place = project(settings)
-    assert "Ran 10 tests" in run(place, "-m", "django", "test", "--noinput", *options)
+    assert "Ran 11 tests" in run(place, "-m", "django", "test", "--noinput", *options)
     assert not left_in(place)
 
 
@@ -165,10 +176,28 @@ def test_the_test_runner_on_sqlite(
 def test_pytest_django(project: Project, settings: str) -> None:
     """Locks need no django_db mark: the lock store is not the test database."""
     place = project(settings)
-    options = ("-q", "-p", "no:randomly", "-p", "no:asyncio", "-W", "error")
-    output = run(place, "-m", "pytest", *options, "test_pytest.py")
-    assert "3 passed" in output
+    assert "4 passed" in run(place, *PYTEST_RUN, "test_pytest.py")
     assert not left_in(place)
+
+
+def test_pytest_django_on_postgresql(project: Project, postgres_server: PostgresServer) -> None:
+    """Tests without a mark, beside a test database and without one."""
+    url = postgres_server.create_database()
+    place = project(POSTGRES)
+    try:
+        assert "4 passed" in run(place, *PYTEST_RUN, "test_pytest.py", POSTGRES_URL=url)
+        run(place, "-m", *PYTEST_ONE, POSTGRES_URL=url)
+    finally:
+        postgres_server.drop_database(url)
+
+
+@pytest.mark.parametrize("command", [("django", "test", "tests.InSimpleTestCase"), PYTEST_ONE])
+def test_without_a_test_database_the_projects_own_store_is_not_touched(
+    project: Project, command: tuple[str, ...]
+) -> None:
+    place = project()
+    run(place, "-m", *command)
+    assert not list(place.glob("*lockkit*"))
 
 
 def left_in(place: Path) -> list[Path]:
@@ -180,6 +209,6 @@ def test_the_test_runner_on_postgresql(project: Project, postgres_server: Postgr
     url = postgres_server.create_database()
     try:
         output = run(project(POSTGRES), "-m", "django", "test", "--noinput", POSTGRES_URL=url)
-        assert "Ran 10 tests" in output
+        assert "Ran 11 tests" in output
     finally:
         postgres_server.drop_database(url)

@@ -17,6 +17,8 @@ from lockkit.naming import Template
 from lockkit_flask.facts import RequestFacts
 
 URL_ENCODED = "application/x-www-form-urlencoded"
+FORM_DATA = "multipart/form-data; boundary=b"
+MULTIPART = b'--b\r\nContent-Disposition: form-data; name="sku"\r\n\r\n\xe9\r\n--b--\r\n'
 TEMPLATE_AND_REQUEST = [
     ("stock:{sku}", {}),
     ("cart:{user.pk}", {}),
@@ -32,6 +34,11 @@ TEMPLATE_AND_REQUEST = [
     ("f:{form.sku}", {"data": {"sku": ["x", "y"]}}),
     ("f:{form.sku}", {"data": b"sku=%ff%00", "content_type": URL_ENCODED}),
     ("f:{form.sku}", {"data": "sku=é".encode(), "content_type": URL_ENCODED}),
+    ("f:{form.sku}", {"data": b"sku=\xff", "content_type": URL_ENCODED}),
+    ("f:{form.sku}", {"data": b"sku=%C3%A9&x=\xff", "content_type": URL_ENCODED}),
+    ("f:{form.sku}", {"data": b"sku=a", "content_type": f"{URL_ENCODED}; charset=UTF-8"}),
+    ("f:{form.sku}", {"data": b"sku=a", "content_type": f"{URL_ENCODED}; charset=utf-16"}),
+    ("f:{form.sku}", {"data": MULTIPART, "content_type": f"{FORM_DATA}; charset=latin-1"}),
     ("f:{form.sku}", {"json": {"sku": "x"}}),
     ("f:{form.sku}", {}),
     ("q:{query.sku}", {"query_string": "sku=a%20b%2Bc+d&x=%C3%A9"}),
@@ -39,6 +46,9 @@ TEMPLATE_AND_REQUEST = [
     ("q:{query.sku}", {"query_string": "sku=1;sku=2"}),
     ("q:{query.sku}", {"query_string": "sku=1&sku=2"}),
     ("q:{query.sku}", {"query_string": "sku="}),
+    ("q:{query.sku}", {"query_string": "sku=\xff"}),
+    ("q:{query.sku}", {"query_string": "sku=\xc3\xa9"}),
+    ("q:{query.sku}", {"query_string": "sku=a&x=\xff"}),
     ("q:{query.sku}", {"query_string": "SKU=1"}),
     ("h:{header.X-Sku}", {"headers": {"X-Sku": "a, b"}}),
     ("h:{header.x_sku}", {"headers": {"X-Sku": "caf\u00e9"}}),
@@ -55,6 +65,27 @@ def test_same_facts_same_name(template: str, sent: dict[str, Any]) -> None:
     assert of_flask == of_django
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (b"a;b", '"stock:a;b"'),
+        ("é".encode(), '"stock:\\u00e9"'),
+        (b"100%", '"stock:100%25"'),
+        (b"%C3%A9", '"stock:%25C3%25A9"'),  # the client has escaped it twice
+        (b"\xff", "FieldError"),
+        (b"%FF", "FieldError"),  # Django shows the view the same text for both
+        (b"\xed\xa0\x80", "FieldError"),
+        ("\ufffd".encode(), "FieldError"),
+    ],
+)
+def test_same_path_same_name(path: bytes, name: str) -> None:
+    """``path``: what the server has unescaped, as WSGI hands it over."""
+    environ = EnvironBuilder(path="/stock/x", method="POST").get_environ()
+    environ["PATH_INFO"] = "/stock/" + path.decode("latin-1")
+    assert _flask_name("stock:{sku}", dict(environ)) == name
+    assert _django_name("stock:{sku}", dict(environ)) == name
+
+
 def _flask_name(template: str, environ: dict[str, Any]) -> str:
     app = Flask("app")
     app.add_url_rule("/stock/<sku>", "stock", lambda sku: "", methods=["POST"])
@@ -69,8 +100,9 @@ def _django_name(template: str, environ: dict[str, Any]) -> str:
     from lockkit_django.facts import DjangoFacts
 
     request = WSGIRequest(environ)
+    sku = request.path_info.removeprefix("/stock/")
     request.user = type("User", (), {"pk": 7, "is_authenticated": True})()
-    return _name(template, DjangoFacts(request, {"sku": "A:1"}))
+    return _name(template, DjangoFacts(request, {"sku": sku}))
 
 
 def _name(template: str, facts: Any) -> str:

@@ -35,7 +35,7 @@ def test_each_says_what_to_do(reject: Reject) -> None:
 
 def test_only_who_may_repeat_it_is_told_to() -> None:
     for reject in ALL:
-        assert ("send the form again:" in advice(reject)) is (reject.retry_after is not None)
+        assert ("send the form again" in advice(reject)) is (reject.retry_after is not None)
 
 
 def test_what_comes_from_outside_is_escaped() -> None:

@@ -272,6 +272,18 @@ def test_a_template_of_the_project_is_preferred(client: Client, tmp_path: Any) -
     assert response.content.startswith(b"order-without-owner: Log in")
 
 
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_a_page_is_told_apart_from_what_a_decorator_made_of_the_json(
+    client: Client, accept: str
+) -> None:
+    headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+    response = client.post("/packed", headers=headers)
+    assert (response.status_code, "Content-Encoding" in response) == (
+        400,
+        accept == "application/json",
+    )
+
+
 def test_a_project_without_templates_has_a_page_too(client: Client) -> None:
     with override_settings(TEMPLATES=[]):
         response = client.post("/orders/", {"order_id": "no-form"}, headers=BROWSER)

@@ -288,6 +288,54 @@ def test_nothing_secret_shows(orders: Orders) -> None:
     assert "s3cret" not in shown
 
 
+@pytest.mark.parametrize("changes", [{"version": 2}, {"fingerprint": "2:abc"}])
+def test_a_newer_record_is_not_run_over_even_if_it_looks_expired(
+    changes: dict[str, Any], orders: Orders, locks: LockClient
+) -> None:
+    """What its times mean is not known either."""
+    store, order = Store(), order_of(orders)
+    store[order.key] = replace(orders.running(order), expires=1.0, **changes)
+    answer = drive(orders.admit(order), store, locks)
+    assert isinstance(answer, Reject)
+    assert (answer.status, answer.code) == (503, "order-record-unreadable")
+    assert not list(locks.holders())
+
+
+def large(source: str, media_type: str, **changes: Any) -> Any:
+    orders = Orders(read_order_settings({"ORDER_ID": [source], "PATHS": ["^/"], "MAX_REQUEST": 9}))
+    read: list[int] = []
+
+    def payload() -> Payload:
+        read.append(1)
+        return Payload(body=b"x" * 10)
+
+    answer = orders.identify(facts(media_type=media_type, read_payload=payload, **changes))
+    return answer, read
+
+
+@pytest.mark.parametrize("source", ["json:order_id", "form:order_id", "header:X-Other"])
+@pytest.mark.parametrize("media_type", ["image/png", "text/plain", ""])
+@pytest.mark.parametrize("length", [10, None])
+def test_a_large_body_that_can_bring_no_id_is_let_through_unread(
+    source: str, media_type: str, length: int | None
+) -> None:
+    assert large(source, media_type, content_length=length) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("source", "media_type"),
+    [
+        ("json:order_id", "application/json"),
+        ("json:order_id", "application/problem+json"),
+        ("form:order_id", "application/x-www-form-urlencoded"),
+        ("form:order_id", "multipart/form-data"),
+    ],
+)
+def test_a_large_body_that_may_bring_an_id_is_refused(source: str, media_type: str) -> None:
+    answer, read = large(source, media_type, content_length=10)
+    assert (answer.status, read) == (413, [])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

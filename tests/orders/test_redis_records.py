@@ -7,7 +7,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -17,7 +19,7 @@ import lockkit
 from lockkit import aio
 from lockkit.backends.offload import OffloadedBackend
 from lockkit.backends.redis import RedisBackend
-from lockkit.backends.redis.layout import VERSION, Keys
+from lockkit.backends.redis.layout import VERSION, Keys, bucket_of
 from lockkit.client import LockClient
 from lockkit.errors import ConfigurationError, LayoutMismatch, LeaseLost
 from lockkit.idempotency import (
@@ -25,6 +27,7 @@ from lockkit.idempotency import (
     Order,
     Orders,
     Proceed,
+    Record,
     Reject,
     Replay,
     ResponseFacts,
@@ -34,6 +37,7 @@ from lockkit.idempotency import (
     give,
     met_orphan,
 )
+from lockkit.idempotency.advice import advice
 from lockkit.idempotency.redis_records import AsyncRedisRecords, RedisRecords, orphans, resolve
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -260,6 +264,115 @@ def test_no_claim_is_written_over_a_newer_one(
         assert store.finish(orders.running(order), lease.fencing_token)
 
 
+def test_a_claim_that_is_late_does_not_undo_the_end_of_its_own_try(
+    store: RedisRecords, orders: Orders, locks: LockClient
+) -> None:
+    """Its first copy was held up in the network; the second one was answered."""
+    first = begun(orders, order_of(orders), store, locks)
+    assert drive(orders.settle(first, MADE), store, locks) is None
+    with pytest.raises(DuplicateKeyError):
+        store.start(orders.running(first.order), first.lease.fencing_token, replaces=False)
+    give(first.lease)
+    again = drive(orders.admit(first.order), store, locks)
+    assert isinstance(again, Replay)
+    assert list(orphans(locks)) == []
+
+
+def test_no_claim_is_written_over_a_record_with_a_higher_fence(
+    store: RedisRecords, orders: Orders, locks: LockClient, url: str
+) -> None:
+    """As after a backup of the locks that is older than the records."""
+    order = order_of(orders)
+    died(begun(orders, order, store, locks))
+    record = Keys("shop").record(order.lock_name)[1]
+    with redis.Redis.from_url(url) as admin:
+        admin.setrange(record, 1, b"9" * 16)
+        before = admin.get(record)
+        with locks.lock(order.lock_name) as lease, pytest.raises(DuplicateKeyError):
+            store.start(orders.running(order), lease.fencing_token, replaces=True)
+        assert admin.get(record) == before
+
+
+class Delayed(RedisRecords):
+    """A store whose claim is interrupted, after or before it reaches the server."""
+
+    def __init__(self, locks: LockClient, *, arrives: str) -> None:
+        super().__init__(RedisRecords.of(locks)._records)
+        self._arrives, self._late = arrives, list[Callable[[], None]]()
+
+    def start(self, record: Record, fence: int, *, replaces: bool) -> None:
+        claim = partial(super().start, record, fence, replaces=replaces)
+        if self._arrives == "before":
+            claim()
+        else:
+            self._late.append(claim)
+        raise KeyboardInterrupt
+
+    def drop(self, key: str, fence: int) -> bool:
+        dropped = super().drop(key, fence)
+        while self._late:
+            self._late.pop()()
+        return dropped
+
+
+@pytest.mark.parametrize("arrives", ["before", "after the first look"])
+def test_a_claim_in_doubt_is_forgotten_before_and_after_its_lease(
+    arrives: str, store: RedisRecords, orders: Orders, locks: LockClient, url: str
+) -> None:
+    """Whoever gets the lease next must not meet an orphan of a view that did not run."""
+    seen: list[object] = []
+
+    class Watched(RedisBackend):
+        def release(self, *args: Any, **more: Any) -> Any:
+            seen.append(store.find(order.key, fresh=True))
+            return super().release(*args, **more)
+
+    order = order_of(orders)
+    settings = locks.settings
+    watched = LockClient(Watched.from_settings(settings), settings)
+    with pytest.raises(KeyboardInterrupt):
+        drive(orders.admit(order), Delayed(watched, arrives=arrives), watched)
+    watched.close()
+    if arrives == "before":
+        assert seen == [None]
+    assert store.find(order.key, fresh=True) is None
+    assert locks.inspect(order.lock_name) is None
+
+
+def test_who_waited_in_vain_looks_once_more(
+    store: RedisRecords, orders: Orders, locks: LockClient
+) -> None:
+    """The first one has ended, and has yet to give its lock back."""
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+
+    class EndsMeanwhile(RedisRecords):
+        def find(self, key: str, *, fresh: bool) -> Record | None:
+            found = super().find(key, fresh=fresh)
+            if found is not None and found.state == State.RUNNING:
+                assert drive(orders.settle(first, MADE), store, locks) is None
+            return found
+
+    second = drive(orders.admit(order), EndsMeanwhile.of(locks), locks)
+    assert isinstance(second, Replay)
+    give(first.lease)
+
+
+@pytest.mark.parametrize(("policy", "promised"), [("block", True), ("retry", False)])
+def test_that_nothing_runs_twice_is_said_only_where_it_is_so(
+    policy: str, promised: bool, store: RedisRecords, locks: LockClient
+) -> None:
+    orders = rules(ORPHANS=policy)
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    store.drop(order.key, first.lease.fencing_token)  # as if another try had taken it over
+    answer = drive(orders.settle(first, MADE), store, locks)
+    give(first.lease)
+    assert isinstance(answer, Reject)
+    assert (answer.code, "twice" in answer.detail) == ("order-outcome-unknown", promised)
+    assert "twice" not in advice(answer)
+
+
 @pytest.mark.parametrize("native", [True, False], ids=["native", "in threads"])
 async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> None:
     orders = rules(ORPHANS="retry")
@@ -437,6 +550,45 @@ def test_done_by_an_operator(orders: Orders, store: RedisRecords, locks: LockCli
     answer = drive(orders.admit(order), store, locks)
     assert isinstance(answer, Reject)
     assert answer.code == "order-completed"
+
+
+def test_an_operator_who_is_overtaken_by_a_new_try_changes_nothing(
+    orders: Orders, store: RedisRecords, locks: LockClient
+) -> None:
+    """It came after he had looked: the server compares again."""
+    order = order_of(orders)
+    first = begun(orders, order, store, locks)
+    records = locks.backend.records()
+    assert records is not None
+    fence = first.lease.fencing_token
+    for says in (b"", b"done"):
+        assert not records.resolve(order.lock_name, fence, says, 60.0), "its lock is held"
+    assert store.drop(order.key, fence)
+    give(first.lease)
+
+
+def test_expired_orphans_leave_the_index_with_the_next_write(
+    locks: LockClient, store: RedisRecords, url: str
+) -> None:
+    """Where there is always one that runs, the index never expires as a whole."""
+    brief, long = rules(TTL=0.2), rules()
+    order = order_of(brief)
+    died(begun(brief, order, store, locks))
+    bucket = bucket_of(order.lock_name)
+    others = (order_of(long, f"B-{number}") for number in range(10_000))
+    neighbours = (each for each in others if bucket_of(each.lock_name) == bucket)
+    index = Keys("shop").running(bucket)
+    with redis.Redis.from_url(url) as admin:
+        died(begun(long, next(neighbours), store, locks))
+        until(lambda: store.find(order.key, fresh=True) is None)
+        assert admin.pttl(index) > 60_000
+
+        def is_listed() -> bool:
+            """Its entry may end a moment after its record."""
+            died(begun(long, next(neighbours), store, locks))
+            return admin.zscore(index, order.lock_name) is not None
+
+        until(lambda: not is_listed())
 
 
 def test_to_be_tried_anew_by_an_operator(

@@ -14,6 +14,8 @@ from django.urls import path
 from django.views.decorators.cache import cache_page
 from django_project.shop.models import Sale
 
+from lockkit_django.orders import idempotent
+
 FORM = "<form method=post>{}<input name=quantity></form>"
 DJANGO = "{% load lockkit %}" + FORM.format("{% order_id %}")
 JINJA = FORM.format("{{ order_id_field() }}")
@@ -52,6 +54,18 @@ def orders(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sale {sale.pk} for {request.user}", status=201)
 
 
+@idempotent(required=True)
+def needs_id(request: HttpRequest) -> HttpResponse:
+    raise AssertionError
+
+
+def packed(request: HttpRequest) -> HttpResponse:
+    """As ``gzip_page`` says of what is long enough."""
+    response: HttpResponse = needs_id(request)
+    response.headers["Content-Encoding"] = "gzip"
+    return response
+
+
 def log_in(request: HttpRequest, name: str) -> HttpResponse:
     login(request, User.objects.get_or_create(username=name)[0])
     return HttpResponse()
@@ -71,6 +85,7 @@ urlpatterns = [
     path("no-request", no_request),
     path("jinja-no-request", jinja_no_request),
     path("orders/", orders),
+    path("packed", packed),
     path("login/<str:name>", log_in),
     path("logout", log_out),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import redis.asyncio
 from redis.exceptions import NoScriptError
@@ -13,7 +14,8 @@ from lockkit import process
 from lockkit.backends.base import AsyncBackend
 from lockkit.backends.redis.aio_link import Link
 from lockkit.backends.redis.aio_mailbox import AsyncMailbox
-from lockkit.backends.redis.protocol import ALL_BUCKETS, NO_CHANNEL, POLL, Protocol
+from lockkit.backends.redis.failures import refused
+from lockkit.backends.redis.protocol import ALL_BUCKETS, NO_CHANNEL, POLL, Command, Protocol
 from lockkit.backends.redis.records import AsyncRedisRecords
 from lockkit.backends.redis.replies import (
     read_acquire,
@@ -24,6 +26,7 @@ from lockkit.backends.redis.replies import (
 )
 from lockkit.backends.redis.settings import connection_pool
 from lockkit.config import AliasSettings
+from lockkit.errors import LockError
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -104,17 +107,37 @@ class AsyncRedisBackend(AsyncBackend):
         await self._link.call(self._protocol.withdraw(request))
 
     async def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        """One script per bucket, all in one pipeline."""
+        """One script per bucket, all in one pipeline; one by one if one of them is refused."""
         batches = list(self._protocol.extend(requests))
         renewals = [Renewal(None)] * len(requests)
-        commands = [command for command, _ in batches]
         try:
-            replies = await self._link.pipeline([command.packed for command in commands])
-        except NoScriptError:
-            replies = await self._link.load_and_run(commands)
+            replies = await self._pipeline([command for command, _ in batches])
+        except LockError as error:
+            if not refused(error):
+                raise
+            replies = [await self._extend_one(command) for command, _ in batches]
         for (_, positions), reply in zip(batches, replies, strict=True):
-            read_extend(requests, positions, reply, renewals)
+            if isinstance(reply, LockError):
+                for position in positions:
+                    renewals[position] = Renewal(None, reply)
+            else:
+                read_extend(requests, positions, reply, renewals)
         return renewals
+
+    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        try:
+            return await self._link.pipeline([command.packed for command in commands])
+        except NoScriptError:
+            return await self._link.load_and_run(commands)
+
+    async def _extend_one(self, command: Command) -> Any:
+        """One bucket; that the server refuses it says nothing of the others."""
+        try:
+            return await self._link.call(command)
+        except LockError as error:
+            if not refused(error):
+                raise
+            return error
 
     async def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         """The ``left`` of a grant by message is what the waiter's last sign of life leaves it."""
@@ -132,9 +155,17 @@ class AsyncRedisBackend(AsyncBackend):
             for info in await self._details(self._protocol.bucket(name), [name.encode()]):
                 yield info
             return
+        unreadable = None
         for bucket in ALL_BUCKETS:
-            async for info in self._bucket(bucket):
-                yield info
+            try:
+                async for info in self._bucket(bucket):
+                    yield info
+            except LockError as error:  # after all the others
+                if not refused(error):
+                    raise
+                unreadable = unreadable or error
+        if unreadable is not None:
+            raise unreadable
 
     async def _bucket(self, bucket: int) -> AsyncIterator[LockInfo]:
         """All of one bucket. HSCAN may return a name twice while the hash is being resized."""

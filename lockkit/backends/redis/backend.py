@@ -20,6 +20,7 @@ from lockkit.backends.redis.connections import (
     look,
     pipeline,
 )
+from lockkit.backends.redis.failures import refused
 from lockkit.backends.redis.health import eviction
 from lockkit.backends.redis.mailbox import Mailbox
 from lockkit.backends.redis.protocol import (
@@ -40,6 +41,7 @@ from lockkit.backends.redis.replies import (
 )
 from lockkit.backends.redis.settings import connection_pool
 from lockkit.config import AliasSettings
+from lockkit.errors import LockError
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -129,16 +131,34 @@ class RedisBackend(Backend):
         call(self._connections, self._protocol.withdraw(request))
 
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        """One script per bucket, all in one pipeline."""
+        """One script per bucket, all in one pipeline; one by one if one of them is refused."""
         batches = list(self._protocol.extend(requests))
         renewals = [Renewal(None)] * len(requests)
-        if len(batches) == 1:
-            replies = [call(self._connections, batches[0][0])]
-        else:
-            replies = self._pipeline([command for command, _ in batches])
+        try:
+            if len(batches) == 1:
+                replies = [call(self._connections, batches[0][0])]
+            else:
+                replies = self._pipeline([command for command, _ in batches])
+        except LockError as error:
+            if not refused(error):
+                raise
+            replies = [self._extend_one(command) for command, _ in batches]
         for (_, positions), reply in zip(batches, replies, strict=True):
-            read_extend(requests, positions, reply, renewals)
+            if isinstance(reply, LockError):
+                for position in positions:
+                    renewals[position] = Renewal(None, reply)
+            else:
+                read_extend(requests, positions, reply, renewals)
         return renewals
+
+    def _extend_one(self, command: Command) -> Any:
+        """One bucket; that the server refuses it says nothing of the others."""
+        try:
+            return call(self._connections, command)
+        except LockError as error:
+            if not refused(error):
+                raise
+            return error
 
     def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
         try:
@@ -161,8 +181,16 @@ class RedisBackend(Backend):
         if name is not None:
             yield from self._details(self._protocol.bucket(name), [name.encode()])
             return
+        unreadable = None
         for bucket in ALL_BUCKETS:
-            yield from self._bucket(bucket)
+            try:
+                yield from self._bucket(bucket)
+            except LockError as error:  # after all the others
+                if not refused(error):
+                    raise
+                unreadable = unreadable or error
+        if unreadable is not None:
+            raise unreadable
 
     def _bucket(self, bucket: int) -> Iterator[LockInfo]:
         """All of one bucket. HSCAN may return a name twice while the hash is being resized."""

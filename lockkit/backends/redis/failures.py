@@ -7,7 +7,7 @@ import redis.exceptions as driver
 from lockkit.backends.redis.replies import layout_error
 from lockkit.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
 
-__all__ = ["from_reply", "lost_on_the_way", "not_connected"]
+__all__ = ["from_reply", "lost_on_the_way", "not_connected", "refused"]
 
 REFUSALS = {
     "READONLY": "the server is a read-only replica: point LOCATION at the primary",
@@ -46,6 +46,11 @@ def from_reply(error: driver.RedisError) -> LockError:
     """The server replied with an error."""
     message = _message(error)
     return layout_error(message) or _refused(message)
+
+
+def refused(error: LockError) -> bool:
+    """Whether the server replied with an error: to another request it may reply well."""
+    return isinstance(error.__cause__, driver.ResponseError)
 
 
 def _message(error: Exception) -> str:

@@ -91,7 +91,7 @@ class SQLBackend(Backend):
         for start in range(0, len(requests), READ_AT_ONCE):
             batch = [_stored(request) for request in requests[start : start + READ_AT_ONCE]]
             rows = self._read_many({row_id(self._prefix, request.name) for request in batch})
-            renewals += [self._extend(request, rows) for request in batch]
+            renewals += [self._extend_if_readable(request, rows) for request in batch]
         return renewals
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
@@ -161,6 +161,13 @@ class SQLBackend(Backend):
             reply = self._step(request.name, rule, self._renewals)
         return reply
 
+    def _extend_if_readable(self, request: Request, rows: dict[str, Row]) -> Renewal:
+        """A row that another release wrote does not keep the others from being renewed."""
+        try:
+            return self._extend(request, rows)
+        except LayoutMismatch as error:
+            return Renewal(None, error)
+
     def _read_many(self, ids: set[str]) -> dict[str, Row]:
         statement = expanded(self._dialect.read_many, len(ids))
         values = {f"id{i}": row for i, row in enumerate(ids)}
@@ -173,17 +180,25 @@ class SQLBackend(Backend):
             yield from _infos(name, text or FREE, fence or 0, now)
 
     def _all(self) -> Iterator[LockInfo]:
-        """In pages, so that neither memory nor a read transaction grows with what is held."""
-        after = ""
+        """In pages, so that neither memory nor a read transaction grows with what is held.
+
+        A row that another release wrote is an error after all the others.
+        """
+        after, unreadable = "", None
         while True:
             rows = self._rows(
                 self._dialect.page, {"after": after, "prefix": self._prefix, "most": PAGE}
             )
             for now, row, name, fence, text in rows:
                 after = row
-                yield from _infos(name, text, fence, now)
+                try:
+                    yield from _infos(name, text, fence, now)
+                except LayoutMismatch as error:
+                    unreadable = unreadable or error
             if len(rows) < PAGE:
-                return
+                break
+        if unreadable is not None:
+            raise unreadable
 
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
         return self._try(self._steps, lambda c: c.execute(statement, values)).rows

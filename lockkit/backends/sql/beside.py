@@ -11,7 +11,7 @@ from pathlib import Path
 from lockkit import process
 from lockkit.backends.sql.sqlite import SQLiteConnection, SQLiteConnector
 
-__all__ = ["connector_beside", "path_beside"]
+__all__ = ["TemporaryConnector", "connector_beside", "path_beside"]
 
 
 def connector_beside(database: str) -> SQLiteConnector:

@@ -1,0 +1,129 @@
+"""Orders whose view failed, though something answers as if it had not; records that are odd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.test import Client, override_settings
+from django_project.shop.models import Sale
+from orders_django import endings
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REPLAYED = "Idempotent-Replayed"
+
+
+@pytest.fixture(autouse=True)
+def project(fresh_orders: None) -> Iterator[None]:
+    endings.payments.clear()
+    with override_settings(ROOT_URLCONF="orders_django.endings"):
+        yield
+
+
+@pytest.fixture
+def in_redis(redis_url: str) -> Iterator[None]:
+    rules = {"PATHS": ["^/orders/"], "STORE": "redis", "WAIT": 0}
+    with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=rules):
+        yield
+
+
+@pytest.fixture
+def thankful() -> Iterator[None]:
+    middleware = [
+        "orders_django.endings.Thanks" if "Catch" in path else path for path in settings.MIDDLEWARE
+    ]
+    with override_settings(MIDDLEWARE=middleware):
+        yield
+
+
+def send(kind: str, **headers: str) -> Any:
+    client = Client(raise_request_exception=False)
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a", **headers}
+    return client.post(f"/orders/{kind}", b"{}", content_type="application/json", headers=headers)
+
+
+def answers(kind: str) -> list[tuple[int, Any]]:
+    """Status and code of three tries."""
+    found = [send(kind) for _ in range(3)]
+    assert not list(locks["default"].holders())
+    assert not any(REPLAYED in each for each in found)
+    return [(each.status_code, is_code(each)) for each in found]
+
+
+def is_code(response: Any) -> Any:
+    if response.get("Content-Type") != "application/problem+json":
+        return None
+    return response.json()["code"]
+
+
+@pytest.mark.usefixtures("in_redis")
+@pytest.mark.parametrize("kind", ["handled", "handled-in-class", "unhandled"])
+def test_a_500_that_is_made_of_any_exception_leaves_an_orphan(kind: str) -> None:
+    orphaned = (409, "order-orphaned")
+    assert answers(kind) == [(500, None), orphaned, orphaned]
+    assert len(endings.payments) == 1
+
+
+@pytest.mark.usefixtures("in_redis")
+@pytest.mark.parametrize("kind", ["says", "api-exception"])
+def test_a_500_that_the_view_means_lets_the_next_try_run(kind: str) -> None:
+    assert answers(kind) == [(500, None)] * 3
+    assert len(endings.payments) == 3
+
+
+@pytest.mark.usefixtures("in_redis")
+def test_the_way_to_the_login_page_is_not_stored() -> None:
+    assert answers("to-login") == [(302, None)] * 3
+    assert len(endings.payments) == 3
+
+
+@pytest.mark.usefixtures("thankful")
+@pytest.mark.parametrize("kind", ["raises", "raises-in-commit-in"])
+def test_a_success_made_of_an_exception_is_not_told_to_the_client(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answers(kind) == [(503, "order-not-saved")] * 3
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (0, 0)
+    assert "a middleware makes 201 of it" in caplog.text
+
+
+@pytest.mark.usefixtures("thankful")
+@pytest.mark.parametrize("kind", ["raises", "raises-in-commit-in"])
+def test_a_redirect_made_of_an_exception_is_given_and_not_recorded(kind: str) -> None:
+    assert answers(f"{kind}?status=302") == [(302, None)] * 3
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (0, 0)
+
+
+def test_who_rolls_back_himself_knows_what_he_answers() -> None:
+    """Whatever error an earlier transaction of this connection ended with."""
+    sale = Sale.objects.create(sku="earlier")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Sale.objects.create(pk=sale.pk, sku="twice")
+    assert answers("rolls-back") == [(200, None)] * 3
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (1, 0)
+
+
+def test_a_view_that_deletes_the_record_of_its_order_is_rolled_back() -> None:
+    assert answers("deletes") == [(500, None)] * 3
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize("headers", ['{"a": 1}', '[["a", "b", "c"]]', "[1]", "", "["])
+@pytest.mark.parametrize("version", [1, 2])
+def test_headers_in_another_form_are_not_guessed_at(headers: str, version: int) -> None:
+    client = Client(raise_request_exception=False)
+    rules = {"PATHS": ["^/orders/"], "REQUIRED": True}
+    with override_settings(ROOT_URLCONF="orders_django.urls", LOCKKIT_ORDERS=rules):
+        known = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+        assert client.post("/orders/function", headers=known).status_code == 201
+        OrderRecord.objects.update(version=version, headers=headers)
+        again = client.post("/orders/function", headers=known)
+    assert (again.status_code, is_code(again)) == (503, "order-record-unreadable")
+    assert Sale.objects.count() == 1
