@@ -268,6 +268,26 @@ def test_dead_waiters_are_passed(server: RedisServer, backend: RedisBackend, use
         pair.step("acquire", pair.request(late))
 
 
+@pytest.mark.parametrize(
+    ("used_as", "holder", "fair", "unfair"), [("barging", 0, 2, 3), ("barging readers", 1, 5, 3)]
+)
+def test_who_waits_takes_what_expired_out_of_turn(  # noqa: PLR0917 - fixtures
+    server: RedisServer, backend: RedisBackend, used_as: str, holder: int, fair: int, unfair: int
+) -> None:
+    """And leaves its place in the queue."""
+    with server.client() as admin:
+        pair = Pair(backend, admin, "out of turn", used_as)
+        flushed(admin)
+        pair.step("acquire", pair.request(TOKENS[holder]))
+        for token in (TOKENS[fair], TOKENS[unfair]):
+            pair.step("acquire", pair.request(token, mode=Mode.ENQUEUE))
+        expire(pair, random.Random(0))
+        pair.step("acquire", pair.request(TOKENS[unfair], mode=Mode.POLL))
+        assert [h.token for h in pair.state.holders] == [TOKENS[unfair]]
+        pair.step("release", pair.request(TOKENS[unfair]))
+        assert [h.token for h in pair.state.holders] == [TOKENS[fair]]
+
+
 def flushed(admin: redis.Redis) -> None:
     """No tombstone of another history: they are kept for a bucket, not for a name."""
     admin.flushall()
