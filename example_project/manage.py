@@ -15,15 +15,28 @@ WITH_A_DATABASE_OF_THEIR_OWN = ("demo", "race")
 
 def main() -> None:
     sys.path.insert(0, str(HERE))  # also with PYTHONSAFEPATH
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+    os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"  # another project's may be exported
+    _look_at_database()
     if sys.argv[1:2] and sys.argv[1] in WITH_A_DATABASE_OF_THEIR_OWN:
         _execute_in_scratch()
     else:
         _execute()
 
 
+def _look_at_database() -> None:
+    """One line for what would be a traceback, or a surprise."""
+    from shop import place
+
+    try:
+        place.django_database(place.database_url())
+    except ValueError as error:
+        sys.exit(f"manage.py: {error}")
+    if "DATABASE_URL" in os.environ and not os.environ.get(place.DATABASE_VARIABLE):
+        print(f"DATABASE_URL is not followed; {place.DATABASE_VARIABLE} is.", file=sys.stderr)
+
+
 def _execute_in_scratch() -> None:
-    """A new database, gone when the command ends; unless DATABASE_URL says which one."""
+    """A new database, gone when the command ends; unless SHOP_DATABASE_URL says which one."""
     from shop import place
 
     with TemporaryDirectory(prefix="lockkit-shop-") as folder:

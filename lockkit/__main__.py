@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from itertools import islice
@@ -19,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(ours)
     if arguments.command is None:
         parser.error("say what to do: locks")
+    if "run" not in theirs and (path := _missing_file(arguments.url or "")):
+        parser.error(f"there is no file {path}: nobody has ever locked there")
     return _locks(arguments, theirs)
 
 
@@ -34,6 +37,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--key-prefix", help="KEY_PREFIX of the settings of whoever locks there")
     parser.add_argument("command", nargs="?", choices=["locks"])
     return parser
+
+
+def _missing_file(url: str) -> str:
+    """A look must not make the file: a misspelt path would be a false all-clear."""
+    scheme, _, path = url.partition(":///")
+    path = os.path.realpath(path)
+    return path if scheme == "sqlite" and not os.path.exists(path) else ""
 
 
 def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str]]:

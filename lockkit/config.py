@@ -50,6 +50,7 @@ SCHEMES = {
     "django": "lockkit_django.backends:DatabaseBackend",
     "django-redis": "lockkit_django.backends:DjangoRedisBackend",
 }
+DATABASES = {"postgres", "postgresql", "psycopg", "pgsql", "mysql", "mariadb", "oracle", "mssql"}
 
 
 class AliasSettings(NamedTuple):
@@ -282,5 +283,10 @@ def _entry_point(settings: AliasSettings) -> str:
     known = sorted(SCHEMES)
     close = difflib.get_close_matches(settings.scheme, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+    if settings.scheme.partition("+")[0] in DATABASES:
+        hint = (
+            "; for locks in a database: sqlalchemy+ before a URL of SQLAlchemy's, such as "
+            "sqlalchemy+postgresql+psycopg://…, or in Django django://default"
+        )
     where = f"lock alias {settings.alias!r}"
     raise UnknownBackend(f"no backend for the URL scheme {settings.scheme!r} of {where}{hint}")

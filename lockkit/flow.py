@@ -201,7 +201,8 @@ class _Acquire:
         self, kind: type[AcquireTimeout], message: str, busy: Busy, waited: float
     ) -> AcquireTimeout:
         holder = Owner.decode(busy.holder) if busy.holder else None
-        text = message.format(name=self.request.name, timeout=self.timeout, by=by(holder))
+        timeout = self.timeout and round(self.timeout, 3)  # of a multi-lock: what is left of it
+        text = message.format(name=self.request.name, timeout=timeout, by=by(holder))
         return kind(text, name=self.request.name, waited=waited, holder=holder)
 
 

@@ -68,6 +68,8 @@ idempotent = _Idempotent()
 
 
 def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
+    if not callable(view):
+        raise ConfigurationError(f"write @idempotent(order_id={view!r})")
     if isinstance(view, type):
         raise ConfigurationError(
             f"@idempotent is for functions and methods; in {view.__name__} write "

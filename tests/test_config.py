@@ -154,6 +154,12 @@ def test_what_redis_does_not_understand(url: str) -> None:
         lockkit.connect(url)
 
 
+@pytest.mark.parametrize("url", ["postgresql://h/d", "postgres://h/d", "mysql+pymysql://h/d"])
+def test_a_database_url_is_told_what_goes_before_it(url: str) -> None:
+    with pytest.raises(UnknownBackend, match=r"sqlalchemy\+.*django://"):
+        lockkit.connect(url)
+
+
 def test_a_misspelt_scheme_is_corrected() -> None:
     with pytest.raises(UnknownBackend, match="did you mean 'redis'"):
         lockkit.connect("rediz://h")

@@ -36,6 +36,15 @@ def test_url_and_key_prefix(url: str) -> None:
     assert lockkit_process("--url", url, "locks").stdout == ""
 
 
+def test_a_file_that_is_not_there_is_not_all_clear(url: str, tmp_path: Path) -> None:
+    shown = lockkit_process("--url", url, "locks")
+    assert shown.returncode == 2
+    assert f"there is no file {os.path.realpath(tmp_path)}/locks.sqlite3" in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert lockkit_process("--url", url, "locks", "run", "job", "--", "true").returncode == 0
+    assert lockkit_process("--url", url, "locks").returncode == 0
+
+
 @pytest.mark.parametrize("form", [["--url", "{}"], ["--url={}"]])
 def test_options_may_follow_the_command(form: list[str], url: str) -> None:
     client = lockkit.connect(url, key_prefix="shop")
@@ -83,6 +92,7 @@ def test_a_wrong_url_says_so_and_shows_no_password() -> None:
 
 
 def test_listing_imports_no_framework_and_no_driver(url: str) -> None:
+    lockkit_process("--url", url, "locks", "run", "job", "--", "true")
     program = (
         "import sys; from lockkit.__main__ import main; "
         f"main(['--url', {url!r}, 'locks']); "

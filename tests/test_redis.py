@@ -146,6 +146,31 @@ def test_nobody_there_is_unavailable_at_once() -> None:
         client.lock("stock:42").acquire()
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://:canary@127.0.0.1:1/0", "refused"),
+        ("unix:///nowhere/redis.sock", "No such file"),
+        ("rediss://:canary@127.0.0.1:{port}/0", "TLS"),
+        ("redis://:canary@127.0.0.1:{port}/99", "password|database"),
+        ("redis://127.0.0.1:{port}/99", "no database of the number"),
+    ],
+)
+def test_an_error_says_why_it_cannot_connect(
+    redis_server: RedisServer, url: str, reason: str
+) -> None:
+    client = connect(url.format(port=redis_server.port), options={"socket_timeout": 3})
+    with pytest.raises(lockkit.BackendUnavailable, match=reason) as caught:
+        client.lock("stock:42").acquire()
+    assert "canary" not in str(caught.value)
+    client.close()
+
+
+def test_a_query_is_told_where_it_belongs() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="OPTIONS"):
+        lockkit.connect("redis://127.0.0.1:1/0?ssl_cert_reqs=none")
+
+
 @pytest.mark.parametrize("use", USES)
 def test_another_layout_is_refused(redis_server: RedisServer, url: str, use: str) -> None:
     client = connect(url)
@@ -205,6 +230,22 @@ def test_volatile_eviction_policies_evict_no_lock(redis_server: RedisServer, pol
         admin.config_set("maxmemory", "0")
         admin.config_set("maxmemory-policy", "noeviction")
     assert [lease.release() for lease in leases] == [True] * 200
+    client.close()
+
+
+def test_a_waiter_whose_place_was_evicted_queues_anew(redis_server: RedisServer) -> None:
+    """What has a TTL goes first: the queue, and never what is held."""
+    redis_server.flush()
+    client = connect(redis_server.url)
+    lease = client.lock("stock:42").acquire()
+    granted = in_thread(lambda: client.lock("stock:42", timeout=20).acquire())
+    waiting(client, "stock:42")
+    with redis_server.client() as admin:
+        evicted = [key for key in admin.scan_iter() if admin.ttl(key) > 0]
+        assert admin.delete(*evicted) == 2
+    assert client.lock("stock:42").try_acquire() is None
+    assert lease.release()
+    assert granted().release()
     client.close()
 
 

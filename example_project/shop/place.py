@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 HERE = Path(__file__).resolve().parent.parent
-DATABASE_VARIABLE = "DATABASE_URL"
+DATABASE_VARIABLE = "SHOP_DATABASE_URL"
+"""Not DATABASE_URL: that may be in the shell for another project, and the shop makes tables."""
 
 ORDERS = {
     "ORDER_ID": ["header:Idempotency-Key", "form:order_id", "json:order_id"],
@@ -51,13 +54,23 @@ def sqlite_url(path: Path) -> str:
 
 
 def django_database(url: str) -> Database:
-    """The settings of a ``sqlite:///path`` or ``postgresql://user:password@host:port/name``."""
+    """The settings of a ``sqlite:///path`` or ``postgresql://user:password@host:port/name``.
+
+    Raises ValueError that says what to change or to install.
+    """
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return _sqlite(parts)
     if parts.scheme in ("postgresql", "postgres"):
+        if find_spec("psycopg") is None:
+            raise ValueError(
+                f"the database of {DATABASE_VARIABLE} needs psycopg: "
+                f"{sys.executable} -m pip install 'psycopg[binary]'"
+            )
         return _postgresql(parts)
-    raise ValueError(f"{DATABASE_VARIABLE} begins with sqlite:/// or postgresql://")
+    raise ValueError(
+        f"{DATABASE_VARIABLE} begins with sqlite:/// or postgresql://, not {parts.scheme}://"
+    )
 
 
 def sqlalchemy_url(url: str) -> str:

@@ -90,7 +90,8 @@ class Stores:
                     yield page
                     page = []
         except BackendError as error:
-            failed = self.down, f"its store is down: {error}"
+            place = self.client(alias).settings.shown_location
+            failed = self.down, f"its store is down: {error} ({place})"
         except ConfigurationError as error:
             failed = self.wrong, str(error)
         if page:

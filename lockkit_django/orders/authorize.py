@@ -172,7 +172,8 @@ def _tests_below(request: HttpRequest, view: Any) -> Iterator[Callable[[], bool]
     if callback is not function and getattr(function, "__name__", "") != "dispatch":
         return
     if _is_drf(callback):
-        yield None  # it authenticates inside
+        _tell(request, "the authentication of DRF, which comes after @idempotent here,")
+        yield None
     for handler in handlers(callback, request.method):
         yield from _handler_tests(request, handler)
     yield from _class_tests(request, callback)

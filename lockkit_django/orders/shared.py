@@ -38,6 +38,8 @@ __all__ = [
 
 
 OK_CLASS = 2
+IN_ERROR = 3
+"""Of libpq's PGTransactionStatusType."""
 
 
 class SharedTransaction(Ending):
@@ -154,7 +156,7 @@ def keep_refusal(store: OrderStore, record: Record, *, replaces: bool) -> None:
 def is_rolled_back(using: str) -> bool:
     """Whether the open transaction cannot commit any more."""
     connection = connections[using]
-    return connection.needs_rollback or connection.closed_in_transaction
+    return connection.needs_rollback or connection.closed_in_transaction or is_aborted(connection)
 
 
 def is_broken(using: str) -> bool:
@@ -163,7 +165,20 @@ def is_broken(using: str) -> bool:
     A view that asks for the rollback itself, with ``set_rollback``, knows what it answers.
     """
     connection = connections[using]
-    return connection.closed_in_transaction or _error_of(connection) is not None
+    if connection.closed_in_transaction or is_aborted(connection):
+        return True
+    return _error_of(connection) is not None
+
+
+def is_aborted(connection: BaseDatabaseWrapper) -> bool:
+    """Whether PostgreSQL has given the transaction up, after an error in a cursor of the view's.
+
+    Django knows of its models' errors only; and a COMMIT would roll back without an error.
+    """
+    if connection.vendor != "postgresql":
+        return False
+    info = getattr(connection.connection, "info", None)
+    return getattr(info, "transaction_status", None) == IN_ERROR
 
 
 def _error_of(connection: BaseDatabaseWrapper) -> Exception | None:

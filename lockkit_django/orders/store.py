@@ -27,7 +27,6 @@ from lockkit.idempotency import (
     dump_headers,
     load_headers,
 )
-from lockkit.idempotency.record import VERSION
 
 try:
     from lockkit_django.models import OrderRecord
@@ -160,9 +159,7 @@ def _state(row: OrderRecord) -> State | str:
 
 
 def _headers(row: OrderRecord) -> tuple[tuple[str, str], ...] | None:
-    """None: they are not as this release writes them. Those of a newer one are not looked at."""
-    if row.version > VERSION:
-        return None
+    """None: they are not as this release writes them."""
     try:
         return load_headers(row.headers)
     except (ValueError, TypeError, RecursionError):

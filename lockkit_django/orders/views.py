@@ -107,10 +107,12 @@ def _exempt(request: Any) -> Exempt | None:
 
 
 def _inside(view: V, options: ViewOptions) -> V:
+    if not callable(view):
+        raise ConfigurationError(f"write @idempotent(order_id={view!r})")
     if isinstance(view, type):
         raise ConfigurationError(
             f"@idempotent is for functions and methods; let {view.__name__} inherit "
-            f"IdempotentMixin, or use method_decorator(idempotent, name='dispatch')"
+            f"IdempotentMixin (in DRF), or use method_decorator(idempotent, name='dispatch')"
         )
     if is_operation(view):
         raise ConfigurationError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("crashing.stories", "crashing.orphans")
+pytest.register_assert_rewrite("crashing.stories", "crashing.orphans", "crashing.own")
 
 from crashing.configuration import Configuration  # noqa: E402  rewritten first
 from crashing.stories import TTL  # noqa: E402

@@ -55,6 +55,7 @@ def _is_caught(run: subprocess.CompletedProcess[str]) -> None:
 
 DONE, GONE, DOWN = Answer(201, False, b"1"), Answer(410, False, b""), Answer(503, False, b"")
 OTHER = Answer(201, True, b"2")
+ELSEWHERE = Answer(201, True, b"1", headers=(("Location", "/2"),))
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,7 @@ OTHER = Answer(201, True, b"2")
         (9, ["a"], [], Verdict(0, 0, 1, 0)),
         (10, [], [], Verdict(0, 0, 1, 0)),
         (9, ["a"], [DONE, OTHER], Verdict(0, 0, 0, 1)),
+        (9, ["a"], [DONE, ELSEWHERE], Verdict(0, 0, 0, 1)),
         (-1, list("abcdefghijk"), [DONE], Verdict(1, 0, 10, 0)),
     ],
 )

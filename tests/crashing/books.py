@@ -65,7 +65,7 @@ class Verdict:
     ``oversold``: units that were sold and were not there, or whose sale did not reach the stock.
     ``duplicated``: sales beyond the first of an order.
     ``lost``: orders without an end, or whose end does not say what was done.
-    ``different``: orders whose final answers are not the same, byte by byte.
+    ``different``: orders whose final answers are not the same: status, headers, body, each byte.
     """
 
     oversold: int
@@ -103,10 +103,13 @@ def judge(
     )
 
 
-def _essence(answer: Answer) -> tuple[int, bytes]:
-    return answer.status, answer.body
+Essence = tuple[int, tuple[tuple[str, str], ...], bytes]
 
 
-def _told(sales: int, ends: set[tuple[int, bytes]]) -> bool:
+def _essence(answer: Answer) -> Essence:
+    return answer.status, answer.headers, answer.body
+
+
+def _told(sales: int, ends: set[Essence]) -> bool:
     """Whether there is an end, and every end says that it was sold if and only if it was."""
-    return bool(ends) and {status for status, _ in ends} == {SOLD if sales else SOLD_OUT}
+    return bool(ends) and {end[0] for end in ends} == {SOLD if sales else SOLD_OUT}

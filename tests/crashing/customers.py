@@ -20,6 +20,8 @@ AGAIN = {409, 423, 425, 429, 500, 502, 503, 504}
 ENDS = {"order-orphaned", "order-completed"}
 """Of the 409s, those that repeating does not help."""
 
+KEPT = ("Content-Type", "Content-Language", "Content-Length", "Location", "ETag", "Link")
+
 SECONDS = 60.0
 
 
@@ -28,6 +30,7 @@ class Answer(NamedTuple):
     replayed: bool
     body: bytes
     code: str = ""  #: of lockkit's own answers
+    headers: tuple[tuple[str, str], ...] = ()  #: those that a repeated answer has, too
 
     @property
     def is_final(self) -> bool:
@@ -95,4 +98,5 @@ def _answer(response: http.client.HTTPResponse) -> Answer:
     body = response.read()
     problem = response.headers.get("Content-Type", "").startswith("application/problem+json")
     code = str(json.loads(body).get("code", "")) if problem else ""
-    return Answer(response.status, "Idempotent-Replayed" in response.headers, body, code)
+    headers = tuple((name, value) for name in KEPT if (value := response.headers.get(name)))
+    return Answer(response.status, "Idempotent-Replayed" in response.headers, body, code, headers)

@@ -56,7 +56,8 @@ def order() -> ResponseReturnValue:
     at("view")
     shelf.units -= 1
     db.session.commit()
-    return jsonify(sale=sale.id, sku=sku), 201
+    headers = {"Location": f"/sales/{sale.id}", "ETag": f'"{sale.id}"', "Content-Language": "en"}
+    return jsonify(sale=sale.id, sku=sku), 201, headers
 
 
 def create_app() -> Flask:

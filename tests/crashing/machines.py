@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -64,6 +65,16 @@ class Machine:
     def stopped(self, what: str) -> int:
         """Wait until a process has reported ``kill@view``; its process ID. Once per report."""
         return int(self._wait_for(rf"^{what} (\d+)$", take=True)[1])
+
+    def stopped_unless(self, what: str, done: Callable[[], bool]) -> int | None:
+        """As ``stopped``; None when the request is answered instead."""
+        while not (answered := done()) and not self.reports[what]:
+            time.sleep(0.01)
+        if answered and not self.reports[what]:
+            return None
+        pid = self.stopped(what)
+        self.reports[what] = 0
+        return pid
 
     def workers(self) -> list[int]:
         """The processes that serve now."""

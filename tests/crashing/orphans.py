@@ -5,7 +5,9 @@ Subclassed once per framework, which says the ``module`` of its shop.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,12 +15,13 @@ import pytest
 
 import lockkit
 from crashing.configuration import Configuration
-from crashing.customers import insist, send
+from crashing.customers import Answer, insist, send
 from crashing.machines import machines
 from crashing.points import POINTS
-from crashing.stories import Shop, open_shop
+from crashing.stories import Shop, Sleeper, open_shop, open_sleeper
 from lockkit.client import LockClient
 from lockkit.idempotency.redis_records import orphans, resolve
+from lockkit.testing.servers import RedisServer
 from lockkit.types import LockInfo
 
 __all__ = ["Orphans"]
@@ -35,24 +38,38 @@ class Orphans:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def shop(cls, on_postgres: Configuration, directory: Path) -> Iterator[Shop]:
-        wanted = on_postgres._replace(orders={"STORE": "redis"})
+    def durable(cls) -> Iterator[RedisServer]:
+        with RedisServer(persist=True) as server:
+            yield server
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def wanted(cls, on_postgres: Configuration, durable: RedisServer) -> Configuration:
+        return on_postgres._replace(locks=durable.url, orders={"STORE": "redis"})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shop(cls, wanted: Configuration, directory: Path) -> Iterator[Shop]:
         with open_shop(cls.module, wanted, directory) as shop:
             yield shop
 
     @pytest.fixture(scope="class")
     @classmethod
-    def retrying(
-        cls, shop: Shop, on_postgres: Configuration, directory: Path
-    ) -> Iterator[list[int]]:
+    def sleeper(cls, shop: Shop, wanted: Configuration, directory: Path) -> Iterator[Sleeper]:
+        with open_sleeper(cls.module, wanted, directory) as sleeper:
+            yield sleeper
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def retrying(cls, shop: Shop, wanted: Configuration, directory: Path) -> Iterator[list[int]]:
         """The port of another machine in the same shop, with the other policy."""
-        wanted = on_postgres._replace(orders={"STORE": "redis", "ORPHANS": "retry"})
-        with machines(cls.module, wanted, directory, count=1, creates=False) as (machine,):
+        retry = wanted._replace(orders={"STORE": "redis", "ORPHANS": "retry"})
+        with machines(cls.module, retry, directory, count=1, creates=False) as (machine,):
             yield [machine.port]
 
     @pytest.fixture
-    def locks(self, on_postgres: Configuration) -> Iterator[LockClient]:
-        client = lockkit.connect(on_postgres.locks)
+    def locks(self, wanted: Configuration) -> Iterator[LockClient]:
+        client = lockkit.connect(wanted.locks)
         yield client
         client.close()
 
@@ -92,6 +109,89 @@ class Orphans:
         assert {answer.status for answer in answers} == {201}
         assert {answer.replayed for answer in answers} == {True}
         assert shop.books.sales(order_id) == 1 + (point in DONE)
+
+    @pytest.mark.parametrize("point", UNKNOWN)
+    def test_paused_past_its_lease(self, shop: Shop, sleeper: Sleeper, point: str) -> None:
+        """While it sleeps nobody else runs; and whatever it does after it, it does once."""
+        order_id = f"paused at {point}"
+        with sleeper.asleep(order_id, point) as first:
+            answers = shop.insist(order_id)
+            assert {answer.code for answer in answers} == {"order-orphaned"}
+            assert shop.books.sales(order_id) == (point in DONE)
+        late = first.result()
+        assert late is not None
+        assert shop.books.sales(order_id) == 1
+        answers = shop.insist(order_id)
+        assert len({(answer.status, answer.body, answer.headers) for answer in answers}) == 1
+        if late.status == 201:
+            assert {answer.body for answer in answers} == {late.body}
+        else:  # a lease that was lost is noticed by the view's lock, or when the answer is stored
+            assert late.status in (500, 503)
+            assert {answer.code for answer in answers} == {"order-orphaned"}
+
+    def test_overtaken_by_policy(self, shop: Shop, sleeper: Sleeper, retrying: list[int]) -> None:
+        """It cannot store its answer over that of who came after it."""
+        order_id = "overtaken"
+        with sleeper.asleep(order_id, "committing") as first:
+            (*_, second) = insist(retrying, order_id)
+        late = first.result()
+        assert late is not None
+        assert second is not None
+        assert (late.code, second.status) == ("order-outcome-unknown", 201)
+        answers = shop.insist(order_id)
+        assert {(a.status, a.body, a.headers) for a in answers} == {
+            (second.status, second.body, second.headers)
+        }
+        assert shop.books.sales(order_id) == 2
+
+    def test_the_store_restarts(self, shop: Shop, durable: RedisServer) -> None:
+        """What is done, begun, or an orphan when the store goes down is that when it is back."""
+        done, begun, orphan = "done before", "begun before", "killed before"
+        before = shop.insist(done)
+        _die(shop, orphan, "view")
+        assert {answer.code for answer in shop.insist(orphan)} == {"order-orphaned"}
+        machine = shop.machines[1]
+        with ThreadPoolExecutor(1) as pool:
+            one = pool.submit(send, machine.port, begun, stop="wait@view")
+            machine.stopped("wait@view")
+            durable.kill()
+            durable.start()
+            shop.open_gate()
+            first = one.result()
+        assert first is not None
+        assert {answer.body for answer in shop.insist(done)} == {answer.body for answer in before}
+        assert {answer.code for answer in shop.insist(orphan)} == {"order-orphaned"}
+        answers = shop.insist(begun)
+        if first.status == 201:
+            assert {answer.body for answer in answers} == {first.body}
+        else:
+            assert first.code == "order-outcome-unknown"
+            assert {answer.code for answer in answers} == {"order-orphaned"}
+        assert [shop.books.sales(each) for each in (done, begun, orphan)] == [1, 1, 1]
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_killed_again_and_again(self, shop: Shop, seed: int) -> None:
+        """Of several orders at once: each is done once or not known, and stays what it is."""
+        luck = random.Random(f"{type(self).__name__} {seed}")
+        orders = {f"{seed}: order {number}": luck.choice(POINTS) for number in range(8)}
+        print("seed", seed, orders)
+
+        def order(order_id: str) -> Answer:
+            ports = random.Random(order_id).sample(shop.ports, 2)
+            last = insist(ports, order_id, stop=f"kill@{orders[order_id]}")[-1]
+            assert last is not None
+            return last
+
+        with ThreadPoolExecutor(len(orders)) as pool:
+            found = dict(zip(orders, pool.map(order, orders), strict=True))
+        for order_id, first in found.items():
+            ends = [first, *shop.insist(order_id)]
+            assert len({(end.status, end.headers, end.body) for end in ends}) == 1
+            if first.status == 201:
+                assert shop.books.sales(order_id) == 1
+            else:
+                assert first.code == "order-orphaned"
+                assert shop.books.sales(order_id) <= 1
 
 
 def _die(shop: Shop, order_id: str, point: str) -> None:

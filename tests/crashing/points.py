@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GATE", "HEADER", "POINTS", "asgi", "at", "statement", "wsgi"]
+__all__ = ["GATE", "HEADER", "OWN_POINTS", "POINTS", "asgi", "at", "statement", "wsgi"]
 
 GATE = "CRASHING_GATE"
 HEADER = "X-Stop"
@@ -35,6 +35,9 @@ RECORDS = "lockkit_order_record"
 POINTS = ("locked", "recorded", "view", "committing", "committed", "answering")
 """After the lock, after the record is inserted, inside the view, before COMMIT, after COMMIT (and
 before the release), before the response is sent."""
+
+OWN_POINTS = ("locked", "before", "recorded", "view", "committing", "between", *POINTS[4:])
+"""In a view with ``commit_in``: also before its block, and between the COMMIT and its return."""
 
 
 class Stop:

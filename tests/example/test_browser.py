@@ -75,7 +75,7 @@ def shop(
     database = tmp_path_factory.mktemp("shop") / "shop.sqlite3"
     process = start_for_all(
         "serve", "--ports", "0,0", "--machines", f"{request.param},{request.param}",
-        DATABASE_URL=f"sqlite:///{database}",
+        SHOP_DATABASE_URL=f"sqlite:///{database}",
     )  # fmt: skip
     return Shop(process.stdout, database)
 

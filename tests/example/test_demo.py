@@ -6,8 +6,10 @@ import os
 import re
 import select
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,10 +75,42 @@ def test_twice_in_a_row(manage: Callable[..., Any], surroundings: dict[str, str]
 def test_on_postgresql_with_redis(
     manage: Callable[..., Any], postgres_url: str, redis_url: str
 ) -> None:
-    finished = manage("demo", "--workers", "gthread", DATABASE_URL=postgres_url,
+    finished = manage("demo", "--workers", "gthread", SHOP_DATABASE_URL=postgres_url,
                       LOCKKIT_URL=redis_url)  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert redis_url in finished.stdout
+
+
+def test_what_is_in_the_shell_for_another_project_is_left_alone(
+    manage: Callable[..., Any], tmp_path: Path
+) -> None:
+    """``race`` begins as ``demo`` does."""
+    theirs = tmp_path / "theirs.sqlite3"
+    finished = manage(
+        *("race", "--mode", "lockkit", "--orders", "4", "--stock", "2"),
+        DATABASE_URL=f"sqlite:///{theirs}",
+        DJANGO_SETTINGS_MODULE="theirs.settings",
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert finished.stderr == "DATABASE_URL is not followed; SHOP_DATABASE_URL is.\n"
+    assert not theirs.exists()
+
+
+def test_a_database_that_cannot_be_the_shops_is_one_line(
+    manage: Callable[..., Any], tmp_path: Path
+) -> None:
+    other = tmp_path / "other.sqlite3"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE shop_product (name TEXT)")
+    for url, reason in (
+        ("mysql://root@127.0.0.1/shop", "begins with sqlite:/// or postgresql://, not mysql://"),
+        (f"sqlite:///{other}", "must name an empty one"),
+        ("postgresql://127.0.0.1:1/shop", "must name an empty one"),
+    ):
+        finished = manage("demo", SHOP_DATABASE_URL=url)
+        assert finished.returncode == 1
+        assert reason in finished.stderr
+        assert len(finished.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

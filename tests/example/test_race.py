@@ -40,7 +40,7 @@ def test_all_modes_on_postgresql_with_redis(
     manage: Callable[..., Any], postgres_url: str, redis_url: str, workers: str
 ) -> None:
     finished = manage(
-        *SMALL, "--workers", workers, DATABASE_URL=postgres_url, LOCKKIT_URL=redis_url
+        *SMALL, "--workers", workers, SHOP_DATABASE_URL=postgres_url, LOCKKIT_URL=redis_url
     )
     assert_only_the_naive_go_wrong(outcomes(finished))
 
@@ -48,7 +48,7 @@ def test_all_modes_on_postgresql_with_redis(
 def test_all_modes_on_postgresql_with_its_own_locks(
     manage: Callable[..., Any], postgres_url: str
 ) -> None:
-    assert_only_the_naive_go_wrong(outcomes(manage(*SMALL, DATABASE_URL=postgres_url)))
+    assert_only_the_naive_go_wrong(outcomes(manage(*SMALL, SHOP_DATABASE_URL=postgres_url)))
 
 
 def test_one_mode_is_one_json_object(manage: Callable[..., Any], redis_url: str) -> None:

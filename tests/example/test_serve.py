@@ -71,7 +71,7 @@ def served(
     folder = tmp_path_factory.mktemp("shop")
     process = start_for_all(
         "serve", "--ports", "0,0", "--machines", "django,flask",
-        DATABASE_URL=f"sqlite:///{folder / 'shop.sqlite3'}",
+        SHOP_DATABASE_URL=f"sqlite:///{folder / 'shop.sqlite3'}",
         SHOP_RACE_TOKEN=TOKEN, SHOP_THINK_MS="700", SHOP_WAIT_MS="0",
     )  # fmt: skip
     return Served(process, folder)
@@ -230,7 +230,7 @@ def test_two_django_machines_serve_until_they_are_told_to_end(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
     database = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
-    process = start("serve", "--ports", "0,0", DATABASE_URL=database)
+    process = start("serve", "--ports", "0,0", SHOP_DATABASE_URL=database)
     served = Served(process, tmp_path)
     html = served.ask(served.ports[0], "GET", "/")[2]
     for port in served.ports:  # machines of one framework take one another's forms
@@ -246,7 +246,7 @@ def test_a_port_that_is_taken_is_said(start: Callable[..., Any], tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start("serve", "--ports", f"{port},0",
-                        DATABASE_URL=f"sqlite:///{tmp_path / 'shop.sqlite3'}")  # fmt: skip
+                        SHOP_DATABASE_URL=f"sqlite:///{tmp_path / 'shop.sqlite3'}")  # fmt: skip
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"port {port}" in said

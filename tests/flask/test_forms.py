@@ -390,3 +390,36 @@ def test_a_template_of_the_app_is_preferred(shop: Flask, name: str) -> None:
     sent = {"order_id": value, "quantity": "2"}
     response = client.post("/orders", data=sent, headers=BROWSER)
     assert response.text.startswith("order-id-reused: Go back")
+
+
+def test_who_clicks_while_his_order_runs_is_told_to_send_the_form_again(
+    make_shop: Callable[..., Flask],
+) -> None:
+    shop = make_shop(LOCKKIT_ORDERS={**ORDERS, "WAIT": 0}, LOCKKIT_USER=lambda: "alice")
+    running, done = threading.Event(), threading.Event()
+
+    def slow_order() -> str:
+        running.set()
+        assert done.wait(60)
+        return "bought"
+
+    shop.add_url_rule("/page", view_func=page)
+    shop.add_url_rule("/orders/slow", view_func=slow_order, methods=["POST"])
+    sent = {"order_id": form(shop.test_client())}
+    answers: list[Any] = []
+
+    def click() -> None:
+        answers.append(shop.test_client().post("/orders/slow", data=sent, headers=BROWSER))
+
+    first = threading.Thread(target=click)
+    first.start()
+    try:
+        assert running.wait(60)
+        second = shop.test_client().post("/orders/slow", data=sent, headers=BROWSER)
+    finally:
+        done.set()
+        first.join()
+    assert (second.status_code, second.mimetype) == (409, "text/html")
+    assert "Retry-After" in second.headers
+    assert "let your browser send the form again" in second.text
+    assert [answer.text for answer in answers] == ["bought"]

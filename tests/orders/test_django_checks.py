@@ -82,6 +82,11 @@ def test_idempotent_without_the_middleware_does_not_run_the_view() -> None:
     assert views.calls == []
 
 
+def test_where_the_order_id_is_has_its_name() -> None:
+    with pytest.raises(ConfigurationError, match="order_id='json:order_id'"):
+        idempotent("json:order_id")  # type: ignore[type-var]
+
+
 def test_idempotent_is_not_for_classes() -> None:
     with pytest.raises(ConfigurationError, match="IdempotentMixin"):
         idempotent(views.ClassView)

@@ -202,6 +202,28 @@ def send_update(row: int) -> None:
     thread.join()
 
 
+@pytest.mark.parametrize("kind", ["swallows", "swallows-in-commit-in"])
+def test_an_error_that_django_does_not_see_is_no_success(kind: str, database: Any) -> None:
+    """PostgreSQL has given the transaction up, and rolls back at a COMMIT without complaint."""
+    answers = [buy(kind) for _ in range(2)]
+    if database.vendor == "postgresql":
+        assert [(a.status_code, a.json()["code"]) for a in answers] == [
+            (503, "order-not-saved"),
+            (503, "order-not-saved"),
+        ]
+        assert counts() == (0, 0)
+    else:
+        assert [a.status_code for a in answers] == [201, 201]
+        assert counts() == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["swallows", "swallows-in-commit-in"])
+def test_a_refusal_after_such_an_error_is_recorded(kind: str, database: Any) -> None:
+    first, again = [buy(f"{kind}?status=400") for _ in range(2)]
+    assert (first.status_code, again.status_code, REPLAYED in again) == (400, 400, True)
+    assert counts() == (0 if database.vendor == "postgresql" else 1, 1)
+
+
 def test_an_expired_record_is_replaced_once(send: Any) -> None:
     buy("quick")
     OrderRecord.objects.using("orders").update(expires=1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -69,6 +70,27 @@ def commits(request: HttpRequest) -> HttpResponse:
         return HttpResponse(f"sold {sell('commits')}", status=201)
 
 
+def _wrong_statement() -> None:
+    """Django hears nothing of an error in a cursor of the view's."""
+    with suppress(DatabaseError), connections["orders"].cursor() as cursor:
+        cursor.execute("SELECT * FROM nowhere")
+
+
+@transaction.non_atomic_requests("orders")
+def swallows(request: HttpRequest) -> HttpResponse:
+    number = sell("swallows")
+    _wrong_statement()
+    return HttpResponse(f"sold {number}", status=int(request.GET.get("status", "201")))
+
+
+@idempotent(atomic=False, using="orders")
+def swallows_in_commit_in(request: Any) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic("orders", durable=True)):
+        number = sell("swallows")
+        _wrong_statement()
+    return HttpResponse(f"sold {number}", status=int(request.GET.get("status", "201")))
+
+
 def where(kind: str) -> HttpResponse:
     """Sells in both; tells which databases have a transaction."""
     open_in = [a for a in ("orders", "other") if connections[a].in_atomic_block]
@@ -117,6 +139,8 @@ class Mixed(IdempotentMixin, APIView):
 urlpatterns = [
     path("orders/quick", quick),
     path("orders/waits", waits),
+    path("orders/swallows", swallows),
+    path("orders/swallows-in-commit-in", swallows_in_commit_in),
     path("orders/crosses/<int:first>/<int:second>", crosses),
     path("orders/reads-first/<int:row>", reads_first),
     path("orders/commits", commits),

@@ -19,7 +19,8 @@ REFUSALS = {
     "NOREPLICAS": "the server has too few replicas (min-replicas-to-write)",
     "NOAUTH": "the server wants a password",
     "WRONGPASS": "the server refuses the user or the password",
-    "NOPERM": "the user lacks a permission lockkit needs (an ACL line is in the documentation)",
+    "NOPERM": "the user lacks a permission lockkit needs (docs/stores.md has an ACL line)",
+    "DB": "the server has no database of the number in LOCATION",
     "CLUSTERDOWN": "the cluster is down",
     "MOVED": "this is a node of a Redis Cluster, which redis:// does not speak to",
     "ASK": "this is a node of a Redis Cluster, which redis:// does not speak to",
@@ -32,7 +33,18 @@ def not_connected(error: Exception) -> BackendError:
     """The connection could not be made, so nothing was applied."""
     if isinstance(error, (driver.ResponseError, driver.AuthenticationError)):
         return _refused(str(error))
-    return BackendUnavailable("the Redis server cannot be reached")
+    return BackendUnavailable(f"the Redis server cannot be reached: {_reason(error)}")
+
+
+def _reason(error: BaseException | None) -> str:
+    """The operating system's words; neither address nor password."""
+    while error is not None:
+        if isinstance(error, (TimeoutError, driver.TimeoutError)) and "handshake" in str(error):
+            return "no answer to TLS in time (is it a port without TLS?)"
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        error = error.__cause__ or error.__context__
+    return "no answer in time, or none that it understands"
 
 
 def lost_on_the_way(error: Exception) -> BackendError:

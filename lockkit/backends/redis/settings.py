@@ -44,9 +44,16 @@ def connection_pool(settings: AliasSettings, kind: type[P]) -> P:
     except (ValueError, TypeError):
         raise ConfigurationError(
             f"the LOCATION of lock alias {settings.alias!r} is not a Redis URL; it looks like "
-            "redis://user:password@host:6379/0, rediss://… or unix:///path?db=0"
+            f"redis://user:password@host:6379/0, rediss://… or unix:///path?db=0{_hint(settings)}"
         ) from None
     return pool
+
+
+def _hint(settings: AliasSettings) -> str:
+    """The query may hold a password, so it is not shown."""
+    if "?" in settings.location:
+        return "; what else the driver is to know goes into OPTIONS, and ssl_… needs rediss://"
+    return ""
 
 
 def _check_database(settings: AliasSettings) -> None:

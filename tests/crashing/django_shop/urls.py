@@ -10,4 +10,5 @@ guard = configuration().guard
 urlpatterns = [
     path("orders/", views.order if guard == "lockkit" else wrong.GUARDS[guard](views.sell)),
     path("orders/async", views.async_order),
+    path("orders/own", views.own_order),
 ]

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.core.management.base import CommandError
+from django.db import DatabaseError
 
 from lockkit import BackendError, ConfigurationError
 from lockkit_django import locks
 from race.machines import Machine, MachineFailed, Plan, ending_on_signals, running
 from race.track import prepare_database
+from shop import place
+from shop.models import Product
 
 STORE_DOWN = 69
 
@@ -22,13 +25,26 @@ def shop(plan: Plan) -> Iterator[list[Machine]]:
     They are stopped at the end: of the block, by Ctrl-C or SIGTERM, or by an error.
     """
     with ending_on_signals():
-        prepare_database()
+        _prepare_database()
         check_locks()
         try:
             with running(plan) as machines:
                 yield machines
         except MachineFailed as failure:
             raise CommandError(str(failure)) from failure
+
+
+def _prepare_database() -> None:
+    """Raises CommandError for a database that is down, or has such tables of somebody else."""
+    try:
+        prepare_database()
+        Product.objects.first()
+    except DatabaseError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CommandError(
+            f"the database: {reason}. {place.DATABASE_VARIABLE} must name an empty one, or the "
+            f"shop's own"
+        ) from error
 
 
 def check_locks() -> None:

@@ -30,7 +30,9 @@ What to look at next
   what you have seen, and why              docs/demo.md
   the shop with its page, on two machines  make serve
   the same with the locks in Redis         LOCKKIT_URL=redis://127.0.0.1:6379/0 make demo
-  threads, and more orders      .venv/bin/python example_project/manage.py race --workers gthread
+  and with the shop on PostgreSQL          SHOP_DATABASE_URL=postgresql://… make demo
+  threads, and more orders                 .venv/bin/python example_project/manage.py race \\
+                                             --workers gthread --orders 400 --stock 40
   who holds what, while make serve runs    .venv/bin/python example_project/manage.py locks
 """
 
