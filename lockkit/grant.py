@@ -73,17 +73,27 @@ def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | 
     """
     if state.tombs.get(request.token, (0, False))[0] > now:
         return Outcome(Gone())
+    if not (state.holders or state.queue or request.mode is Mode.POLL):  # most often
+        state.kind, state.permits = request.kind, request.permits
+        return Outcome(_grant(_hold(state, request, now), now), True)
     mine = state.holding(request.token)
     if mine is not None:
         return _once_more(state, mine, request, now)
     waiting = state.waiting(request.token)
     if waiting is None and request.mode is Mode.POLL:
         return Outcome(Gone())
+    return _ask(state, request, waiting, now)
+
+
+def _ask(
+    state: State, request: Request, waiting: Waiter | None, now: int
+) -> Outcome[Grant | Busy | Gone]:
+    """Of a name that somebody holds, held or waits for."""
     _use_as(state, request, now)
     _refuse_upgrade(state, request, now)
-    refreshed = waiting is not None and _refresh(waiting, now)
-    if not request.fair and state.has_room(request, now):
-        mine = _hold(state, request, now)
+    refreshed = waiting is not None and waiting.refresh(now)
+    barges = not request.fair and state.has_room(request, now)
+    mine = _hold(state, request, now) if barges else None
     handoffs = _advance(state, now, asker=request.token)
     mine = mine or state.holding(request.token)
     if mine is None and _may_enter(state, request, now):
@@ -107,10 +117,8 @@ def _once_more(
 
 
 def _may_enter(state: State, request: Request, now: int) -> bool:
-    if state.reenters(request, now):
-        return True
-    in_queue = state.waiting(request.token) is not None
-    return not in_queue and state.has_room(request, now) and not state.waits(now)
+    is_first = not state.waits(now) and state.waiting(request.token) is None
+    return state.reenters(request, now) or (is_first and state.has_room(request, now))
 
 
 def _refuse_upgrade(state: State, request: Request, now: int) -> None:
@@ -230,7 +238,7 @@ def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
 
 def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
     """All exclusive claims of one owner have one fence: each may go on writing."""
-    held = [h.fence for h in state.held_by(waiter.entrant, now) if not h.shared]
+    held = waiter.entrant and [h.fence for h in state.held_by(waiter.entrant, now) if not h.shared]
     holder = Holder(
         waiter.token,
         waiter.owner,
@@ -249,7 +257,8 @@ def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
 
 def _hold(state: State, request: Request, now: int) -> Holder:
     """Without waiting; who enters again may have waited until then."""
-    state.queue = [waiter for waiter in state.queue if waiter.token != request.token]
+    if state.queue:
+        state.queue = [waiter for waiter in state.queue if waiter.token != request.token]
     waiter = _waiter(request, 0, now)
     return _install(state, waiter, now + waiter.ttl, now)
 
@@ -266,15 +275,6 @@ def _waiter(request: Request, ticket: int, now: int) -> Waiter:
         request.shared,
         request.entrant,
     )
-
-
-def _refresh(waiter: Waiter, now: int) -> bool:
-    """Renew its sign of life once half of it is used, so that most polls write nothing."""
-    span = _us(alive_for(waiter.ttl / SECOND))
-    if waiter.alive - now > span // 2:
-        return False
-    waiter.alive = now + span
-    return True
 
 
 def _busy(state: State, token: str, now: int) -> Busy:

@@ -163,11 +163,13 @@ class BaseLock:
             Mode.TRY if timeout == 0 else Mode.ENQUEUE,
             settings.max_queue,
             settings.max_hold,
-            kind=kind,
-            permits=permits,
-            shared=shared,
-            entrant=self._entrant() if kind in REENTERED else "",
-            fair=fair,
+            False,
+            0,
+            kind,
+            permits,
+            shared,
+            self._entrant() if kind in REENTERED else "",
+            fair,
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockkit.types import Kind, Request
+from lockkit.types import Kind, Request, alive_for
 
 __all__ = ["GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "State", "Waiter"]
 
@@ -49,6 +49,14 @@ class Waiter:
     max_hold: int | None
     shared: bool = False
     entrant: str = ""
+
+    def refresh(self, now: int) -> bool:
+        """Renew its sign of life once half of it is used, so that most polls write nothing."""
+        span = round(alive_for(self.ttl / SECOND) * SECOND)
+        if self.alive - now > span // 2:
+            return False
+        self.alive = now + span
+        return True
 
 
 @dataclass(slots=True)
@@ -108,7 +116,8 @@ class State:
 
     def install(self, holder: Holder, now: int) -> None:
         """One more holder. What was abandoned is forgotten: the name is in use again."""
-        self.holders[:] = [h for h in self.holders if h.until > now]
+        if self.holders:
+            self.holders[:] = [h for h in self.holders if h.until > now]
         self.holders.append(holder)
 
     def prune(self, now: int) -> bool:

@@ -599,7 +599,7 @@ class BargingReaderMachine(GrantMachine):
     ]
 
 
-PLAYED = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True)
+PLAYED = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True)
 
 TestGrantMachine = GrantMachine.TestCase
 TestGrantMachine.settings = PLAYED
