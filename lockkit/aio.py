@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import entrants, flow, process
+from lockkit.aio_driver import drive
 from lockkit.aio_exit import AtExit
 from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.clock import now
@@ -25,8 +26,9 @@ from lockkit.config import (
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.kinds import Kinds
-from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave, new_token
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave
 from lockkit.log import log
+from lockkit.tokens import new_token
 from lockkit.types import UNSET, Kind, LockInfo, Unset
 
 if TYPE_CHECKING:
@@ -101,65 +103,6 @@ class AsyncLockClient(Kinds["AsyncLock"]):
 
     async def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return await drive(steps, self.backend, self._watchdog)
-
-
-async def drive(
-    steps: Generator[flow.Step, flow.Reply, R],
-    backend: AsyncBackend,
-    watchdog: AsyncWatchdog | None,
-) -> R:
-    """Run a flow to its end, awaiting each step. A cancellation is thrown into the flow.
-
-    Also one that a driver swallowed: asyncio.wait_for does so on Python 3.11 when its result and
-    the cancellation come at once.
-    """
-    heard = _cancellations()
-    try:
-        step = next(steps)
-        while True:
-            try:
-                sent = now()
-                try:
-                    value = await _perform(step, backend, watchdog)
-                except BackendError as error:
-                    value = error
-                reply = flow.Reply(value, sent, now())
-                if _cancellations() > heard:
-                    raise asyncio.CancelledError  # noqa: TRY301  as if it had come in time
-            except BaseException as interruption:  # noqa: BLE001  the flow raises it again
-                heard = _cancellations()
-                step = steps.throw(interruption)
-            else:
-                step = steps.send(reply)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    return task.cancelling() if task else 0
-
-
-async def _perform(step: flow.Step, backend: AsyncBackend, watchdog: AsyncWatchdog | None) -> Any:
-    if isinstance(step, flow.Abandon):
-        if watchdog is not None:
-            watchdog.withdraw_later(step.request)
-        return None
-    awaitable = getattr(backend, flow.METHODS[type(step)])(*step)
-    if isinstance(step, (flow.Free, flow.Withdraw)):
-        return await _to_its_end(awaitable)
-    return await awaitable
-
-
-_finishing: set[asyncio.Task[Any]] = set()
-
-
-async def _to_its_end(step: Coroutine[Any, Any, R]) -> R:
-    """Await a step that must be carried out even if its task is cancelled meanwhile."""
-    task = asyncio.ensure_future(step)
-    _finishing.add(task)  # the loop itself keeps only a weak reference
-    task.add_done_callback(_finishing.discard)
-    return await asyncio.shield(task)
 
 
 class AsyncLock(BaseLock):

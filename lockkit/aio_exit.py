@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from lockkit import flow, process
 from lockkit.aio_watchdog import AsyncWatchdog
-from lockkit.client import drive
 from lockkit.clock import now
 from lockkit.config import load_backend
+from lockkit.driver import drive
 from lockkit.errors import BackendError
 from lockkit.hold import Hold
 from lockkit.log import log

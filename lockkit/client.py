@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import entrants, flow, process
 from lockkit.clock import now
+from lockkit.driver import drive
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.kinds import Kinds
-from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave, new_token
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave
 from lockkit.log import log
 from lockkit.renewing import RenewingBackend
+from lockkit.tokens import new_token
 from lockkit.types import UNSET, Kind, LockInfo, Unset
 from lockkit.watchdog import Watchdog
 
@@ -98,41 +100,6 @@ class LockClient(Kinds["Lock"]):
 
     def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
         return drive(steps, self.backend, self._watchdog)
-
-
-def drive(
-    steps: Generator[flow.Step, flow.Reply, R],
-    backend: Backend,
-    watchdog: Watchdog | None,
-) -> R:
-    """Run a flow to its end with blocking calls.
-
-    Whatever interrupts a step is thrown into the flow, which cleans up with further steps.
-    """
-    try:
-        step = next(steps)
-        while True:
-            try:
-                sent = now()
-                try:
-                    value = _perform(step, backend, watchdog)
-                except BackendError as error:
-                    value = error
-                reply = flow.Reply(value, sent, now())
-            except BaseException as interruption:  # noqa: BLE001  the flow raises it again
-                step = steps.throw(interruption)
-            else:
-                step = steps.send(reply)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-def _perform(step: flow.Step, backend: Backend, watchdog: Watchdog | None) -> Any:
-    if isinstance(step, flow.Abandon):
-        if watchdog is not None:
-            watchdog.withdraw_later(step.request)
-        return None
-    return getattr(backend, flow.METHODS[type(step)])(*step)
 
 
 class Lock(BaseLock):

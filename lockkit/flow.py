@@ -245,15 +245,21 @@ def release(hold: Hold) -> Generator[Step, Reply, bool]:
 def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
     """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
     requests = (hold.ask(ttl, now),)
-    first = reply = yield Extend(requests)
-    if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
-        reply = yield Extend(requests)
-    if isinstance(reply.value, BackendError):
-        raise first.value
+    reply = yield from _repeated(Extend(requests))
     _apply(hold, requests[0], reply.value[0], reply)
     if reply.value[0].error is not None:
         raise reply.value[0].error
     _refuse_lost(hold, reply.now)
+
+
+def _repeated(step: Extend | Attempt) -> Generator[Step, Reply, Reply]:
+    """The reply; of a second try if the first had none, and soon. Raises a BackendError."""
+    first = reply = yield step
+    if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
+        reply = yield step
+    if isinstance(reply.value, BackendError):
+        raise first.value
+    return reply
 
 
 def _refuse_lost(hold: Hold, now: float) -> None:
@@ -268,12 +274,7 @@ def downgrade(hold: Hold) -> Generator[Step, Reply, None]:
     holds: a poll, which gets nothing that it has not.
     """
     hold.request = hold.request._replace(shared=True)
-    attempt = Attempt(hold.request._replace(mode=Mode.POLL))
-    first = reply = yield attempt
-    if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
-        reply = yield attempt
-    if isinstance(reply.value, BackendError):
-        raise first.value
+    reply = yield from _repeated(Attempt(hold.request._replace(mode=Mode.POLL)))
     if not isinstance(reply.value, Grant):
         hold.lose()
     _refuse_lost(hold, reply.now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.naming import check_name
 from lockkit.reentry import Entries, Entry
+from lockkit.tokens import new_token
 from lockkit.types import UNSET, Capabilities, Claim, Kind, Mode, Request, Unset
 from lockkit.values import check_timeout, check_ttl
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lockkit.config import AliasSettings
     from lockkit.flow import Granted
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "hold_of", "leave", "new_token"]
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "hold_of", "leave"]
 
 L = TypeVar("L")
 
@@ -30,38 +30,6 @@ REMEMBERED_NAMES = 1024
 
 REENTERED = {Kind.RW, Kind.REENTRANT}
 """Whoever holds such a name may enter it again."""
-
-TOKEN_BYTES = 16
-TOKENS_AT_ONCE = 128
-
-
-class _Tokens:
-    """Random tokens, drawn from the operating system many at a time: one draw can cost 20 µs.
-
-    A forked child starts with none, so no two processes share a draw.
-    """
-
-    def __init__(self) -> None:
-        self._forget()
-        process.after_fork(self._forget)
-
-    def _forget(self) -> None:
-        self._ready: list[str] = []
-
-    def next(self) -> str:
-        """128 random bits in hexadecimal: what proves the right to extend and to release."""
-        try:
-            return self._ready.pop()  # atomic, so no two threads get the same
-        except IndexError:
-            # What secrets.token_hex does; that module's import takes longer than lockkit's own.
-            drawn = os.urandom(TOKEN_BYTES * TOKENS_AT_ONCE).hex()
-            size = TOKEN_BYTES * 2
-            self._ready += [drawn[i : i + size] for i in range(size, len(drawn), size)]
-            return drawn[:size]
-
-
-_tokens = _Tokens()
-new_token = _tokens.next
 
 
 class Terms(NamedTuple):

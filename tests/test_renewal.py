@@ -11,9 +11,9 @@ import pytest
 
 import lockkit
 from lockkit import flow
-from lockkit.client import drive
 from lockkit.clock import now
 from lockkit.config import load_backend, settings_from_url
+from lockkit.driver import drive
 from lockkit.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.hold import Hold
 from lockkit.schedule import Schedule

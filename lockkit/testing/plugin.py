@@ -136,8 +136,8 @@ class HeldLock:
 
 
 def _request(name: str) -> Request:
-    from lockkit.lease import new_token
     from lockkit.naming import check_name
+    from lockkit.tokens import new_token
     from lockkit.types import Owner, Request
 
     owner = Owner("another-host", 1, "MainThread", "hold_lock")

@@ -1,0 +1,53 @@
+"""Runs a flow with blocking calls: what is not in the flow is the calling of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockkit import flow
+from lockkit.clock import now
+from lockkit.errors import BackendError
+
+if TYPE_CHECKING:
+    from lockkit.backends.base import Backend
+    from lockkit.watchdog import Watchdog
+
+__all__ = ["drive"]
+
+R = TypeVar("R")
+
+
+def drive(
+    steps: Generator[flow.Step, flow.Reply, R],
+    backend: Backend,
+    watchdog: Watchdog | None,
+) -> R:
+    """Run a flow to its end with blocking calls.
+
+    Whatever interrupts a step is thrown into the flow, which cleans up with further steps.
+    """
+    try:
+        step = next(steps)
+        while True:
+            try:
+                sent = now()
+                try:
+                    value = _perform(step, backend, watchdog)
+                except BackendError as error:
+                    value = error
+                reply = flow.Reply(value, sent, now())
+            except BaseException as interruption:  # noqa: BLE001  the flow raises it again
+                step = steps.throw(interruption)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _perform(step: flow.Step, backend: Backend, watchdog: Watchdog | None) -> Any:
+    if isinstance(step, flow.Abandon):
+        if watchdog is not None:
+            watchdog.withdraw_later(step.request)
+        return None
+    return getattr(backend, flow.METHODS[type(step)])(*step)
