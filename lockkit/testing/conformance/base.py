@@ -24,6 +24,7 @@ __all__ = [
     "LONGEST",
     "PATIENT",
     "PROMPT",
+    "QUICK",
     "ROOMY",
     "SLACK",
     "SOON",
@@ -35,6 +36,7 @@ __all__ = [
     "Spawn",
     "Suite",
     "at_least_once",
+    "each_time",
     "eventually",
     "held",
     "needs",
@@ -61,6 +63,9 @@ PROMPT = 1.0
 soon. A machine that stalls is later, so it may be tried a few times."""
 
 TRIES = 4
+
+QUICK = 1.4
+"""Seconds: less than those in which a waiter of a ROOMY lease is heard of again."""
 
 SOON = 20.0
 """Seconds after which something that should happen is given up."""
@@ -213,6 +218,23 @@ def at_least_once(scene: Callable[[], bool]) -> None:
     """It goes well in one of a few tries. For what a machine that stalls can spoil, and a store at
     fault never gets right: a waiter that was not heard of in time rightly loses its place."""
     assert any(scene() for _ in range(TRIES)), f"it went well in none of {TRIES} tries"
+
+
+def each_time(scene: Callable[[], bool], turns: int) -> None:
+    """It goes well in every turn that is over soon, and in one at least.
+
+    A waiter that was not heard of in time rightly loses its place. That takes longer than QUICK,
+    so a turn that took less is no matter of a machine that stalls.
+    """
+    well = 0
+    for turn in range(turns):
+        started = now()
+        if scene():
+            well += 1
+        else:
+            seconds = now() - started
+            assert seconds >= QUICK, f"it went wrong in turn {turn}, which took {seconds:.3f} s"
+    assert well, f"it went well in none of {turns} turns"
 
 
 def eventually(condition: Callable[[], T | None], seconds: float = SOON) -> T:

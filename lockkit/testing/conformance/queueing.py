@@ -19,6 +19,7 @@ from lockkit.testing.conformance.base import (
     Needs,
     Spawn,
     at_least_once,
+    each_time,
     eventually,
     held,
     needs,
@@ -31,6 +32,8 @@ from lockkit.types import Busy, Mode, alive_for
 __all__ = ["QueueTests", "take"]
 
 WAITERS = 10
+ORDERS = 3
+HANDOFFS = 12
 RACES = 50
 SEED = 20_000
 
@@ -58,7 +61,7 @@ class QueueTests:
             assert [fence for _, fence in granted] == sorted(fence for _, fence in granted)
             return [number for number, _ in granted] == list(range(WAITERS))
 
-        at_least_once(in_order)
+        each_time(in_order, ORDERS)
 
     @needs(Needs.PROCESSES)
     def test_processes_are_granted_in_the_order_they_came(
@@ -77,7 +80,7 @@ class QueueTests:
             assert by_time == sorted(visits, key=lambda visit: visit["fence"])
             return by_time == visits
 
-        at_least_once(in_order)
+        each_time(in_order, ORDERS)
 
     def test_a_waiter_gets_the_lock_as_soon_as_it_is_released(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
@@ -110,7 +113,7 @@ class QueueTests:
             waiting.result().release()
             return early is not None
 
-        at_least_once(lambda: not passed())
+        each_time(lambda: not passed(), HANDOFFS)
 
     @pytest.mark.parametrize("fair", [True, False])
     def test_what_has_expired_is_taken_ahead_of_a_waiter_only_by_the_unfair(
