@@ -9,20 +9,18 @@ lets it pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 
 from lockkit.errors import (
     AcquireTimeout,
     BackendError,
     ConfigurationError,
-    LeaseLost,
     LockHeld,
     OutcomeUnknown,
     TooManyWaiters,
     by,
 )
-from lockkit.hold import Hold
-from lockkit.log import log
+from lockkit.holding import downgrade, extend, release, renew, unless_interrupted
 from lockkit.steps import (
     METHODS,
     Abandon,
@@ -34,6 +32,7 @@ from lockkit.steps import (
     Step,
     Wait,
     Withdraw,
+    broke_off,
 )
 from lockkit.types import (
     Busy,
@@ -41,8 +40,6 @@ from lockkit.types import (
     Grant,
     Mode,
     Owner,
-    Release,
-    Renewal,
     Request,
     alive_for,
     drift,
@@ -65,10 +62,6 @@ __all__ = [
     "release",
     "renew",
 ]
-
-RETRY_WITHIN = 0.5
-"""Seconds: a request that failed faster than this broke off (the connection was stale, the server
-restarted) and is tried once more at once; a slower one timed out, and the caller hears of it."""
 
 TAKEOVER_STEP = 0.002
 """Seconds between the polls of waiters that all expect the holder to expire at the same moment."""
@@ -172,7 +165,7 @@ class _Acquire:
         error: BackendError = reply.value
         if isinstance(error, OutcomeUnknown):
             self.request = self.request._replace(unsure=True)
-            if reply.now - reply.sent < RETRY_WITHIN:
+            if broke_off(reply):
                 reply = yield Attempt(self.request)
         if isinstance(reply.value, BackendError):
             raise error
@@ -207,99 +200,6 @@ class _Acquire:
 
 
 def _withdraw(request: Request) -> Generator[Step, Reply, None]:
-    reply = yield from _unless_interrupted(Withdraw(request))
+    reply = yield from unless_interrupted(Withdraw(request))
     if isinstance(reply.value, BackendError):
         yield Abandon(request)
-
-
-def _unless_interrupted(step: Withdraw | Free) -> Generator[Step, Reply, Reply]:
-    """A step that gives something back. Interrupted in it, the watchdog does so."""
-    try:
-        return (yield step)
-    except GeneratorExit:
-        raise
-    except BaseException:  # interrupted once more, by an impatient user
-        yield Abandon(step.request)
-        raise
-
-
-def release(hold: Hold) -> Generator[Step, Reply, bool]:
-    """Release; True if it was still ours.
-
-    A release sent before the deadline whose reply was lost, and which now finds nothing, was
-    applied the first time. What cannot be said to the store now the watchdog says later.
-    """
-    ours = not hold.dead
-    first = reply = yield from _unless_interrupted(Free(hold.request))
-    in_time = ours and reply.sent < hold.deadline
-    if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
-        reply = yield from _unless_interrupted(Free(hold.request))
-        if reply.value is Release.ABSENT and in_time:
-            return True
-    if isinstance(reply.value, BackendError):
-        yield Abandon(hold.request)
-        raise first.value
-    return bool(reply.value is Release.RELEASED and in_time)
-
-
-def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
-    """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
-    requests = (hold.ask(ttl, now),)
-    reply = yield from _repeated(Extend(requests))
-    _apply(hold, requests[0], reply.value[0], reply)
-    if reply.value[0].error is not None:
-        raise reply.value[0].error
-    _refuse_lost(hold, reply.now)
-
-
-def _repeated(step: Extend | Attempt) -> Generator[Step, Reply, Reply]:
-    """The reply; of a second try if the first had none, and soon. Raises a BackendError."""
-    first = reply = yield step
-    if isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN:
-        reply = yield step
-    if isinstance(reply.value, BackendError):
-        raise first.value
-    return reply
-
-
-def _refuse_lost(hold: Hold, now: float) -> None:
-    if hold.lost(now):
-        raise LeaseLost(f"the lease on {hold.request.name!r} is lost", name=hold.request.name)
-
-
-def downgrade(hold: Hold) -> Generator[Step, Reply, None]:
-    """Share what was exclusive. Raises LeaseLost, or a BackendError: then it is done or not.
-
-    It counts as shared from the moment it is asked for. The same token asked to share what it
-    holds: a poll, which gets nothing that it has not.
-    """
-    hold.request = hold.request._replace(shared=True)
-    reply = yield from _repeated(Attempt(hold.request._replace(mode=Mode.POLL)))
-    if not isinstance(reply.value, Grant):
-        hold.lose()
-    _refuse_lost(hold, reply.now)
-
-
-def renew(holds: Sequence[Hold], now: float) -> Generator[Step, Reply, None]:
-    """One pass of the watchdog. An error is not a loss: it is tried again until the deadline."""
-    requests = tuple(hold.ask(hold.request.ttl, now) for hold in holds)
-    reply = yield Extend(requests)
-    if isinstance(reply.value, BackendError):
-        for hold in holds:
-            hold.renewal_failed(reply.now)
-        return
-    unreadable = None
-    for hold, request, renewal in zip(holds, requests, reply.value, strict=True):
-        _apply(hold, request, renewal, reply)
-        unreadable = unreadable or (renewal.error and (request.name, renewal.error))
-    if unreadable:
-        log.warning("the lease on %r cannot be renewed: %s", *unreadable)
-
-
-def _apply(hold: Hold, request: Request, renewal: Renewal, reply: Reply) -> None:
-    if renewal.error is not None:
-        hold.renewal_failed(reply.now)
-    elif renewal.left is None:
-        hold.lose()
-    else:
-        hold.renewed(request.number, reply.sent, renewal.left, reply.now)

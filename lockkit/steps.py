@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from lockkit.errors import OutcomeUnknown
 from lockkit.types import Busy, Request
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Step",
     "Wait",
     "Withdraw",
+    "broke_off",
 ]
 
 
@@ -87,3 +89,13 @@ class Granted(NamedTuple):
     deadline: float  #: of the local clock; past it the lease is lost
     now: float
     whole: bool = True  #: granted for its whole ttl
+
+
+RETRY_WITHIN = 0.5
+"""Seconds: a request that failed faster than this broke off (the connection was stale, the server
+restarted) and is tried once more at once; a slower one timed out, and the caller hears of it."""
+
+
+def broke_off(reply: Reply) -> bool:
+    """Whether the request may be tried again at once: its connection ended without a reply."""
+    return isinstance(reply.value, OutcomeUnknown) and reply.now - reply.sent < RETRY_WITHIN

@@ -32,6 +32,7 @@ VALUES = {
 }
 PURE = VALUES | {
     "lockkit.hold",
+    "lockkit.holding",
     "lockkit.grant",
     "lockkit.flow",
     "lockkit.steps",
@@ -51,7 +52,17 @@ FOR_BACKENDS = VALUES | {
 }
 # grant and flow decide; others look at clocks, wait, and talk.
 EFFECTS = {"time", "threading", "asyncio", "socket", "random", "select", "os", "sqlite3"}
-WITHOUT_EFFECTS = ("types", "errors", "state", "grant", "flow", "steps", "hold", "naming")
+WITHOUT_EFFECTS = (
+    "types",
+    "errors",
+    "state",
+    "grant",
+    "flow",
+    "holding",
+    "steps",
+    "hold",
+    "naming",
+)
 
 MODULE_LINES = 300
 FUNCTION_LINES = 50

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockkit import flow
+from lockkit import steps
 from lockkit.clock import now
 from lockkit.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from lockkit.testing.blocking import AnyClient
@@ -44,7 +44,7 @@ class NetworkTests:
         """Connected already, and without renewals that would take the fault upon themselves.
 
         What broke off is tried again also if the machine stalled meanwhile."""
-        monkeypatch.setattr(flow, "RETRY_WITHIN", SOON)
+        monkeypatch.setattr(steps, "RETRY_WITHIN", SOON)
         client = connect(proxied.url, ttl=30.0)
         client.lock("conformance:warm-up").acquire().release()
         return client
