@@ -50,11 +50,12 @@ def register() -> None:
 
 def check_orders(**_: Any) -> list[CheckMessage]:
     """E101 to E109, W101 and W102."""
+    middleware = list(settings.MIDDLEWARE)
     try:
         rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
     except ConfigurationError as error:
-        return [_error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")]
-    middleware = list(settings.MIDDLEWARE)
+        mistake = _error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")
+        return [mistake, *_presence(middleware)]
     return [*_names(rules), *_presence(middleware), *_place(middleware), *_sessions()]
 
 

@@ -55,6 +55,11 @@ def test_each_check_speaks_up(expected: str, changes: dict[str, Any]) -> None:
     assert found(**changes) == [f"lockkit.{expected}"]
 
 
+def test_wrong_settings_do_not_hide_that_the_middleware_is_missing() -> None:
+    changes: dict[str, Any] = {"LOCKKIT_ORDERS": {"PATH": ["^/"]}, "MIDDLEWARE": []}
+    assert found(**changes) == ["lockkit.E101", "lockkit.E109"]
+
+
 def test_the_checks_are_silent_when_all_is_well() -> None:
     assert found() == []
     assert found(MIDDLEWARE=[], LOCKKIT_ORDERS=None, ROOT_URLCONF="django_project.urls") == []
