@@ -62,13 +62,14 @@ class AsyncLockClient(Kinds["AsyncLock"]):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        kind: str = "mutex",
         **options: Any,
     ) -> AsyncMultiLock:
         """Several names at once, all or none. Arguments as in ``LockClient.multi``."""
         from lockkit.multi import AsyncMultiLock, in_order
 
         arguments = {"ttl": ttl, "timeout": timeout, "label": label, **options}
-        return AsyncMultiLock([self.lock(name, **arguments) for name in in_order(names)])
+        return AsyncMultiLock([self.of_kind(kind, name, **arguments) for name in in_order(names)])
 
     def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""

@@ -54,17 +54,18 @@ class LockClient(Kinds["Lock"]):
         ttl: float | Unset = UNSET,
         timeout: float | None | Unset = UNSET,
         label: str = "",
+        kind: str = "mutex",
         **options: Any,
     ) -> MultiLock:
         """Several names at once, all or none: ``with client.multi("stock:a", "stock:b"):``
 
-        Arguments as of ``lock``; ``timeout`` is for all together. The order and the number of
+        Arguments as of ``of_kind``; ``timeout`` is for all together. The order and the number of
         times in which the names are given do not matter. Raises ConfigurationError.
         """
         from lockkit.multi import MultiLock, in_order
 
         arguments = {"ttl": ttl, "timeout": timeout, "label": label, **options}
-        return MultiLock([self.lock(name, **arguments) for name in in_order(names)])
+        return MultiLock([self.of_kind(kind, name, **arguments) for name in in_order(names)])
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from lockkit.errors import ConfigurationError, UnsupportedCapability
 from lockkit.lease import BaseClient, BaseLock, Terms
 from lockkit.types import UNSET, Claim, Kind, Unset
-from lockkit.values import check_owner, check_permits
+from lockkit.values import check_kind, check_owner, check_permits
 
 __all__ = ["Kinds", "RWLock"]
 
@@ -127,6 +127,21 @@ class Kinds(BaseClient, Generic[L]):
         read = self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost)
         write = read._replace(claim=WRITE._replace(owner=owner, fair=fair))
         return RWLock(self._make(read, **options), self._make(write, **options))
+
+    def of_kind(self, kind: str, name: str, *, permits: int | None = None, **options: Any) -> L:
+        """The lock of a kind by its word: "mutex", "reentrant", "read", "write", "semaphore".
+
+        permits: of a semaphore. Other arguments as of ``lock``. Raises ConfigurationError.
+        """
+        check_kind(kind, permits)
+        if kind == "semaphore":
+            return self.semaphore(name, check_permits(permits), **options)
+        if kind in {"read", "write"}:
+            both = self.rwlock(name, **options)
+            return both.read() if kind == "read" else both.write()
+        if kind == "reentrant":
+            return self.lock(name, reentrant=True, **options)
+        return self.lock(name, **options)
 
     def _claim(self, *, reentrant: bool, owner: str, fair: bool) -> Claim:
         if not reentrant:

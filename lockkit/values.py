@@ -10,6 +10,7 @@ from lockkit.errors import ConfigurationError
 
 __all__ = [
     "check_count",
+    "check_kind",
     "check_owner",
     "check_permits",
     "check_setting_names",
@@ -19,6 +20,7 @@ __all__ = [
     "wrong",
 ]
 
+KINDS = ("mutex", "reentrant", "read", "write", "semaphore")
 MOST_PERMITS = 10_000
 LONGEST_OWNER = 200
 LONGEST = 366 * 24 * 3600.0
@@ -72,6 +74,16 @@ def check_permits(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PERMITS:
         raise wrong("permits", value, f"a whole number from 1 to {MOST_PERMITS}")
     return value
+
+
+def check_kind(kind: object, permits: object) -> None:
+    """The word for a kind of lock, and the number that goes with "semaphore" and no other."""
+    if kind not in KINDS:
+        raise wrong("kind", kind, "one of " + ", ".join(map(repr, KINDS)))
+    if kind == "semaphore":
+        check_permits(permits)
+    elif permits is not None:
+        raise wrong("permits", permits, "given with kind='semaphore' only")
 
 
 def check_owner(value: object) -> str:

@@ -34,7 +34,7 @@ from lockkit.log import log
 from lockkit.naming import Template, check_name
 from lockkit.refusal import Refusal, prefers_html, refusal_of
 from lockkit.types import UNSET, Unset
-from lockkit.values import check_count, check_timeout, check_ttl, unknown_key
+from lockkit.values import check_count, check_kind, check_timeout, check_ttl, unknown_key
 
 if TYPE_CHECKING:
     from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
@@ -134,8 +134,8 @@ class Guard:
 
     Each of ``names`` is a template, or a callable that gets what the adapter passes and returns a
     name. Several are locked all or none, and their lease is a ``MultiLease``. ``timeout`` is in
-    seconds (0: do not wait; None: for ever), ``ttl`` in seconds; ``options``: further arguments
-    for the ``lock`` method of the adapter's client. Raises ConfigurationError.
+    seconds (0: do not wait; None: for ever), ``ttl`` in seconds; ``kind`` and ``permits`` as of the
+    client's ``of_kind``; ``options``: further arguments for it. Raises ConfigurationError.
     """
 
     def __init__(
@@ -144,6 +144,8 @@ class Guard:
         timeout: float | Unset | None = UNSET,
         ttl: float | Unset = UNSET,
         alias: str = DEFAULT_ALIAS,
+        kind: str = "mutex",
+        permits: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if not names:
@@ -152,7 +154,8 @@ class Guard:
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
         self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
-        self._options = dict(options or {})
+        check_kind(kind, permits)
+        self._options = {"kind": kind, "permits": permits, **(options or {})}
 
     @property
     def needs_user(self) -> bool:
@@ -202,8 +205,9 @@ class Guard:
 
     def _lock(self, client: Any, names: Sequence[str], settings: ViewSettings, label: str) -> Any:
         options = {**self._options, "ttl": self.ttl, "timeout": self._timeout(settings)}
-        lock = client.lock if len(names) == 1 else client.multi
-        return lock(*names, label=label, **options)
+        if len(names) > 1:
+            return client.multi(*names, label=label, **options)
+        return client.of_kind(name=names[0], label=label, **options)
 
     def _timeout(self, settings: ViewSettings) -> float | None:
         return settings.timeout if self.timeout is UNSET else self.timeout

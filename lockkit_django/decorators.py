@@ -28,6 +28,8 @@ def lock_view(
     timeout: float | Unset | None = UNSET,
     ttl: float | Unset = UNSET,
     alias: str = "default",
+    kind: str = "mutex",
+    permits: int | None = None,
     on_busy: OnBusy | None = None,
     in_atomic: InAtomic = "refuse",
     hold: Hold = "view",
@@ -37,7 +39,8 @@ def lock_view(
     names: each a template over the request, such as ``"stock:{sku}"``, or a callable that gets the
     view's arguments and returns a name; several are taken all or none. timeout: seconds to wait
     (default LOCKKIT_VIEWS; 0: do not; None: for ever). ttl: seconds the lease lives unrenewed
-    (default: the alias').
+    (default: the alias'). kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock,
+    or "semaphore" with its number of permits.
     on_busy(request, error): the response when somebody else has it; else 423 with Retry-After.
     in_atomic="allow": run also inside the caller's ``atomic()``, which commits after the release.
     hold: "view" gives the lock back after the view's COMMIT, "response" when the response is
@@ -53,7 +56,15 @@ def lock_view(
     if hold not in ("view", "response"):
         raise ConfigurationError(f"hold is {hold!r}; it must be 'view' or 'response'")
     options = {"in_atomic": in_atomic}
-    guard = Guard(*names, timeout=timeout, ttl=ttl, alias=alias, options=options)
+    guard = Guard(
+        *names,
+        timeout=timeout,
+        ttl=ttl,
+        alias=alias,
+        kind=kind,
+        permits=permits,
+        options=options,
+    )
     guards.add(guard)
     durable = in_atomic == "refuse"
     locked = LockedView(guard, on_busy, durable=durable, keep=hold == "response")

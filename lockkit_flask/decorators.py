@@ -40,6 +40,8 @@ def lock_view(
     timeout: float | Unset | None = UNSET,
     ttl: float | Unset = UNSET,
     alias: str = DEFAULT_ALIAS,
+    kind: str = "mutex",
+    permits: int | None = None,
     on_busy: OnBusy | None = None,
     hold: Hold = "request",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -48,7 +50,9 @@ def lock_view(
     names: each a template over the request (``"stock:{sku}"``), or a callable that gets the URL's
     parameters and returns a name; several are taken all or none. timeout: seconds to wait
     (default: LOCKKIT_VIEWS["TIMEOUT"]).
-    ttl: seconds. on_busy: called with the error, returns the answer to a busy lock.
+    ttl: seconds. kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock, or
+    "semaphore" with its number of permits.
+    on_busy: called with the error, returns the answer to a busy lock.
     hold: "request" gives the lock back after the database session of the request has ended, so
     after COMMIT; "view" as soon as the view returns, for views that have committed by then;
     "response" when the response is closed: after a streaming body, or when its client is gone.
@@ -60,7 +64,7 @@ def lock_view(
     refuse_bare("lock_view", names[0] if names else None)
     if hold not in ("request", "view", "response"):
         raise ConfigurationError(f"hold is {hold!r}; it must be 'request', 'view' or 'response'")
-    guard = Guard(*names, timeout=timeout, ttl=ttl, alias=alias)
+    guard = Guard(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
     locked = LockedView(guard, hold, on_busy)
 
     def decorate(view: Callable[P, R]) -> Callable[P, R]:
