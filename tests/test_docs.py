@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import lockkit.testing.conformance
+
 PAGES = Path(__file__).parents[1] / "docs"
 
 
@@ -20,3 +22,19 @@ def test_every_block_runs(page: str) -> None:
     for block in blocks:
         exec(compile(block, page, "exec"), names)
     names["locks"].close()
+
+
+CLAIM = re.compile(r"`((?:conformance|tests)/[\w/]+\.py)`: ((?:`test_\w+`(?:, )?)+)")
+PLACES = {
+    "conformance": Path(lockkit.testing.conformance.__file__).parents[1],
+    "tests": PAGES.parent,
+}
+
+
+def test_each_proof_is_there() -> None:
+    claims = CLAIM.findall((PAGES / "proofs.md").read_text())
+    assert len(claims) > 20
+    for path, tests in claims:
+        source = (PLACES[path.split("/")[0]] / path).read_text()
+        for test in re.findall(r"test_\w+", tests):
+            assert re.search(rf"def {test}\(", source), f"{path} has no {test}"
