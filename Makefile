@@ -15,8 +15,8 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
-# Most tests wait for other processes. Each of these has servers of its own.
-PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadscope
+# Most tests wait for other processes: even two cores have time for three. Each has its own servers.
+PARALLEL := --numprocesses=3 --dist=loadscope
 CONSTRAINTS ?= --constraint constraints.txt
 
 BIN := $(VENV)/bin
