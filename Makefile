@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 # Most tests wait for other processes: even two cores have time for three. Each has its own servers.
-PARALLEL := --numprocesses=3 --dist=loadscope
+PARALLEL := --numprocesses=3 --dist=loadscope --no-loadscope-reorder
 CONSTRAINTS ?= --constraint constraints.txt
 
 BIN := $(VENV)/bin

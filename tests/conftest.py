@@ -30,6 +30,14 @@ MARKER = "LOCKKIT_TEST_RUN"
 GRACE_SECONDS = 5.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
 
+LONG = (
+    "tests/example/test_demo.py",
+    "tests/example/test_race.py",
+    "tests/conformance/",
+    "tests/crashes/",
+    "tests/processes/",
+)
+
 SomeServer = TypeVar("SomeServer", bound=Server)
 
 
@@ -95,6 +103,15 @@ def proxy() -> Iterator[Callable[[Server], FaultProxy]]:
     """``proxy(redis_server)``: a started FaultProxy in front of a server."""
     with ExitStack() as stack:
         yield lambda server: stack.enter_context(FaultProxy("127.0.0.1", server.port))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that no worker is still at it when the others are done.
+
+    The order within is random: this comes after the plugin that shuffles.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,6 +20,7 @@ django.setup()
 class TestDjangoDatabase(BackendConformance):
     schemes = ("django",)
     provides = Needs.PROCESSES | KINDS
+    cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -49,6 +49,7 @@ class CacheStore(RedisStore):
 class TestDjangoRedis(BackendConformance):
     schemes = ("django-redis",)
     provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+    cycles = 800
 
     test_it_provides_what_its_capabilities_claim = None
     """The kinds of locks are in scripts: how these come to the server is nothing to them."""

@@ -46,6 +46,7 @@ class TestValkeyOverAUnixSocket(BackendConformance):
 class TestRedisOverTLS(BackendConformance):
     schemes = ("rediss",)
     provides = REDIS & ~KINDS
+    cycles = 800
 
     test_it_provides_what_its_capabilities_claim = None
     """The kinds of locks are in scripts: how these come to the server is nothing to them."""

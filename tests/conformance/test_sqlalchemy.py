@@ -31,6 +31,7 @@ def table_at(server: PostgresServer) -> Iterator[str]:
 class TestSQLAlchemy(BackendConformance):
     schemes = ("sqlalchemy",)
     provides = Needs.PROCESSES | KINDS
+    cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
     @classmethod

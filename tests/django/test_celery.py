@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SOON = 60.0
 
+before = [*sys.path]
 app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+sys.path[:] = before  # it has put the working directory there, for Django's sake
 inside = threading.Event()
 go_on = threading.Event()
 

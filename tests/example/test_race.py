@@ -76,9 +76,8 @@ def test_a_clerk_who_is_paused_takes_back_what_was_sold_meanwhile(
     assert by_mode["paused"]["sold"] > by_mode["paused"]["stock"]
 
 
-@pytest.mark.parametrize("stock", ["1", "2"])
-def test_a_small_stock_is_enough(manage: Callable[..., Any], stock: str) -> None:
-    arguments = ("race", "--orders", "8", "--stock", stock, "--format", "json")
+def test_a_small_stock_is_enough(manage: Callable[..., Any]) -> None:
+    arguments = ("race", "--orders", "8", "--stock", "1", "--format", "json")
     assert outcomes(manage(*arguments, "--mode", "paused"))["paused"]["oversold"] > 0
     assert outcomes(manage(*arguments, "--mode", "fenced"))["fenced"]["oversold"] == 0
 

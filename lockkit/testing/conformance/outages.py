@@ -113,6 +113,7 @@ class OutageTests:
             store.restart()
             lease.release()
             waiting.result()
+            eventually(partial(_is_gone, other, name))  # what it was granted after it was told
             nothing_left(other, name)
 
     @needs(Needs.SERVER)
@@ -182,3 +183,7 @@ def _released(lease: AnyLease) -> bool:
         return lease.release()
     except BackendError:
         return False
+
+
+def _is_gone(client: AnyClient, name: str) -> bool:
+    return client.inspect(name) is None
