@@ -144,7 +144,8 @@ class AsyncLock(BaseLock):
             error.name = self.name
             raise
         lease = AsyncLease(client, hold_of(granted))
-        lease._tell_when_lost(tell)
+        if tell is not None:
+            lease._tell_when_lost(tell)
         client._watchdog.watch(lease._hold)
         if is_reentrant:
             lease._entry = client._entries.begin(self._key(), lease._hold)
@@ -230,7 +231,7 @@ class AsyncLease(BaseLease):
         """Give it back. False if it was not ours any more, or was released before."""
         if not self._finish():
             return False
-        if self._is_inner():
+        if self._entry is not None and self._is_inner():
             return not self._hold.lost(now())
         client = self._client
         client._watchdog.unwatch(self._hold)

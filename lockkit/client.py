@@ -144,7 +144,8 @@ class Lock(BaseLock):
             error.name = self.name
             raise
         lease = Lease(client, hold_of(granted))
-        lease._tell_when_lost(tell)
+        if tell is not None:
+            lease._tell_when_lost(tell)
         try:
             client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted, or no thread can be started to renew it
@@ -248,7 +249,7 @@ class Lease(BaseLease):
         if not self._finish():
             return False
         client, hold = self._client, self._hold
-        if self._is_inner():
+        if self._entry is not None and self._is_inner():
             return not hold.lost(now())
         if self._foreign:
             return False

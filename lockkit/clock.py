@@ -6,6 +6,7 @@ a migrated virtual machine that slept past its TTL. CLOCK_BOOTTIME does not.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -16,8 +17,7 @@ def _choose() -> Callable[[], float]:
     boottime = getattr(time, "CLOCK_BOOTTIME", None)
     if boottime is None:
         return time.monotonic
-    clock_gettime = time.clock_gettime
-    return lambda: clock_gettime(boottime)
+    return functools.partial(time.clock_gettime, boottime)
 
 
 now: Callable[[], float] = _choose()
