@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks import contention, handoff, orders, pair, scale
-from benchmarks.awake import awake
 from lockkit.testing.servers import RedisServer
 
 Results = dict[str, dict[str, float]]
@@ -59,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     suites = COMPARED | {"scale": partial(scale.measure, seconds=options.minutes * MINUTE)}
     results: Results = {}
-    with RedisServer() as server, awake():
+    with RedisServer() as server:
         for suite in options.only:
             print(f"measuring {suite} …", file=sys.stderr, flush=True)
             for peer, figures in suites[suite](server.url).items():

@@ -1,4 +1,4 @@
-"""Processors that do not sleep: a virtual machine takes longer to wake up than a store to answer."""
+"""Processors that do not sleep: a virtual one takes longer to wake up than a store to answer."""
 
 from __future__ import annotations
 
