@@ -259,10 +259,12 @@ class LeaseTests:
         assert other.inspect(name) is None
         assert lease.release() is False
 
-    def test_a_closed_client_may_be_used_again(self, client: AnyClient, name: str) -> None:
+    def test_a_closed_client_may_be_used_again(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
         client.close()
         client.close()
-        at_least_once(lambda: _renewed(client, client, name))
+        at_least_once(lambda: _renewed(client, other, name))
         client.close()
         nothing_left(client, name)
 
