@@ -161,7 +161,7 @@ class AsyncLock(BaseLock):
         if entry.is_too_short(self.ttl):
             try:
                 await lease.extend(self.ttl)
-            except BaseException:
+            except BaseException:  # cancelled as well: nobody would leave this entry
                 await lease.release()
                 raise
             entry.extended(self.ttl)

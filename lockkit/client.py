@@ -165,7 +165,7 @@ class Lock(BaseLock):
         if entry.is_too_short(self.ttl):
             try:
                 lease.extend(self.ttl)
-            except BaseException:
+            except BaseException:  # interrupted as well: nobody would leave this entry
                 lease.release()
                 raise
             entry.extended(self.ttl)

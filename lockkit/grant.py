@@ -7,9 +7,8 @@ the store's clock in microseconds; nothing here reads a clock.
 The rule: a claim is exclusive, or shared by up to so many. It is granted iff no live holder is in
 its way and no live waiter is ahead of it; or at once, if its owner holds the name already by an
 equal or a stronger claim, because it would wait for itself; or ahead of those who wait, if it does
-not want to be fair. Whoever finds room while somebody waits
-grants from the head of the queue, so that a name is handed on in the order of enqueueing (direct
-handoff), whoever looks first.
+not want to be fair. Whoever finds room while somebody waits grants from the head of the queue, so
+that a name is handed on in the order of enqueueing (direct handoff), whoever looks first.
 
 Guarantee and limit: two exclusive tokens are never live holders of one name at the same store time,
 nor more shared ones than may be. What a holder does after its lease has expired is not the store's

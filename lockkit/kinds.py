@@ -56,6 +56,7 @@ class Kinds(BaseClient, Generic[L]):
         owner: str = "",
         fair: bool = True,
         on_lost: Callable[[Any], object] | None = None,
+        **options: Any,
     ) -> L:
         """A lock on ``name``: no I/O yet.
 
@@ -73,7 +74,8 @@ class Kinds(BaseClient, Generic[L]):
         lease that expired and the next who asks.
         """
         claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
-        return self._make(self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost))
+        terms = self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost)
+        return self._make(terms, **options)
 
     def semaphore(
         self,
@@ -155,7 +157,8 @@ class Kinds(BaseClient, Generic[L]):
         return REENTRANT._replace(owner=check_owner(owner), fair=fair)
 
     @abstractmethod
-    def _make(self, terms: Terms) -> L: ...
+    def _make(self, terms: Terms) -> L:
+        """An adapter's may take options of its own, from ``lock`` and its like."""
 
     def _needs_sharing(self) -> None:
         if not self._capabilities.shared:

@@ -136,7 +136,7 @@ class MultiLock:
         try:
             for lock in self._locks:
                 leases.append(lock.acquire(budget.left()))  # noqa: PERF401  kept if the next fails
-        except BaseException as error:
+        except BaseException as error:  # interrupted as well: all or none
             _give_back(leases)
             if isinstance(error, AcquireTimeout):
                 error.waited = budget.waited
@@ -229,7 +229,7 @@ class AsyncMultiLock:
         try:
             for lock in self._locks:
                 leases.append(await lock.acquire(budget.left()))  # noqa: PERF401  as above
-        except BaseException as error:
+        except BaseException as error:  # cancelled as well: all or none
             await _agive_back(leases)
             if isinstance(error, AcquireTimeout):
                 error.waited = budget.waited

@@ -42,26 +42,8 @@ def check_in_atomic(value: object) -> None:
 class DjangoLockClient(LockClient):
     """``LockClient``, whose locks refuse to be acquired inside an open ``atomic()`` block."""
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | Unset | None = UNSET,
-        label: str = "",
-        reentrant: bool = False,
-        owner: str = "",
-        fair: bool = True,
-        on_lost: Callable[[Lease], object] | None = None,
-        in_atomic: InAtomic = "refuse",
-    ) -> Lock:
-        """As ``LockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
-        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
-        return self._make(
-            self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost), in_atomic
-        )
-
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
+        """``in_atomic="allow"``: for what is not in the database."""
         check_in_atomic(in_atomic)
         kind = DjangoLock if in_atomic == "refuse" else Lock
         return kind(self, terms)
@@ -86,26 +68,8 @@ class DjangoLock(Lock):
 class AsyncDjangoLockClient(AsyncLockClient):
     """The async twin of ``DjangoLockClient``."""
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | Unset | None = UNSET,
-        label: str = "",
-        reentrant: bool = False,
-        owner: str = "",
-        fair: bool = True,
-        on_lost: Callable[[AsyncLease], object] | None = None,
-        in_atomic: InAtomic = "refuse",
-    ) -> AsyncLock:
-        """As ``AsyncLockClient.lock``. ``in_atomic="allow"``: for what is not in the database."""
-        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
-        return self._make(
-            self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost), in_atomic
-        )
-
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:
+        """``in_atomic="allow"``: for what is not in the database."""
         check_in_atomic(in_atomic)
         kind = AsyncDjangoLock if in_atomic == "refuse" else AsyncLock
         return kind(self, terms)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 from weakref import WeakSet
@@ -67,14 +66,4 @@ def lock_view(
     )
     guards.add(guard)
     durable = in_atomic == "refuse"
-    locked = LockedView(guard, on_busy, durable=durable, keep=hold == "response")
-
-    def decorate(view: V) -> V:
-        if inspect.isclass(view):
-            raise ConfigurationError(
-                f"decorate a method of {view.__name__}: "
-                f"@method_decorator(lock_view(…), name='dispatch')"
-            )
-        return locked.around(view)
-
-    return decorate
+    return LockedView(guard, on_busy, durable=durable, keep=hold == "response").around

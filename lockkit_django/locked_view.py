@@ -57,6 +57,11 @@ class LockedView:
         self._keep = keep  #: until the response is closed
 
     def around(self, view: V) -> V:
+        if inspect.isclass(view):
+            raise ConfigurationError(
+                f"decorate a method of {view.__name__}: "
+                f"@method_decorator(lock_view(…), name='dispatch')"
+            )
         around = self._around_coroutine if iscoroutinefunction(view) else self._around
         wrapper = mark_locked(around(view))
         show_types(wrapper, view)
@@ -102,7 +107,7 @@ class LockedView:
                 return self._work_in(order, request, lease, exempt, lambda: view(*args, **kwargs))
             try:
                 response = self._work(request, lease, exempt, lambda: view(*args, **kwargs))
-            except BaseException:
+            except BaseException:  # the view's own, or interrupted: undone by now
                 give_back(lease)
                 raise
             if self._keep and not lease.lost:

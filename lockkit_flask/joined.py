@@ -73,7 +73,7 @@ class Joined(Opened):
             running = self.orders.running(self.proceed.order)
             self._records.insert(self.connection, running, replaces=self.proceed.replaces)
             event.listen(self.connection, "before_cursor_execute", self._note_statement)
-        except BaseException:
+        except BaseException:  # interrupted as well: its connection is in a transaction
             self._discard()
             raise
 

@@ -159,7 +159,7 @@ class AppOrders:
         try:
             busy = _take_locks(view)
             refusal = self._begin(state, store) if busy is None else None
-        except BaseException:
+        except BaseException:  # interrupted as well: the view has not run
             state.forgo()
             raise
         if busy is not None:
@@ -190,7 +190,7 @@ class AppOrders:
     def _run(self, state: Opened, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except BaseException as error:
+        except BaseException as error:  # of the view's, or interrupted: it decides
             state.note_failure(error)
             raise
         finally:

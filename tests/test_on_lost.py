@@ -294,7 +294,6 @@ class TestInAnEventLoop:
 
 def test_a_watchdog_of_django_tells_as_well() -> None:
     """The adapters' locks have the argument, too."""
-    pytest.importorskip("django")
     from lockkit_django.client import DjangoLockClient
 
     settings = settings_from_url("memory://", ttl=TTL)

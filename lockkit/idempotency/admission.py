@@ -151,7 +151,7 @@ class Admission:
         """Under the lock, where writes go. Gives the lock back unless the view may run."""
         try:
             answer = yield from self._decide(order, lease)
-        except BaseException:
+        except BaseException:  # interrupted as well: nobody else has the lease
             yield Give(lease)
             raise
         if isinstance(answer, Proceed):
@@ -186,7 +186,7 @@ class Admission:
                 decision = answer
             else:
                 answer = replies.running(1)
-        except BaseException:
+        except BaseException:  # interrupted as well: the view has not run
             yield from _forget(decision)
             yield Give(lease)
             yield from _forget(decision)

@@ -91,56 +91,14 @@ class BlockingClient:
         self._client = self._loop.run(_connect(url, options))
         self.backend = _Backend(self._client.backend, self._loop)
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        reentrant: bool = False,
-        owner: str = "",
-        fair: bool = True,
-    ) -> _Lock:
-        lock = self._client.lock(
-            name,
-            ttl=ttl,
-            timeout=timeout,
-            label=label,
-            reentrant=reentrant,
-            owner=owner,
-            fair=fair,
-        )
-        return _Lock(lock, self._loop)
+    def lock(self, name: str, **options: Any) -> _Lock:
+        return _Lock(self._client.lock(name, **options), self._loop)
 
-    def semaphore(
-        self,
-        name: str,
-        permits: int,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        fair: bool = True,
-    ) -> _Lock:
-        lock = self._client.semaphore(
-            name, permits, ttl=ttl, timeout=timeout, label=label, fair=fair
-        )
-        return _Lock(lock, self._loop)
+    def semaphore(self, name: str, permits: int, **options: Any) -> _Lock:
+        return _Lock(self._client.semaphore(name, permits, **options), self._loop)
 
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        owner: str = "",
-        fair: bool = True,
-    ) -> RWLock[_Lock]:
-        lock = self._client.rwlock(
-            name, ttl=ttl, timeout=timeout, label=label, owner=owner, fair=fair
-        )
+    def rwlock(self, name: str, **options: Any) -> RWLock[_Lock]:
+        lock = self._client.rwlock(name, **options)
         return RWLock(_Lock(lock.read(), self._loop), _Lock(lock.write(), self._loop))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:

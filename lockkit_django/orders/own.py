@@ -76,7 +76,7 @@ class OwnTransaction(Ending):
             raise self._stop(unsaved(error) if stage == "commit" else replies.store_down()) from (
                 error
             )
-        except BaseException:
+        except BaseException:  # the view's own, or interrupted
             self._committed = stage == "commit"  # what a hook of on_commit raises
             raise
         finally:

@@ -56,7 +56,7 @@ class SharedTransaction(Ending):
             self._enter_block()
             running = self.opened.orders.running(self.opened.order)
             self._store.start(running, replaces=self.opened.admitted.replaces)
-        except BaseException:
+        except BaseException:  # interrupted as well: nobody else would end the transaction
             self.abandon()
             raise
 
