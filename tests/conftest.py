@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import secrets
 import select
@@ -48,6 +49,14 @@ def no_process_is_left() -> Iterator[None]:
     yield
     left = [*_descendants_marked(run)]
     assert not left, "processes left running:\n" + "\n".join(left)
+
+
+@pytest.fixture(autouse=True)
+def the_process_is_as_it_was() -> Iterator[None]:
+    """The order is random: what one test changes for all, any other one could fail of."""
+    before = _of_the_process()
+    yield
+    assert _of_the_process() == before
 
 
 @pytest.fixture(scope="session")
@@ -145,6 +154,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = _skipped(terminalreporter.config)
     verdict = ": CI allows none" if IN_CI and skipped else ""
     terminalreporter.write_line(f"{skipped} tests were skipped{verdict}", red=bool(verdict))
+
+
+def _of_the_process() -> dict[str, object]:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    return {
+        "environ": environ,
+        "directory": Path.cwd(),
+        "path": [*sys.path],
+        "level": logging.root.level,
+        "disabled": logging.root.manager.disable,
+        "profile": sys.getprofile(),
+    }
 
 
 def _let_go_of_the_failed() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.log import Logging
 from celery.contrib.testing.worker import start_worker
 from django.core.management import BaseCommand, CommandParser, call_command
 from django.http import HttpRequest, HttpResponse
@@ -22,8 +23,16 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SOON = 60.0
 
+
+class OurLogging(Logging):
+    def setup(self, *_: Any, **options: Any) -> None:
+        """A worker takes the root logger, its handlers and the warnings of the process over."""
+
+
 before = [*sys.path]
-app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+app = Celery(
+    "shop", broker="memory://", backend="cache+memory://", log=OurLogging, set_as_current=False
+)
 sys.path[:] = before  # it has put the working directory there, for Django's sake
 inside = threading.Event()
 go_on = threading.Event()
