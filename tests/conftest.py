@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import select
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -52,10 +53,11 @@ def no_process_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def the_process_is_as_it_was() -> Iterator[None]:
+def the_process_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The order is random: what one test changes for all, any other one could fail of."""
     before = _of_the_process()
     yield
+    monkeypatch.undo()  # a plugin has asked for it first, so it would be undone after this
     assert _of_the_process() == before
 
 
@@ -114,6 +116,14 @@ def proxy() -> Iterator[Callable[[Server], FaultProxy]]:
         yield lambda server: stack.enter_context(FaultProxy("127.0.0.1", server.port))
 
 
+def pytest_sessionstart() -> None:
+    """Under ``nohup`` or in the background of a script, signals are ignored: by us as well, but
+    not by the programs that the tests start and send them to."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first, so that no worker is still at it when the others are done.
@@ -161,10 +171,8 @@ def _of_the_process() -> dict[str, object]:
     return {
         "environ": environ,
         "directory": Path.cwd(),
-        "path": [*sys.path],
         "level": logging.root.level,
         "disabled": logging.root.manager.disable,
-        "profile": sys.getprofile(),
     }
 
 
