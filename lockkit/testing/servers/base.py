@@ -15,6 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -106,10 +107,7 @@ class Server(ABC):
         if not self._prepared:
             self._prepare()
         self._spawn()
-        if not self._log.wait_until_ready(START_SECONDS):
-            log = self.log
-            self.kill()
-            raise ServerFailed(f"{type(self).__name__} did not start:\n{log}")
+        self._wait_until_ready()
         return self
 
     def stop(self) -> None:
@@ -117,10 +115,12 @@ class Server(ABC):
         if self._process is None:
             return
         self.resume()
-        self._process.send_signal(self.stop_signal)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+        for number in (self.stop_signal, self.abort_signal):
+            self._process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+                break
+        else:
             self._process.kill()
         self._reap()
 
@@ -151,6 +151,13 @@ class Server(ABC):
         shutil.rmtree(self.directory, ignore_errors=True)
         self._prepared = False
 
+    def _wait_until_ready(self, times: int = 1) -> None:
+        """Until it has said so that often since it was started, as each recovery ends with it."""
+        if not self._log.wait_until_ready(START_SECONDS, times):
+            log = self.log
+            self.kill()
+            raise ServerFailed(f"{type(self).__name__} did not start:\n{log}")
+
     def _prepare(self) -> None:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         try:
@@ -177,8 +184,6 @@ class Server(ABC):
         process, self._process = self._running(), None
         process.wait()
         self._log.join()
-        if process.stdout is not None:
-            process.stdout.close()
         if self._reaper is not None:
             self._reaper.dismiss()
             self._reaper = None
@@ -195,17 +200,23 @@ class _Log:
     def __init__(self, ready: str) -> None:
         self._ready = ready.encode()
         self._lines: deque[bytes] = deque(maxlen=200)
-        self._settled = threading.Event()  # ready, or ended
-        self._is_ready = False
+        self._changed = threading.Condition()
+        self._times_ready = 0
+        self._ended = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def times_ready(self) -> int:
+        return self._times_ready
 
     def follow(self, process: subprocess.Popen[bytes]) -> None:
         self._thread = threading.Thread(target=self._read, args=(process,), daemon=True)
         self._thread.start()
 
-    def wait_until_ready(self, seconds: float) -> bool:
-        self._settled.wait(seconds)
-        return self._is_ready
+    def wait_until_ready(self, seconds: float, times: int) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._times_ready >= times, seconds)
+        return self._times_ready >= times
 
     def text(self) -> str:
         return b"".join(list(self._lines)).decode(errors="replace")
@@ -215,13 +226,20 @@ class _Log:
             self._thread.join(STOP_SECONDS)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
+        """To the end of the output, which a child of the server may keep open for longer."""
         assert process.stdout is not None
-        for line in process.stdout:
-            self._lines.append(line)
-            if self._ready in line:
-                self._is_ready = True
-                self._settled.set()
-        self._settled.set()
+        with process.stdout as output:
+            for line in output:
+                self._lines.append(line)
+                if self._ready in line:
+                    self._tell(ready=1)
+        self._tell(ended=True)
+
+    def _tell(self, *, ready: int = 0, ended: bool = False) -> None:
+        with self._changed:
+            self._times_ready += ready
+            self._ended = ended
+            self._changed.notify_all()
 
 
 def free_port() -> int:

@@ -78,10 +78,15 @@ class PostgresServer(Server):
         return [int(pid) for pid in self.execute(sql).split()]
 
     def kill_backend(self, pid: int) -> None:
-        """SIGKILL one of them: PostgreSQL then ends all others and recovers."""
+        """SIGKILL one of them: PostgreSQL then ends all others and recovers.
+
+        Returns when it has: told to stop in the midst of it, PostgreSQL 15 may hang.
+        """
         if pid not in self.backends():
             raise ServerFailed(f"{pid} serves no client of this server")
+        times = self._log.times_ready
         os.kill(pid, signal.SIGKILL)
+        self._wait_until_ready(times + 1)
 
     def prepare(self) -> None:
         data = str(self.directory / "data")
