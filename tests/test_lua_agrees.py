@@ -50,6 +50,7 @@ CLAIMS: dict[str, list[dict[str, Any]]] = {
     "barging": [MUTEX, MUTEX | {"fair": False}],
     "barging readers": [READ, WRITE, READ | {"fair": False}, WRITE | {"fair": False}],
     "several kinds": [MUTEX, SEMAPHORE, SEMAPHORE | {"permits": 1}, WRITE],
+    "semaphores and readers": [SEMAPHORE | {"permits": 1}, READ, SEMAPHORE, WRITE],
 }
 """What a history asks for: each token one of them, in turn."""
 
@@ -286,6 +287,69 @@ def test_who_waits_takes_what_expired_out_of_turn(  # noqa: PLR0917 - fixtures
         assert [h.token for h in pair.state.holders] == [TOKENS[unfair]]
         pair.step("release", pair.request(TOKENS[unfair]))
         assert [h.token for h in pair.state.holders] == [TOKENS[fair]]
+
+
+def test_who_waits_keeps_the_kind(server: RedisServer, backend: RedisBackend) -> None:
+    """Its turn has come, and it has not asked yet; to ask for another kind is too early."""
+    with server.client() as admin:
+        for used_as in ("several kinds", "semaphores and readers"):
+            pair = Pair(backend, admin, used_as, used_as)
+            flushed(admin)
+            holder, waiter, other = TOKENS[0], TOKENS[4], TOKENS[1]
+            pair.step("acquire", pair.request(holder))
+            pair.step("acquire", pair.request(waiter, mode=Mode.ENQUEUE))
+            expire(pair, random.Random(0))
+            pair.step("acquire", pair.request(other))
+            pair.step("acquire", pair.request(waiter, mode=Mode.POLL))
+            assert [h.token for h in pair.state.holders] == [waiter]
+
+
+def test_the_dead_keep_no_kind_and_no_place(server: RedisServer, backend: RedisBackend) -> None:
+    with server.client() as admin:
+        pair = Pair(backend, admin, "dead", "several kinds")
+        flushed(admin)
+        holder, waiter, other, next_one = TOKENS[0], TOKENS[4], TOKENS[1], TOKENS[5]
+        pair.step("acquire", pair.request(holder))
+        pair.step("acquire", pair.request(waiter, mode=Mode.ENQUEUE, ttl=0.5))
+        over = pair.now() + alive_for(0.5) * SECOND
+        while pair.now() <= over:
+            time.sleep(0.05)
+        expire(pair, random.Random(0))
+        pair.step("acquire", pair.request(other))
+        pair.step("acquire", pair.request(next_one))
+        pair.step("acquire", pair.request(waiter, mode=Mode.POLL))
+
+
+def test_who_barges_lets_those_in_who_may_go_with_it(
+    server: RedisServer, backend: RedisBackend
+) -> None:
+    with server.client() as admin:
+        pair = Pair(backend, admin, "with it", "barging readers")
+        flushed(admin)
+        writer, reader, barging = TOKENS[1], TOKENS[0], TOKENS[2]
+        pair.step("acquire", pair.request(writer))
+        pair.step("acquire", pair.request(reader, mode=Mode.ENQUEUE))
+        expire(pair, random.Random(0))
+        pair.step("acquire", pair.request(barging))
+        assert {h.token for h in pair.state.holders if h.until > pair.now()} == {reader, barging}
+
+
+def test_one_step_grants_so_many_and_the_next_goes_on(
+    server: RedisServer, backend: RedisBackend
+) -> None:
+    readers = [f"{number:032x}" for number in range(0, 4 * (grant.ADVANCE_MOST + 2), 4)]
+    writer, late = TOKENS[1], TOKENS[2]
+    with server.client() as admin:
+        pair = Pair(backend, admin, "crowd", "owners that enter again")
+        flushed(admin)
+        pair.claims = [READ, WRITE, READ, WRITE]
+        pair.step("acquire", pair.request(writer))
+        for token in readers:
+            pair.step("acquire", pair.request(token, mode=Mode.ENQUEUE), compare=False)
+        pair.step("release", pair.request(writer))
+        assert len(pair.state.holders) == grant.ADVANCE_MOST
+        pair.step("acquire", pair.request(late))
+        assert len(pair.state.holders) == len(readers) + 1
 
 
 def flushed(admin: redis.Redis) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,6 +15,7 @@ from lockkit.backends.redis.aio_link import CONNECTS_AT_ONCE
 from lockkit.testing.blocking import used_as
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
+from lockkit.types import Busy, Grant, Mode, Release
 
 T = TypeVar("T")
 
@@ -99,9 +100,31 @@ def test_a_user_who_may_not_publish_or_subscribe_still_hands_on(guarded: RedisSe
     client.close()
 
 
+@pytest.mark.parametrize("use", USES)
+def test_who_may_not_publish_hands_on_to_those_who_listen(guarded: RedisServer, use: str) -> None:
+    """The waiter has a channel, and learns of its turn when it asks next."""
+    deaf, shop = (connect(guarded.url_for(user, "secret")) for user in ("deaf", "shop"))
+    lease = used_as(deaf, "stock:42", use).acquire()
+    waiter = used_as(shop, "stock:42", use)._request(shop.settings, 20, "who listens")
+    assert isinstance(shop.backend.acquire(waiter), Busy)
+    assert deaf.backend.release(lease._hold.request) is Release.RELEASED
+    assert lease.release() is False, "it was, by the line before"
+    assert isinstance(shop.backend.acquire(waiter._replace(mode=Mode.POLL)), Grant)
+    assert shop.backend.release(waiter) is Release.RELEASED
+    for client in (deaf, shop):
+        client.close()
+
+
 def test_a_user_without_write_permission_is_told_so(guarded: RedisServer) -> None:
     client = connect(guarded.url_for("reader", "secret"))
     with pytest.raises(lockkit.BackendUnavailable, match="permission"):
+        client.lock("stock:42").acquire()
+
+
+def test_what_is_refused_while_connecting_was_not_applied(guarded: RedisServer) -> None:
+    """Another database is selected first, which takes a permission more."""
+    client = connect(guarded.url_for("shop", "secret").replace("/0", "/1"))
+    with pytest.raises(lockkit.BackendUnavailable, match=r"permission.*docs/stores\.md"):
         client.lock("stock:42").acquire()
 
 
@@ -138,6 +161,76 @@ def test_a_url_needs_no_database(good: str) -> None:
 def test_an_unknown_option_is_a_configuration_error() -> None:
     with pytest.raises(lockkit.ConfigurationError, match="socket_timeout"):
         lockkit.connect("redis://127.0.0.1/0", options={"socket_timout": 1})
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "told"),
+    [
+        ("redis://h", {"socket_timeout": "2"}, r"OPTIONS\['socket_timeout'\].* is '2'"),
+        ("redis://h", {"socket_timeout": None}, "socket_timeout"),
+        ("redis://h", {"socket_connect_timeout": -1}, "socket_connect_timeout"),
+        ("redis://h?socket_timeout=0", {}, "socket_timeout in the LOCATION"),
+        ("redis://h", {"db": "1"}, r"OPTIONS\['db'\]"),
+        ("redis://h", {"db": None}, r"OPTIONS\['db'\]"),
+        ("redis://h/0", {"db": 5}, "both say 'db'"),
+        ("redis://:secret@h", {"password": "other-secret"}, "both say 'password'"),
+        ("redis://h", {"password": b"secret"}, "password.*of type bytes"),
+        ("redis://h", {"client_name": "a b"}, "client_name"),
+        ("redis://h", {"ssl_ca_certs": "/ca.pem"}, "rediss://"),
+        ("rediss://h", {"ssl_ca_certs": 1}, "ssl_ca_certs"),
+        ("rediss://h", {"ssl_cert_reqs": "no"}, "ssl_cert_reqs"),
+        ("rediss://h", {"ssl_check_hostname": "no"}, "ssl_check_hostname"),
+    ],
+)
+@pytest.mark.parametrize("module", [lockkit, aio])
+def test_a_wrong_option_is_a_configuration_error(
+    module: Any, url: str, options: dict[str, object], told: str
+) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=told) as caught:
+        module.connect(url, options=options)
+    assert "secret" not in str(caught.value)
+
+
+FOR_POOLS = "?protocol=3&max_connections=1&decode_responses=True&health_check_interval=1"
+"""What a URL may say that is used by a cache as well."""
+
+
+def test_a_url_that_is_meant_for_pools(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    client = connect(f"{redis_server.url}{FOR_POOLS}")
+    with client.lock("stock:42"):
+        waiters = [
+            in_thread(lambda: client.lock("stock:42", timeout=20).acquire().release())
+            for _ in range(3)
+        ]
+        waiting(client, "stock:42", 3)
+    assert [waiter() for waiter in waiters] == [True] * 3
+    client.close()
+
+
+async def test_asyncio_with_a_url_that_is_meant_for_pools(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    async with aio.connect(f"{redis_server.url}{FOR_POOLS}") as client:
+        lock = client.lock("stock:42", timeout=20)
+        lease = await lock.acquire()
+        waiter = asyncio.create_task(lock.acquire())
+        while not (info := await client.inspect("stock:42")) or not info.waiters:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # each turn asks the store
+        await lease.release()
+        assert await (await waiter).release()
+
+
+def test_however_long_a_server_was_away_it_is_used_again() -> None:
+    with RedisServer() as server:
+        client = connect(server.url)
+        client.lock("stock:42").acquire().release()
+        server.kill()
+        for _ in range(120):  # more than redis-py's pool would ever connect
+            with pytest.raises(lockkit.BackendError):
+                client.lock("stock:42").acquire()
+        server.start()
+        assert client.lock("stock:42").acquire().release()
+        client.close()
 
 
 def test_nobody_there_is_unavailable_at_once() -> None:
@@ -380,6 +473,48 @@ def test_one_subscription_serves_all_waiters_of_a_process(redis_server: RedisSer
     assert len(subscribers) == len(clients) == 1
     lease.release()
     assert [waiter() for waiter in waiters] == [True] * 8
+    client.close()
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_waiter_whom_nobody_hears_loses_its_turn(redis_server: RedisServer, use: str) -> None:
+    """Its process is gone, though it gave a sign of life a moment ago: the next one is granted."""
+    redis_server.flush()
+    here, gone, there = (connect(redis_server.url) for _ in range(3))
+    gone.backend._mail.channel += b":gone"  # type: ignore[attr-defined]
+    lease = used_as(here, "stock:42", use).acquire()
+    (dead, alive) = (
+        used_as(client, "stock:42", use)._request(client.settings, 20, f"{number}")
+        for number, client in enumerate((gone, there))
+    )
+    for client, request in ((gone, dead), (there, alive)):
+        reply = client.backend.acquire(request)
+        assert isinstance(reply, Busy)
+        assert reply.ticket
+    gone.close()
+    lease.release()
+    assert isinstance(there.backend.acquire(alive._replace(mode=Mode.POLL)), Grant)
+    for client in (here, there):
+        client.close()
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_is_kept_of_a_name_goes_away_by_itself(redis_server: RedisServer, use: str) -> None:
+    """Whoever crashes leaves a field in a bucket, which is forgotten later, and no key for ever."""
+    redis_server.flush()
+    client = connect(redis_server.url)
+    lock = used_as(client, "stock:42", use)
+    lease = lock.acquire()
+    client.backend.acquire(lock._request(client.settings, 20, "who waits"))
+    bucket, *_ = client.backend._protocol.keys.of_name("stock:42")  # type: ignore[attr-defined]
+    with redis_server.client() as admin:
+        for seconds in (30, 3_600, 10):
+            lease.extend(seconds)
+            left = [admin.pttl(key) for key in admin.scan_iter() if key != bucket]
+            assert left, "of who waits"
+            assert min(left) > 0
+            assert max(left) > seconds * 1_000 or use == "lock", "not before the lease"
+    assert lease.release()
     client.close()
 
 

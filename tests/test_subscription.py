@@ -75,6 +75,20 @@ def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator
         yield Scene(redis_server, proxy, near, far, threads, asked)
 
 
+def test_each_waiter_asks_once_there_is_another_subscription(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message may have come meanwhile. They would ask by themselves much later only."""
+    monkeypatch.setattr("lockkit.flow.alive_for", lambda _: 600.0)
+    with scene.near.lock(NAME, ttl=300).acquire():
+        waiting = scene.wait()
+        before = len(scene.asked)
+        assert scene.kill() == 1
+        eventually(lambda: len(scene.asked) >= before + WAITERS)
+        assert scene.subscriptions == 1
+    _all_granted(waiting)
+
+
 def test_waiters_ask_seldom_while_no_subscription_can_be_had(scene: Scene) -> None:
     """The server answers, and takes no new connection: as many are open as it allows, or the
     password was changed. Who waits polls, but the server has its other work to do."""

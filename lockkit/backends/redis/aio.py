@@ -24,7 +24,7 @@ from lockkit.backends.redis.replies import (
     read_page,
     read_release,
 )
-from lockkit.backends.redis.settings import connection_pool
+from lockkit.backends.redis.settings import Maker, maker
 from lockkit.config import AliasSettings
 from lockkit.errors import LockError
 from lockkit.types import (
@@ -50,8 +50,8 @@ class AsyncRedisBackend(AsyncBackend):
 
     capabilities = Capabilities(push=True)
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool, prefix: str) -> None:
-        self._pool = pool
+    def __init__(self, make: Maker, prefix: str) -> None:
+        self._make = make
         self._protocol = Protocol(prefix)
         self._inherited: list[object] = []
         self._start()
@@ -59,11 +59,11 @@ class AsyncRedisBackend(AsyncBackend):
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> AsyncRedisBackend:
-        pool = connection_pool(settings, redis.asyncio.ConnectionPool)
-        return cls(pool, settings.key_prefix)
+        make = maker(settings, redis.asyncio.ConnectionPool)
+        return cls(make, settings.key_prefix)
 
     def _start(self) -> None:
-        self._link = Link(self._pool)
+        self._link = Link(self._make)
         channel = self._protocol.keys.channel(secrets.token_hex(8))
         self._mail = AsyncMailbox(self._link, channel)
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import redis.asyncio
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -16,9 +15,9 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as ConnectionClosed
 
-from lockkit.backends.redis.connections import Connection
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
 from lockkit.backends.redis.protocol import Command, load_scripts
+from lockkit.backends.redis.settings import Connection, Maker
 from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connection", "Link", "connect", "drop", "send"]
@@ -30,13 +29,13 @@ CONNECTS_AT_ONCE = 8
 class Link:
     """Connections to one server: each is used for one exchange at a time."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
-        self._pool = pool
+    def __init__(self, make: Maker) -> None:
+        self.fresh = make
         self._idle: list[Connection] = []
         self._keeps = True
         self._turns = asyncio.Semaphore(CONNECTS_AT_ONCE)
-        seconds = pool.connection_kwargs.get("socket_connect_timeout")
-        self._turn_seconds = seconds and 2 * seconds  # of others before us, and then our own
+        # Of others before us, and then our own.
+        self._turn_seconds = 2 * make.arguments["socket_connect_timeout"]
 
     async def look(self, request: Callable[[], Awaitable[Any]]) -> Any:
         """A request that only reads: once more, if its connection was stale."""
@@ -109,9 +108,6 @@ class Link:
                 return connection
         except TimeoutError as error:
             raise not_connected(error) from error
-
-    def fresh(self) -> Connection:
-        return self._pool.make_connection()  # type: ignore[no-untyped-call]
 
     async def _discard(self, connection: Connection) -> None:
         """The idle ones are probably stale as well: the next try must not meet another of them."""

@@ -39,7 +39,7 @@ from lockkit.backends.redis.replies import (
     read_page,
     read_release,
 )
-from lockkit.backends.redis.settings import connection_pool
+from lockkit.backends.redis.settings import maker
 from lockkit.config import AliasSettings
 from lockkit.errors import LockError
 from lockkit.types import (
@@ -75,8 +75,8 @@ class RedisBackend(Backend):
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> RedisBackend:
-        pool = connection_pool(settings, redis.ConnectionPool)
-        return cls(OwnConnections(pool), settings.key_prefix)
+        make = maker(settings, redis.ConnectionPool)
+        return cls(OwnConnections(make), settings.key_prefix)
 
     @classmethod
     def from_pool(

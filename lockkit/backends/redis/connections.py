@@ -23,12 +23,12 @@ from redis.exceptions import (
 from lockkit import process
 from lockkit.backends.redis.failures import from_reply, lost_on_the_way, not_connected
 from lockkit.backends.redis.protocol import Command, load_scripts
+from lockkit.backends.redis.settings import Connection, Maker
 from lockkit.errors import OutcomeUnknown
 
 __all__ = ["Connections", "OwnConnections", "PooledConnections"]
 
 T = TypeVar("T")
-Connection = Any  # redis-py's connections have no common, typed base
 
 
 class Connections(Protocol):
@@ -40,8 +40,9 @@ class Connections(Protocol):
 
     def discard(self, connection: Connection) -> None: ...
 
-    def fresh(self) -> Connection:
-        """One to keep: for the subscription. Not connected yet."""
+    @property
+    def fresh(self) -> Callable[[], Connection]:
+        """Makes one to keep: for the subscription. Not connected yet."""
 
     def close(self) -> None: ...
 
@@ -49,8 +50,8 @@ class Connections(Protocol):
 class OwnConnections:
     """A stack of idle connections; it has as many as were ever used at the same time."""
 
-    def __init__(self, pool: redis.ConnectionPool) -> None:
-        self._pool = pool
+    def __init__(self, make: Callable[[], Connection]) -> None:
+        self.fresh = make
         self._forget()
         process.after_fork(self._forget)
 
@@ -72,9 +73,6 @@ class OwnConnections:
         connection.disconnect()
         self.close()
 
-    def fresh(self) -> Connection:
-        return self._pool.make_connection()
-
     def close(self) -> None:
         while self._idle:
             try:
@@ -88,6 +86,7 @@ class PooledConnections:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
+        self.fresh = Maker(pool)
 
     def take(self) -> Connection:
         try:
@@ -101,14 +100,6 @@ class PooledConnections:
     def discard(self, connection: Connection) -> None:
         connection.disconnect()
         self._pool.release(connection)
-
-    def fresh(self) -> Connection:
-        """RESP 2 whatever the pool speaks: a subscription's replies are pushed in RESP 3, which
-        redis-py reads in another way."""
-        options = {**self._pool.connection_kwargs, "protocol": 2}
-        options.pop("maint_notifications_pool_handler", None)  # RESP 3 only
-        options.pop("maint_notifications_config", None)
-        return self._pool.connection_class(**options)
 
     def close(self) -> None:
         """The pool is not ours to close."""

@@ -31,8 +31,10 @@ REFUSALS = {
 
 def not_connected(error: Exception) -> BackendError:
     """The connection could not be made, so nothing was applied."""
+    if isinstance(error, driver.MaxConnectionsError):
+        return BackendUnavailable("all connections of the pool are in use: raise max_connections")
     if isinstance(error, (driver.ResponseError, driver.AuthenticationError)):
-        return _refused(str(error))
+        return BackendUnavailable(str(_refused(_message(error))))
     return BackendUnavailable(f"the Redis server cannot be reached: {_reason(error)}")
 
 

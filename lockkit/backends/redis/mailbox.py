@@ -18,10 +18,11 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from lockkit.backends.redis.connections import Connection, Connections, connect
+from lockkit.backends.redis.connections import Connections, connect
 from lockkit.backends.redis.failures import lost_on_the_way
 from lockkit.backends.redis.protocol import pack
 from lockkit.backends.redis.replies import read_message
+from lockkit.backends.redis.settings import Connection
 from lockkit.clock import now
 from lockkit.errors import BackendError
 
