@@ -1,36 +1,41 @@
-"""Flows of several claimants over one grant rule, and a network that does what it likes.
+"""Flows of several claimants over the store in memory, and a network that does what it likes.
 
 Requests are lost, delayed and repeated, replies are lost, claimants are cancelled, leases expire
-and are broken. There is one clock, so whoever believes to hold the name must be alone with it.
+and are broken. There is one clock, the store's as well, so whoever believes to hold the name must
+hold it there, and be alone with it, or among as many as may.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from itertools import count
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from itertools import combinations, count
+from typing import Any, ClassVar
+from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lockkit import flow, grant
+from lockkit import flow
+from lockkit.backends import memory
 from lockkit.errors import (
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
     LeaseLost,
     OutcomeUnknown,
+    UpgradeRefused,
 )
 from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Withdraw
-from lockkit.grant import Outcome, State
+from lockkit.grant import SECOND, State
 from lockkit.lease import hold_of
-from lockkit.types import Grant, Mode, Request
+from lockkit.types import Grant, Kind, Mode, Request
 
+NAME = "stock:42"
 TTL = 6.0
 CLAIMANTS = st.integers(0, 3)
-SECOND = 1_000_000
 
 
 class Claimant:
@@ -42,12 +47,52 @@ class Claimant:
         self.sent = 0.0
         self.hold: Any = None
 
+    @property
+    def is_idle(self) -> bool:
+        return self.flow is None and self.hold is None
+
+    @property
+    def holds(self) -> bool:
+        return self.flow is None and self.hold is not None
+
+    @property
+    def asks(self) -> bool:
+        """It waits for a reply of the store."""
+        return self.flow is not None and not self.waits
+
+    @property
+    def waits(self) -> bool:
+        return isinstance(self.step, Wait)
+
+    @property
+    def is_busy(self) -> bool:
+        return self.flow is not None
+
+
+def some(what: str) -> Any:
+    """A rule for one of those to whom it applies: as its first argument, instead of a number."""
+
+    def decorate(act: Callable[..., None]) -> Callable[..., None]:
+        def applied(self: FlowMachine, who: int, **arguments: Any) -> None:
+            them = [one for one in self.claimants if getattr(one, what)]
+            act(self, them[who % len(them)], **arguments)
+
+        applied.__name__ = act.__name__
+        return precondition(lambda self: any(getattr(one, what) for one in self.claimants))(applied)
+
+    return decorate
+
 
 class FlowMachine(RuleBasedStateMachine):
+    claims: ClassVar[list[dict[str, Any]]] = [{}]
+    """What the claimants ask for, in turn."""
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.state = State()
+        self.store = memory.MemoryBackend()
+        self.clock = mock.patch.object(memory, "_now", self._moment)
+        self.clock.start()
         self.claimants = [Claimant() for _ in range(4)]
         self.tokens = (f"token-{number}" for number in count())
         self.late: list[flow.Step] = []  #: requests that are still under way
@@ -57,20 +102,34 @@ class FlowMachine(RuleBasedStateMachine):
 
     # The store
 
+    def _moment(self) -> int:
+        return round(self.now * SECOND)
+
+    @property
+    def state(self) -> State:
+        return self.store._states.get(NAME, State())
+
     def applied(self, step: flow.Step) -> Any:
-        now = round(self.now * SECOND)
-        outcome: Outcome[Any]
+        """What the store replies. To those whom it grants their turn meanwhile, a message goes out;
+        who waits for a store that sends none asks again, as after a message that was lost."""
+        waiting = {waiter.token for waiter in self.state.queue}
+        try:
+            return self._applied(step)
+        finally:
+            for holder in self.state.holders:
+                if holder.token in waiting:
+                    left = holder.until / SECOND - self.now
+                    self.messages[holder.token] = Grant(holder.token, holder.fence, left)
+
+    def _applied(self, step: flow.Step) -> Any:
         if isinstance(step, Attempt):
-            outcome = grant.acquire(self.state, step.request, now)
-        elif isinstance(step, Withdraw):
-            outcome = grant.withdraw(self.state, step.request, now)
-        elif isinstance(step, Free):
-            outcome = grant.release(self.state, step.request, now)
-        else:
-            assert isinstance(step, Extend)
-            outcome = grant.extend(self.state, step.requests[0], now)
-        self.messages |= {granted.token: granted for granted in outcome.handoffs}
-        return [outcome.reply] if isinstance(step, Extend) else outcome.reply
+            return self.store.acquire(step.request)
+        if isinstance(step, Withdraw):
+            return self.store.withdraw(step.request)
+        if isinstance(step, Free):
+            return self.store.release(step.request)
+        assert isinstance(step, Extend)
+        return self.store.extend(step.requests)
 
     # The claimants
 
@@ -90,7 +149,7 @@ class FlowMachine(RuleBasedStateMachine):
             if isinstance(end.value, Granted):
                 one.hold = hold_of(end.value)
                 self.fences.append(one.hold.fence)
-        except (AcquireTimeout, LeaseLost, BackendError, asyncio.CancelledError):
+        except (AcquireTimeout, LeaseLost, BackendError, UpgradeRefused, asyncio.CancelledError):
             one.flow = one.step = None
 
     def reply(self, one: Claimant, value: object, seconds: float = 0.001) -> None:
@@ -100,73 +159,99 @@ class FlowMachine(RuleBasedStateMachine):
         self.go_on(one, lambda: steps.send(answer))
 
     @rule(who=CLAIMANTS, timeout=st.sampled_from([0, 4.0, None]))
-    def acquires(self, who: int, timeout: float | None) -> None:
-        one = self.claimants[who]
-        if one.flow is None and one.hold is None:
-            mode = Mode.TRY if timeout == 0 else Mode.ENQUEUE
-            request = Request("stock:42", next(self.tokens), TTL, f"owner-{who}", mode)
-            self.begin(one, flow.acquire(request, timeout, lambda: next(self.tokens)))
+    @some("is_idle")
+    def acquires(self, one: Claimant, timeout: float | None) -> None:
+        self._acquires(one, timeout)
+
+    def _acquires(self, one: Claimant, timeout: float | None) -> None:
+        who = self.claimants.index(one)
+        mode = Mode.TRY if timeout == 0 else Mode.ENQUEUE
+        request = Request(NAME, next(self.tokens), TTL, f"owner-{who}", mode)
+        request = request._replace(**self.claims[who % len(self.claims)])
+        self.begin(one, flow.acquire(request, timeout, lambda: next(self.tokens)))
+
+    @rule(who=CLAIMANTS)
+    @some("is_idle")
+    def gets(self, one: Claimant) -> None:
+        """Or is told to wait. Else, among all that can go wrong, there would seldom be several."""
+        self._acquires(one, None)
+        self._arrives(one, 1, 0.001)
 
     @rule(who=CLAIMANTS, ttl=st.sampled_from([1.0, TTL, 20.0]))
-    def extends(self, who: int, ttl: float) -> None:
-        one = self.claimants[who]
-        if one.flow is None and one.hold is not None:
-            self.begin(one, flow.extend(one.hold, ttl, self.now))
+    @some("holds")
+    def extends(self, one: Claimant, ttl: float) -> None:
+        self.begin(one, flow.extend(one.hold, ttl, self.now))
 
     @rule(who=CLAIMANTS)
-    def releases(self, who: int) -> None:
-        one = self.claimants[who]
-        if one.flow is None and one.hold is not None:
-            hold, one.hold = one.hold, None
-            steps = flow.release(hold)
-            hold.lose()
-            self.begin(one, steps)
+    @some("holds")
+    def releases(self, one: Claimant) -> None:
+        hold, one.hold = one.hold, None
+        steps = flow.release(hold)
+        hold.lose()
+        self.begin(one, steps)
 
     @rule(who=CLAIMANTS)
-    def is_cancelled(self, who: int) -> None:
-        one = self.claimants[who]
-        if one.flow is not None:
-            if not isinstance(one.step, Wait):
-                self.late.append(one.step)  # type: ignore[arg-type]
-            steps = one.flow
-            self.go_on(one, lambda: steps.throw(asyncio.CancelledError()))
+    @some("is_busy")
+    def is_cancelled(self, one: Claimant) -> None:
+        self._cancel(one)
+
+    def _cancel(self, one: Claimant) -> None:
+        if one.asks:
+            self.late.append(one.step)  # type: ignore[arg-type]
+        steps = one.flow
+        assert steps is not None
+        self.go_on(one, lambda: steps.throw(asyncio.CancelledError()))
 
     # The network
 
     @rule(who=CLAIMANTS, times=st.integers(1, 2), seconds=st.sampled_from([0.001, 0.3, 7.0]))
-    def arrives(self, who: int, times: int, seconds: float) -> None:
-        one = self.claimants[who]
-        if one.step is not None and not isinstance(one.step, Wait):
+    @some("asks")
+    def arrives(self, one: Claimant, times: int, seconds: float) -> None:
+        self._arrives(one, times, seconds)
+
+    def _arrives(self, one: Claimant, times: int, seconds: float) -> None:
+        assert one.step is not None
+        try:
             values = [self.applied(one.step) for _ in range(times)]
+        except UpgradeRefused as refusal:
+            self.refuse(one, refusal)
+        else:
             self.reply(one, values[-1], seconds)
 
+    def refuse(self, one: Claimant, refusal: UpgradeRefused) -> None:
+        """What is no failure of the store ends a step, as an interruption does."""
+        steps = one.flow
+        assert steps is not None
+        self.go_on(one, lambda: steps.throw(refusal))
+
     @rule(who=CLAIMANTS, arrived=st.booleans(), seconds=st.sampled_from([0.001, 2.0]))
-    def has_no_reply(self, who: int, arrived: bool, seconds: float) -> None:
-        one = self.claimants[who]
-        if one.step is not None and not isinstance(one.step, Wait):
-            if arrived:
+    @some("asks")
+    def has_no_reply(self, one: Claimant, arrived: bool, seconds: float) -> None:
+        assert one.step is not None
+        if arrived:
+            with suppress(UpgradeRefused):
                 self.applied(one.step)
-            else:
-                self.late.append(one.step)
-            self.reply(one, OutcomeUnknown("no reply"), seconds)
+        else:
+            self.late.append(one.step)
+        self.reply(one, OutcomeUnknown("no reply"), seconds)
 
     @rule(who=CLAIMANTS)
-    def is_refused(self, who: int) -> None:
-        one = self.claimants[who]
-        if one.step is not None and not isinstance(one.step, Wait):
-            self.reply(one, BackendUnavailable("nobody there"))
+    @some("asks")
+    def is_refused(self, one: Claimant) -> None:
+        self.reply(one, BackendUnavailable("nobody there"))
 
     @rule(who=CLAIMANTS, heard=st.booleans())
-    def ends_waiting(self, who: int, heard: bool) -> None:
-        one = self.claimants[who]
-        if isinstance(one.step, Wait):
-            message = self.messages.pop(one.step.request.token, None) if heard else None
-            self.reply(one, message, 0.001 if message else one.step.seconds)
+    @some("waits")
+    def ends_waiting(self, one: Claimant, heard: bool) -> None:
+        assert isinstance(one.step, Wait)
+        message = self.messages.pop(one.step.request.token, None) if heard else None
+        self.reply(one, message, 0.001 if message else one.step.seconds)
 
     @precondition(lambda self: self.late)
     @rule(index=st.integers(0, 20))
     def arrives_late(self, index: int) -> None:
-        self.applied(self.late.pop(index % len(self.late)))
+        with suppress(UpgradeRefused):
+            self.applied(self.late.pop(index % len(self.late)))
 
     @precondition(lambda self: self.abandoned)
     @rule()
@@ -179,9 +264,9 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule()
     def an_operator_breaks_it(self) -> None:
-        holder = self.state.live(round(self.now * SECOND))
+        holder = self.state.live(self._moment())
         if holder is not None:
-            grant.break_(self.state, holder.fence, round(self.now * SECOND))
+            self.store.break_(NAME, holder.fence)
             for one in self.claimants:
                 if one.hold is not None and one.hold.fence == holder.fence:
                     one.hold.lose()  # he was told: until his next renewal he could not know
@@ -190,15 +275,23 @@ class FlowMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_believes_what_is_not_so(self) -> None:
-        holder = self.state.live(round(self.now * SECOND))
-        for one in self.claimants:
-            if one.hold is not None and not one.hold.lost(self.now):
-                assert holder is not None
-                assert holder.token == one.hold.request.token
+        live = {h.token for h in self.state.holders if h.until > self._moment()}
+        believed = [
+            one.hold.request
+            for one in self.claimants
+            if one.hold is not None and not one.hold.lost(self.now)
+        ]
+        assert live.issuperset(request.token for request in believed)
+        for one, other in combinations(believed, 2):
+            assert (one.shared and other.shared) or one.entrant == other.entrant != ""
+        if believed and believed[0].permits:
+            assert len(believed) <= believed[0].permits
 
     @invariant()
     def fences_grow(self) -> None:
-        assert self.fences == sorted(set(self.fences))
+        """Of a name that several may hold, they learn of it in any order."""
+        if self.claims == [{}]:
+            assert self.fences == sorted(set(self.fences))
 
     def teardown(self) -> None:
         """Whatever happened, the name is free once all has arrived and been withdrawn."""
@@ -206,7 +299,7 @@ class FlowMachine(RuleBasedStateMachine):
             while one.flow is not None:
                 if isinstance(one.step, Wait):
                     self.reply(one, None, one.step.seconds + 0.001)
-                    self.is_cancelled(self.claimants.index(one))
+                    self._cancel(one)
                 else:
                     assert one.step is not None
                     self.reply(one, self.applied(one.step))
@@ -216,12 +309,39 @@ class FlowMachine(RuleBasedStateMachine):
                 assert one.step is not None
                 self.reply(one, self.applied(one.step))
         for step in self.late:
-            self.applied(step)
+            with suppress(UpgradeRefused):
+                self.applied(step)
         for request in self.abandoned:
             self.applied(Withdraw(request))
-        last = Request("stock:42", "last", TTL, "owner")
+        last = Request(NAME, "last", TTL, "owner")
         assert isinstance(self.applied(Attempt(last)), Grant)
+        self.clock.stop()
 
+
+class SemaphoreMachine(FlowMachine):
+    claims: ClassVar = [{"kind": Kind.SEMAPHORE, "permits": 2, "shared": True}]
+
+
+class ReaderWriterMachine(FlowMachine):
+    claims: ClassVar = [
+        {"kind": Kind.RW, "shared": True, "entrant": "one"},
+        {"kind": Kind.RW, "entrant": "two"},
+        {"kind": Kind.RW, "shared": True},
+        {"kind": Kind.RW, "entrant": "one", "fair": False},
+    ]
+
+
+class ReentrantMachine(FlowMachine):
+    claims: ClassVar = [{"kind": Kind.REENTRANT, "entrant": entrant} for entrant in ("one", "two")]
+
+
+LIMITS = settings(max_examples=100, stateful_step_count=60, deadline=None)
 
 TestFlowMachine = FlowMachine.TestCase
-TestFlowMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestSemaphoreMachine = SemaphoreMachine.TestCase
+TestReaderWriterMachine = ReaderWriterMachine.TestCase
+TestReentrantMachine = ReentrantMachine.TestCase
+TestFlowMachine.settings = LIMITS
+TestSemaphoreMachine.settings = settings(LIMITS, max_examples=40)
+TestReaderWriterMachine.settings = settings(LIMITS, max_examples=40)
+TestReentrantMachine.settings = settings(LIMITS, max_examples=40)
