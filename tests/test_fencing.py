@@ -10,10 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    ORMExecuteState,
+    Session,
+    mapped_column,
+    with_loader_criteria,
+)
 
 import lockkit
-from lockkit import fencing
+from lockkit import aio, fencing
 from lockkit.client import Lease, LockClient
 from lockkit.errors import ConfigurationError, LeaseLost
 
@@ -120,7 +127,7 @@ class TestAnyDriver:
         with pytest.raises(LeaseLost):
             fencing.execute(connection.cursor(), delete, lease=stale, rows=2)
         connection.rollback()
-        fencing.execute(connection.cursor(), delete, lease=later, rows=2)
+        fencing.execute(connection.cursor(), f"/* done */\n{delete}", lease=later, rows=2)
         assert counts(connection) == {}
 
     def test_a_lost_lease_does_not_get_as_far_as_the_database(
@@ -139,6 +146,10 @@ class TestAnyDriver:
             ("DELETE FROM stock", "fence"),
             ("UPDATE stock SET {set} WHERE {unless_stale}", "fence = 1; --"),
             ("UPDATE stock SET {set} WHERE {unless_stale}", ""),
+            ("/* view=sell */ UPDATE stock SET count = 1 WHERE {unless_stale}", "fence"),
+            ("-- sell\nUPDATE stock SET count = 1 WHERE {unless_stale}", "fence"),
+            ("/* {set} */ UPDATE stock SET count = 1 WHERE {unless_stale}", "fence"),
+            ("WITH x AS (SELECT 1) UPDATE stock SET count = 1 WHERE {unless_stale}", "fence"),
         ],
     )
     def test_a_statement_that_fences_nothing_is_refused(
@@ -147,6 +158,15 @@ class TestAnyDriver:
         with pytest.raises(ConfigurationError):
             fencing.execute(database[0].cursor(), statement, lease=later, column=column)
         assert counts(database[0]) == {"a": 10, "b": 10}
+
+    def test_rows_that_the_driver_does_not_count_are_no_success(self, later: Lease) -> None:
+        """Neither is it a loss: nobody knows."""
+        statement = "WITH x AS (SELECT 1) UPDATE stock SET {set} WHERE {unless_stale}"
+        with closing(sqlite3.connect(":memory:")) as connection:
+            cursor = connection.execute(TABLE)
+            with pytest.raises(ConfigurationError, match=r"rowcount -1.*roll back"):
+                fencing.execute(cursor, statement, lease=later)
+            fencing.execute(cursor, statement, lease=later, rows=0)
 
 
 class TestSQLAlchemy:
@@ -187,6 +207,96 @@ class TestSQLAlchemy:
         table = Stock.__table__
         none = sa.update(table).where(table.c.sku == "c").values(count=0)
         assert fencing.run(session.connection(), none, lease=later, column=table.c.fence) == 0
+
+    def test_a_snapshot_does_not_hide_a_later_holder(
+        self, mariadb_url: str, stale: Lease, later: Lease
+    ) -> None:
+        """MySQL's REPEATABLE READ, its default: others refuse such a write by themselves."""
+        url = mariadb_url.replace("://", "+pymysql://", 1)
+        for dialect in (url, url.replace("mysql", "mariadb", 1)):
+            engine = sa.create_engine(dialect)
+            Base.metadata.create_all(engine)
+            with Session(engine) as session, Session(engine) as other:
+                session.add(Stock(sku="a", count=10, fence=0))
+                session.commit()
+                assert session.scalar(sa.select(Stock.fence)) == 0
+                fencing.run(
+                    other, sa.update(Stock).values(count=0), lease=later, column=Stock.fence
+                )
+                other.commit()
+                for write in (sa.update(Stock).values(count=5), sa.delete(Stock)):
+                    with pytest.raises(LeaseLost):
+                        fencing.run(session, write, lease=stale, column=Stock.fence)
+            Base.metadata.drop_all(engine)
+            engine.dispose()
+
+
+class TestSessionsThatRoute:
+    """The check looks where the write was made, not where the session reads."""
+
+    @pytest.fixture
+    def engines(self) -> Iterator[tuple[sa.Engine, sa.Engine]]:
+        engines = sa.create_engine("sqlite://"), sa.create_engine("sqlite://")
+        for engine in engines:
+            Base.metadata.create_all(engine)
+            with Session(engine) as session:
+                session.add_all(Stock(sku=sku, count=10, fence=0) for sku in "ab")
+                session.commit()
+        yield engines
+        for engine in engines:
+            engine.dispose()
+
+    @pytest.mark.parametrize("kind", ["takes no bind", "ignores it", "heeds it"])
+    def test_a_stale_holder_is_refused(
+        self, kind: str, engines: tuple[sa.Engine, sa.Engine], stale: Lease, later: Lease
+    ) -> None:
+        leader, follower = engines
+
+        class Routing(Session):
+            def get_bind(self, mapper: Any = None, *, clause: Any = None, **options: Any) -> Any:
+                if kind == "takes no bind" and options:
+                    raise TypeError(f"get_bind() got an unexpected argument {[*options]}")
+                if kind == "heeds it" and "bind" in options:
+                    return options["bind"]
+                return leader if isinstance(clause, sa.Update | sa.Delete) else follower
+
+        with Routing() as session:
+            one = sa.update(Stock).where(Stock.sku == "b").values(count=0)
+            assert fencing.run(session, one, lease=later, column=Stock.fence) == 1
+            session.commit()
+            everything = sa.update(Stock).values(count=5)
+            with pytest.raises(LeaseLost):
+                fencing.run(session, everything, lease=stale, column=Stock.fence)
+        with Session(leader) as session:
+            assert session.scalars(sa.select(Stock.count).order_by(Stock.sku)).all() == [10, 0]
+
+    def test_what_the_session_leaves_out_of_every_statement_is_no_loss(
+        self, engines: tuple[sa.Engine, sa.Engine], stale: Lease, later: Lease
+    ) -> None:
+        """A later holder's row is no matter where an event's criteria keep the write from it."""
+
+        def only_a(state: ORMExecuteState) -> None:
+            state.statement = state.statement.options(with_loader_criteria(Stock, Stock.sku == "a"))
+
+        everything = sa.update(Stock).values(count=5)
+        with Session(engines[0]) as session:
+            other = sa.update(Stock).where(Stock.sku == "b").values(count=0)
+            fencing.run(session, other, lease=later, column=Stock.fence)
+            sa.event.listen(session, "do_orm_execute", only_a)
+            assert fencing.run(session, everything, lease=stale, column=Stock.fence) == 1
+
+
+class TestLeasesOnSeveralNames:
+    def test_say_which_token_to_take(self, locks: LockClient) -> None:
+        with locks.multi("b", "a") as leases:
+            with pytest.raises(ConfigurationError, match=r"leases\['a'\]"):
+                fencing.token_of(leases)  # type: ignore[arg-type]
+            assert fencing.token_of(leases["a"]) == leases["a"].fencing_token
+
+    async def test_of_asyncio_too(self) -> None:
+        async with aio.connect("memory://") as client, client.multi("b", "a") as leases:
+            with pytest.raises(ConfigurationError, match=r"leases\['a'\]"):
+                fencing.token_of(leases)  # type: ignore[arg-type]
 
 
 class TestSharedLeases:

@@ -10,6 +10,8 @@ import django
 import pytest
 from django.db import connections
 
+from lockkit.client import Lease
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
 
@@ -43,6 +45,27 @@ def committed() -> Iterator[Committed]:
     found = Committed(connections["default"].settings_dict["NAME"])
     yield found
     found.close()
+
+
+@pytest.fixture
+def stale() -> Iterator[Lease]:
+    """A lease that somebody else has now, and that has not heard of it."""
+    from lockkit_django import locks
+
+    client = locks["default"]
+    lease = client.lock("stock", ttl=60).acquire()
+    assert client.break_("stock", fence=lease.fencing_token)
+    yield lease
+    lease.release()
+
+
+@pytest.fixture
+def later(stale: Lease) -> Iterator[Lease]:
+    """The lease of that somebody."""
+    from lockkit_django import locks
+
+    with locks["default"].lock("stock", ttl=60).acquire() as lease:
+        yield lease
 
 
 class Committed:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.db.models import F
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Stock
 
@@ -21,22 +23,6 @@ pytestmark = pytest.mark.django_db
 def stock() -> None:
     Stock.objects.create(sku="a", count=10)
     Stock.objects.create(sku="b", count=10)
-
-
-@pytest.fixture
-def stale() -> Iterator[Lease]:
-    """A lease that somebody else has now, and that has not heard of it."""
-    client = locks["default"]
-    lease = client.lock("stock", ttl=60).acquire()
-    assert client.break_("stock", fence=lease.fencing_token)
-    yield lease
-    lease.release()
-
-
-@pytest.fixture
-def later(stale: Lease) -> Iterator[Lease]:
-    with locks["default"].lock("stock", ttl=60).acquire() as lease:
-        yield lease
 
 
 def count(sku: str) -> int:
@@ -104,3 +90,83 @@ def test_without_a_lease_it_is_a_plain_model(stale: Lease, later: Lease) -> None
     Stock.objects.fenced(later).update(count=3)
     assert Stock.objects.update(count=4) == 2
     assert Stock.objects.filter(sku="a").delete()[0] == 1
+
+
+class Replica:
+    """Reads elsewhere; that is not there, so who asks it fails."""
+
+    def db_for_read(self, model: object, **hints: object) -> str:
+        return "replica"
+
+    def db_for_write(self, model: object, **hints: object) -> str:
+        return "default"
+
+
+def test_the_check_is_made_where_it_writes(stale: Lease, later: Lease) -> None:
+    with override_settings(DATABASE_ROUTERS=[Replica()]):
+        assert Stock.objects.fenced(later).filter(sku="b").update(count=0) == 1
+        for write in (lambda rows: rows.update(count=5), lambda rows: rows.delete()):
+            with pytest.raises(LeaseLost):
+                write(Stock.objects.fenced(stale))
+    assert (count("a"), count("b")) == (10, 0)
+
+
+CREATES = {
+    "create": lambda rows, **values: rows.create(**values),
+    "get_or_create": lambda rows, **values: rows.get_or_create(defaults=values, sku="c"),
+    "bulk_create": lambda rows, **values: rows.bulk_create(iter([Stock(**values)])),
+    "acreate": lambda rows, **values: async_to_sync(rows.acreate)(**values),
+    "aget_or_create": lambda rows, **values: async_to_sync(rows.aget_or_create)(values, sku="c"),
+    "abulk_create": lambda rows, **values: async_to_sync(rows.abulk_create)([Stock(**values)]),
+}
+
+
+@pytest.mark.parametrize("create", CREATES)
+def test_what_it_creates_has_its_token(create: str, stale: Lease, later: Lease) -> None:
+    CREATES[create](Stock.objects.fenced(later), sku="c", count=10)
+    with pytest.raises(LeaseLost):
+        Stock.objects.fenced(stale).filter(sku="c").update(count=5)
+    assert count("c") == 10
+
+
+@pytest.mark.parametrize("create", CREATES)
+def test_a_lost_lease_creates_nothing(create: str, later: Lease) -> None:
+    later.release()
+    with pytest.raises(LeaseLost):
+        CREATES[create](Stock.objects.fenced(later), sku="c", count=10)
+    assert not Stock.objects.filter(sku="c").exists()
+
+
+def test_without_a_lease_it_creates_for_everybody(later: Lease) -> None:
+    for create in CREATES.values():
+        create(Stock.objects.all(), sku="c", count=10)
+        assert Stock.objects.filter(sku="c", fence=0).delete()[0] == 1
+
+
+UPSERT: dict[str, Any] = {
+    "update_conflicts": True,
+    "unique_fields": ["sku"],
+    "update_fields": ["count"],
+}
+OVERWRITES = {
+    "update_or_create": lambda rows: rows.update_or_create({"count": 5}, sku="a"),
+    "bulk_create": lambda rows: rows.bulk_create([Stock(sku="a", count=5)], **UPSERT),
+    "aupdate_or_create": lambda rows: async_to_sync(rows.aupdate_or_create)({"count": 5}, sku="a"),
+    "abulk_create": lambda rows: async_to_sync(rows.abulk_create)(
+        [Stock(sku="a", count=5)], **UPSERT
+    ),
+}
+
+
+@pytest.mark.parametrize("write", OVERWRITES)
+def test_what_would_write_over_a_row_is_refused_by_name(write: str, later: Lease) -> None:
+    with pytest.raises(ConfigurationError, match=f"{write.removeprefix('a')}.* cannot be fenced"):
+        OVERWRITES[write](Stock.objects.fenced(later))
+    assert count("a") == 10
+    OVERWRITES[write](Stock.objects.all())
+    assert count("a") == 5
+
+
+def test_all_rows_are_deleted_only_by_name() -> None:
+    """As of every manager of Django's: ``objects.all().delete()``."""
+    assert not hasattr(Stock.objects, "delete")

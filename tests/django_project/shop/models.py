@@ -20,3 +20,24 @@ class Stock(FencedModel):
 
     def __str__(self) -> str:
         return self.sku
+
+
+class Supplier(models.Model):
+    city = models.CharField(max_length=40)
+
+    def __str__(self) -> str:
+        return self.city
+
+
+class Pallet(FencedModel):
+    """Its rows are found by another table's, and deleted together with those of a third."""
+
+    supplier = models.ForeignKey(Supplier, on_delete=models.CASCADE)
+    count = models.IntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.count} from {self.supplier}"
+
+
+class ChilledPallet(Pallet):
+    degrees = models.IntegerField()
