@@ -18,6 +18,12 @@ __all__ = ["Field", "Source", "Template", "check_name", "name"]
 LONGEST_NAME = 255
 """UTF-8 bytes."""
 
+SEPARATOR = ":"
+"""No value has it in a name."""
+
+SOFT_HYPHEN = "\u00ad"
+"""Unicode 3.2 has it as punctuation; nobody sees it."""
+
 SOURCES = ("kwargs", "user", "json", "form", "query", "header")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
@@ -82,7 +88,11 @@ class Source(Protocol):
 
 
 class Template:
-    """A parsed name template. Parsed once, at import; a misspelt field is an error there."""
+    """A parsed name template. Parsed once, at import; a misspelt field is an error there.
+
+    So are two fields without a ``:`` between them, the one character that no value brings:
+    ``{a}-{b}`` would be one name for "x-y", "z" and "x", "y-z".
+    """
 
     def __init__(self, text: str, *, bare_only: bool = False) -> None:
         if not isinstance(text, str):
@@ -91,8 +101,12 @@ class Template:
         self._parts: list[str | Field] = []
         position = 0
         for match in _FIELD.finditer(text):
-            self._literal(text[position : match.start()])
-            self._parts.append(_field(text, match[1], bare_only=bare_only))
+            between = text[position : match.start()]
+            self._literal(between)
+            field = _field(text, match[1], bare_only=bare_only)
+            if self.fields and SEPARATOR not in between:
+                raise _not_separated(text, self.fields[-1], field)
+            self._parts.append(field)
             position = match.end()
         self._literal(text[position:])
         if not self._parts:
@@ -141,6 +155,13 @@ def _field(template: str, text: str, *, bare_only: bool) -> Field:
     return Field(source, tuple(path), text)
 
 
+def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
+    return InvalidName(
+        f"the name template {template!r} needs a {SEPARATOR!r} between {first} and {second}, as in "
+        f"'{first}{SEPARATOR}{second}': else different values could make the same name"
+    )
+
+
 def _encoded(field: Field, value: object) -> str:
     from uuid import UUID
 
@@ -156,6 +177,8 @@ def _encoded(field: Field, value: object) -> str:
         raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
     if not text:
         raise InvalidName(f"{field} has no value")
+    if len(text) > LONGEST_NAME:  # encoded, it is no shorter: megabytes need not be looked at
+        raise InvalidName(f"{field} has {len(text)} characters; a name has {LONGEST_NAME} bytes")
     return percent_encoded(text)
 
 
@@ -167,13 +190,27 @@ def _digits(field: Field, value: int) -> str:
 
 
 def percent_encoded(text: str) -> str:
-    """``%``, ``:`` and what is not printable, as ``%XX`` of its UTF-8 bytes."""
+    """``%``, ``:`` and what is not printable, as ``%XX`` of its UTF-8 bytes.
+
+    Beyond ASCII, printable is what Unicode 3.2 knows as a letter, mark, number, punctuation or
+    symbol. Python keeps that table for ever, for internationalized domain names. By
+    ``str.isprintable``, which knows more characters in each version of Python, two versions would
+    make two names of the same data, and two would hold the lock.
+    """
     if text.isascii() and text.isprintable() and ":" not in text and "%" not in text:
         return text
     try:
-        return "".join(_escape(c) if c in "%:" or not c.isprintable() else c for c in text)
+        return "".join(c if _is_plain(c) else _escape(c) for c in text)
     except UnicodeEncodeError:
         raise InvalidName(f"{ascii(text)[:80]} has a lone surrogate") from None
+
+
+def _is_plain(character: str) -> bool:
+    if character.isascii():
+        return character.isprintable() and character not in "%:"
+    from unicodedata import ucd_3_2_0
+
+    return ucd_3_2_0.category(character)[0] in "LMNPS" and character != SOFT_HYPHEN
 
 
 def _escape(character: str) -> str:
