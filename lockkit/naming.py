@@ -6,7 +6,6 @@ cannot contain the separator ``:``, and the same data gives the same name in a v
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -25,8 +24,9 @@ SOFT_HYPHEN = "\u00ad"
 """Unicode 3.2 has it as punctuation; nobody sees it."""
 
 SOURCES = ("kwargs", "user", "json", "form", "query", "header")
-_FIELD = re.compile(r"\{([^{}]*)\}")
-_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
+# Compiled when they are first used.
+_FIELD = r"\{([^{}]*)\}"
+_PATH = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
 
 
 def name(template: str, /, **values: object) -> str:
@@ -100,7 +100,7 @@ class Template:
         self.text = text
         self._parts: list[str | Field] = []
         position = 0
-        for match in _FIELD.finditer(text):
+        for match in re.finditer(_FIELD, text):
             between = text[position : match.start()]
             self._literal(between)
             field = _field(text, match[1], bare_only=bare_only)
@@ -133,7 +133,7 @@ class Template:
 
 
 def _field(template: str, text: str, *, bare_only: bool) -> Field:
-    if not _PATH.fullmatch(text):
+    if not re.fullmatch(_PATH, text):
         raise InvalidName(f"the name template {template!r} has a malformed field {{{text}}}")
     source, *path = text.split(".")
     if not path:
@@ -223,6 +223,8 @@ def parse_json(text: str | bytes) -> object:
     Parsers differ in which one counts: the lock and the view could see different values. Raises
     ValueError or RecursionError.
     """
+    import json
+
     return json.loads(text, object_pairs_hook=_each_once)
 
 

@@ -23,7 +23,12 @@ PACKAGES = ("lockkit", "lockkit_django", "lockkit_flask")
 # What asks for more than the interpreter has, or takes long, is imported when it is first used.
 NOT_AT_IMPORT = (
     "asyncio",
+    "dataclasses",
+    "difflib",
     "importlib.metadata",
+    "inspect",
+    "json",
+    "logging",
     "redis",
     "sqlalchemy",
     "sqlite3",

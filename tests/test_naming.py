@@ -201,7 +201,7 @@ def test_a_template_makes_no_two_pairs_one_name(
     """Or it is none; whatever it has before, between and after its fields."""
     text = f"{before}{{x}}{between}{{y}}{after}"
     if ":" not in between:
-        with pytest.raises(ConfigurationError, match="needs a ':' between .x. and .y., as in"):
+        with pytest.raises(ConfigurationError, match=r"needs a ':' between .x. and .y., as in"):
             Template(text)
         return
     assume(all((*first, *second)))
