@@ -20,8 +20,8 @@ LONGEST_NAME = 255
 SEPARATOR = ":"
 """No value has it in a name."""
 
-SOFT_HYPHEN = "\u00ad"
-"""Unicode 3.2 has it as punctuation; nobody sees it."""
+ENCODED = f"%{SEPARATOR}\u00ad"
+"""The last is the soft hyphen: punctuation in Unicode 3.2, and nobody sees it."""
 
 SOURCES = ("kwargs", "user", "json", "form", "query", "header")
 # Compiled when they are first used.
@@ -199,18 +199,16 @@ def percent_encoded(text: str) -> str:
     """
     if text.isascii() and text.isprintable() and ":" not in text and "%" not in text:
         return text
+    from unicodedata import ucd_3_2_0
+
     try:
-        return "".join(c if _is_plain(c) else _escape(c) for c in text)
+        return "".join(c if _is_plain(c, ucd_3_2_0.category(c)) else _escape(c) for c in text)
     except UnicodeEncodeError:
         raise InvalidName(f"{ascii(text)[:80]} has a lone surrogate") from None
 
 
-def _is_plain(character: str) -> bool:
-    if character.isascii():
-        return character.isprintable() and character not in "%:"
-    from unicodedata import ucd_3_2_0
-
-    return ucd_3_2_0.category(character)[0] in "LMNPS" and character != SOFT_HYPHEN
+def _is_plain(character: str, category: str) -> bool:
+    return character not in ENCODED and (category[0] in "LMNPS" or character == " ")
 
 
 def _escape(character: str) -> str:

@@ -32,6 +32,7 @@ NOT_AT_IMPORT = (
     "redis",
     "sqlalchemy",
     "sqlite3",
+    "unicodedata",
     "psycopg",
     "django",
     "flask",
