@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import contention, handoff, orders, pair, scale
+from benchmarks import contention, handoff, orders, pair, scale, takeover
 from lockkit.testing.servers import RedisServer
 
 Results = dict[str, dict[str, float]]
@@ -18,6 +18,7 @@ MINUTE = 60.0
 COMPARED: dict[str, Callable[[str], Results]] = {
     "pair": pair.measure,
     "handoff": handoff.measure,
+    "takeover": takeover.measure,
     "contention": contention.measure,
     "orders": orders.measure,
 }
@@ -28,6 +29,7 @@ COLUMNS = {
     "pair_us": "acquire + release, µs",
     "handoff_p50_ms": "handoff p50, ms",
     "handoff_p99_ms": "handoff p99, ms",
+    "takeover_p95_ms": "takeover after SIGKILL: p95 past the TTL, ms",
     "per_second": "8 processes: acquired/s",
     "wait_p50_ms": "wait p50, ms",
     "wait_p99_ms": "wait p99, ms",

@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from lockkit.client import Lease, Lock, LockClient
-from lockkit.config import URL_VARIABLE, default_url, load_backend, settings_from_url
+from lockkit.config import default_url, load_backend, settings_from_url
 from lockkit.errors import (
     AcquireTimeout,
     BackendError,
@@ -72,10 +71,11 @@ __all__ = [
 def connect(url: str | None = None, **options: Any) -> LockClient:
     """A client for the store at ``url`` (default: $LOCKKIT_URL, else an SQLite file).
 
+    An empty ``url`` is an error: a setting that was not filled in would lock in another store.
     Options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout, max_hold,
     max_queue, options. Nothing is connected before the first lock. Raises ConfigurationError.
     """
-    settings = settings_from_url(url or os.environ.get(URL_VARIABLE) or default_url(), **options)
+    settings = settings_from_url(default_url() if url is None else url, **options)
     return LockClient(load_backend(settings), settings)
 
 

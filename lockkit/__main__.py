@@ -8,6 +8,9 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 
+from lockkit.commands.arguments import is_run, program_at
+from lockkit.config import DEFAULT_ALIAS, default_url
+
 __all__ = ["main"]
 
 OURS = ("--url", "--key-prefix")
@@ -20,9 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(ours)
     if arguments.command is None:
         parser.error("say what to do: locks")
-    if "run" not in theirs and (path := _missing_file(arguments.url or "")):
+    url = default_url() if arguments.url is None else arguments.url
+    if not is_run(theirs) and (path := _missing_file(url)):
         parser.error(f"there is no file {path}: nobody has ever locked there")
-    return _locks(arguments, theirs)
+    return _locks(url, arguments.key_prefix, theirs)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,8 +57,6 @@ def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str
     """
     position = argv.index("locks") + 1 if "locks" in argv else len(argv)
     ours, theirs = argv[:position], argv[position:]
-    from lockkit.commands.arguments import program_at
-
     end = program_at(theirs, options)
     left = iter(theirs[:end])
     moved: list[str] = []
@@ -67,18 +69,17 @@ def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str
     return [*moved, *ours], [*kept, *theirs[end:]]
 
 
-def _locks(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+def _locks(url: str, key_prefix: str | None, argv: Sequence[str]) -> int:
     import lockkit
     from lockkit.client import LockClient
     from lockkit.commands import run
-    from lockkit.config import DEFAULT_ALIAS
 
     clients: list[LockClient] = []
 
     def connect() -> LockClient:
         if not clients:
-            prefix = {"key_prefix": arguments.key_prefix} if arguments.key_prefix else {}
-            clients.append(lockkit.connect(arguments.url, **prefix))
+            prefix = {"key_prefix": key_prefix} if key_prefix else {}
+            clients.append(lockkit.connect(url, **prefix))
         return clients[0]
 
     try:

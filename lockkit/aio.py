@@ -7,7 +7,6 @@ steps run in worker threads. One client belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,12 +16,7 @@ from lockkit.aio_driver import drive
 from lockkit.aio_exit import AtExit
 from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.clock import now
-from lockkit.config import (
-    URL_VARIABLE,
-    default_url,
-    load_async_backend,
-    settings_from_url,
-)
+from lockkit.config import default_url, load_async_backend, settings_from_url
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.kinds import Kinds
@@ -43,7 +37,7 @@ R = TypeVar("R")
 
 def connect(url: str | None = None, **options: Any) -> AsyncLockClient:
     """The twin of ``lockkit.connect``. Nothing is connected before the first lock."""
-    settings = settings_from_url(url or os.environ.get(URL_VARIABLE) or default_url(), **options)
+    settings = settings_from_url(default_url() if url is None else url, **options)
     return AsyncLockClient(load_async_backend(settings), settings)
 
 

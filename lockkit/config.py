@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +72,7 @@ class AliasSettings(NamedTuple):
     @property
     def scheme(self) -> str:
         """What is before ``://``; of a location that is no URL, nothing: it may be a password."""
-        match = URL.match(self.location)
+        match = re.match(URL, self.location)
         return match[1] if match else ""
 
     @property
@@ -135,8 +134,9 @@ def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationEr
 
 
 def default_url() -> str:
-    """The embedded store: one SQLite file per user, in the state directory."""
-    return f"sqlite:///{os.path.join(state_directory(), 'locks.sqlite3')}"
+    """$LOCKKIT_URL; else, or if it is empty, the embedded store: one SQLite file per user."""
+    file = os.path.join(state_directory(), "locks.sqlite3")
+    return os.environ.get(URL_VARIABLE) or f"sqlite:///{file}"
 
 
 def state_directory() -> str:
@@ -164,9 +164,10 @@ def load_async_backend(settings: AliasSettings) -> AsyncBackend:
     return _backend_class(settings).async_from_settings(settings)
 
 
-DOTTED = re.compile(r"\w+(\.\w+)*[.:]\w+")
-URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-PREFIX = re.compile(r"[ -z|~]{0,64}")
+# Compiled when they are first used: most of them never are.
+DOTTED = r"\w+(\.\w+)*[.:]\w+"
+URL = r"([A-Za-z][A-Za-z0-9+.-]*)://"
+PREFIX = r"[ -z|~]{0,64}"
 
 
 def _read_alias(alias: object, entry: object, source: str, default_location: str) -> AliasSettings:
@@ -220,14 +221,14 @@ def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
 
 
 def _dotted(key: str, value: object) -> str | None:
-    if value is None or (isinstance(value, str) and DOTTED.fullmatch(value)):
+    if value is None or (isinstance(value, str) and re.fullmatch(DOTTED, value)):
         return value
     remedy = "it must be the dotted path of a Backend class"  # a URL may hold a password
     raise ConfigurationError(f"{key} is no dotted path; {remedy}")
 
 
 def _prefix(key: str, value: object) -> str:
-    if isinstance(value, str) and PREFIX.fullmatch(value):
+    if isinstance(value, str) and re.fullmatch(PREFIX, value):
         return value
     raise wrong(key, value, "at most 64 printable ASCII characters without braces")
 
@@ -239,6 +240,8 @@ def _options(key: str, value: object) -> dict[str, Any]:
 
 
 def _backend_class(settings: AliasSettings) -> type[Backend]:
+    from importlib import import_module
+
     path = settings.backend or _built_in(settings.scheme) or _entry_point(settings)
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
@@ -274,8 +277,9 @@ def _entry_point(settings: AliasSettings) -> str:
             f"{', '.join(sorted(found))}; name one as BACKEND"
         )
     if not settings.scheme:
+        what = "not a URL" if settings.location else "not a URL, but empty"
         raise UnknownBackend(
-            f"the LOCATION of lock alias {settings.alias!r} is not a URL; it looks like "
+            f"the LOCATION of lock alias {settings.alias!r} is {what}; it looks like "
             "'redis://127.0.0.1:6379/0'"
         )
     import difflib

@@ -6,7 +6,6 @@ cannot contain the separator ``:``, and the same data gives the same name in a v
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -18,9 +17,16 @@ __all__ = ["Field", "Source", "Template", "check_name", "name"]
 LONGEST_NAME = 255
 """UTF-8 bytes."""
 
+SEPARATOR = ":"
+"""No value has it in a name."""
+
+ENCODED = f"%{SEPARATOR}\u00ad"
+"""The last is the soft hyphen: punctuation in Unicode 3.2, and nobody sees it."""
+
 SOURCES = ("kwargs", "user", "json", "form", "query", "header")
-_FIELD = re.compile(r"\{([^{}]*)\}")
-_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
+# Compiled when they are first used.
+_FIELD = r"\{([^{}]*)\}"
+_PATH = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
 
 
 def name(template: str, /, **values: object) -> str:
@@ -82,7 +88,11 @@ class Source(Protocol):
 
 
 class Template:
-    """A parsed name template. Parsed once, at import; a misspelt field is an error there."""
+    """A parsed name template. Parsed once, at import; a misspelt field is an error there.
+
+    So are two fields without a ``:`` between them, the one character that no value brings:
+    ``{a}-{b}`` would be one name for "x-y", "z" and "x", "y-z".
+    """
 
     def __init__(self, text: str, *, bare_only: bool = False) -> None:
         if not isinstance(text, str):
@@ -90,9 +100,13 @@ class Template:
         self.text = text
         self._parts: list[str | Field] = []
         position = 0
-        for match in _FIELD.finditer(text):
-            self._literal(text[position : match.start()])
-            self._parts.append(_field(text, match[1], bare_only=bare_only))
+        for match in re.finditer(_FIELD, text):
+            between = text[position : match.start()]
+            self._literal(between)
+            field = _field(text, match[1], bare_only=bare_only)
+            if self.fields and SEPARATOR not in between:
+                raise _not_separated(text, self.fields[-1], field)
+            self._parts.append(field)
             position = match.end()
         self._literal(text[position:])
         if not self._parts:
@@ -119,7 +133,7 @@ class Template:
 
 
 def _field(template: str, text: str, *, bare_only: bool) -> Field:
-    if not _PATH.fullmatch(text):
+    if not re.fullmatch(_PATH, text):
         raise InvalidName(f"the name template {template!r} has a malformed field {{{text}}}")
     source, *path = text.split(".")
     if not path:
@@ -141,6 +155,13 @@ def _field(template: str, text: str, *, bare_only: bool) -> Field:
     return Field(source, tuple(path), text)
 
 
+def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
+    return InvalidName(
+        f"the name template {template!r} needs a {SEPARATOR!r} between {first} and {second}, as in "
+        f"'{first}{SEPARATOR}{second}': else different values could make the same name"
+    )
+
+
 def _encoded(field: Field, value: object) -> str:
     from uuid import UUID
 
@@ -156,6 +177,8 @@ def _encoded(field: Field, value: object) -> str:
         raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
     if not text:
         raise InvalidName(f"{field} has no value")
+    if len(text) > LONGEST_NAME:  # encoded, it is no shorter: megabytes need not be looked at
+        raise InvalidName(f"{field} has {len(text)} characters; a name has {LONGEST_NAME} bytes")
     return percent_encoded(text)
 
 
@@ -167,13 +190,25 @@ def _digits(field: Field, value: int) -> str:
 
 
 def percent_encoded(text: str) -> str:
-    """``%``, ``:`` and what is not printable, as ``%XX`` of its UTF-8 bytes."""
+    """``%``, ``:`` and what is not printable, as ``%XX`` of its UTF-8 bytes.
+
+    Beyond ASCII, printable is what Unicode 3.2 knows as a letter, mark, number, punctuation or
+    symbol. Python keeps that table for ever, for internationalized domain names. By
+    ``str.isprintable``, which knows more characters in each version of Python, two versions would
+    make two names of the same data, and two would hold the lock.
+    """
     if text.isascii() and text.isprintable() and ":" not in text and "%" not in text:
         return text
+    from unicodedata import ucd_3_2_0
+
     try:
-        return "".join(_escape(c) if c in "%:" or not c.isprintable() else c for c in text)
+        return "".join(c if _is_plain(c, ucd_3_2_0.category(c)) else _escape(c) for c in text)
     except UnicodeEncodeError:
         raise InvalidName(f"{ascii(text)[:80]} has a lone surrogate") from None
+
+
+def _is_plain(character: str, category: str) -> bool:
+    return character not in ENCODED and (category[0] in "LMNPS" or character == " ")
 
 
 def _escape(character: str) -> str:
@@ -186,6 +221,8 @@ def parse_json(text: str | bytes) -> object:
     Parsers differ in which one counts: the lock and the view could see different values. Raises
     ValueError or RecursionError.
     """
+    import json
+
     return json.loads(text, object_pairs_hook=_each_once)
 
 

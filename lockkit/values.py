@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -23,8 +22,9 @@ __all__ = [
 KINDS = ("mutex", "reentrant", "read", "write", "semaphore")
 MOST_PERMITS = 10_000
 LONGEST_OWNER = 200
+LONGEST_SHOWN = 200
 LONGEST = 366 * 24 * 3600.0
-LIKE_A_SETTING = re.compile(r"LOCK_?K?ITS?(_|$)")
+LIKE_A_SETTING = r"LOCK_?K?ITS?(_|$)"
 
 
 def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationError:
@@ -43,7 +43,7 @@ def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
     It would be ignored, and with it what it should protect.
     """
     for name in names:
-        if isinstance(name, str) and LIKE_A_SETTING.match(name) and name not in known:
+        if isinstance(name, str) and re.match(LIKE_A_SETTING, name) and name not in known:
             import difflib
 
             close = difflib.get_close_matches(name, known, n=1)
@@ -95,10 +95,18 @@ def check_owner(value: object) -> str:
 def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong(key, value, remedy)
-    if not math.isfinite(value) or value < least or value > LONGEST:
+    if not least <= value <= LONGEST:  # nor is NaN
         raise wrong(key, value, remedy)
     return float(value)
 
 
 def wrong(key: str, value: object, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
+    return ConfigurationError(f"{key} is {_shown(value)}; it must be {remedy}")
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # CPython refuses to write thousands of digits
+        return "an int of thousands of digits"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

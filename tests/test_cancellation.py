@@ -174,6 +174,26 @@ async def test_a_release(locks: aio.AsyncLockClient, times: int) -> None:
     await leases.pop().release()
 
 
+async def test_a_release_whose_client_is_closed_then(locks: aio.AsyncLockClient, url: str) -> None:
+    """Nobody is left who could tell the store later: what was begun is carried out."""
+    other = aio.connect(url, ttl=TTL)
+    leases: list[aio.AsyncLease] = []
+
+    async def acquire() -> None:
+        leases.append(await locks.lock(NAME).acquire())
+        await locks.close()  # the release has to connect again
+
+    async def after(_: object) -> None:
+        await locks.close()
+        await nothing_is_left(other)
+        await acquire()
+
+    await acquire()
+    assert await at_each_await(lambda _: leases.pop().release(), 1, after) > 0
+    await leases.pop().release()
+    await other.close()
+
+
 @IMPATIENCE
 async def test_an_extension(locks: aio.AsyncLockClient, times: int) -> None:
     """Done or not, the lease is ours as before, and no longer than the store says."""

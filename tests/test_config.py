@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lockkit
+from lockkit import aio
 from lockkit.config import load_backend, read_settings, settings_from_url
 from lockkit.errors import ConfigurationError, UnknownBackend
 
@@ -126,6 +128,15 @@ def test_wrong_arguments_of_a_lock(key: str, value: object) -> None:
         lockkit.connect("memory://").lock("a", **{argument: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_more_seconds_than_a_float_can_be(digits: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"\['TTL'\] is .*; it must be ") as caught:
+        lockkit.connect("memory://", ttl=10**digits)
+    assert len(str(caught.value)) < 400
+    with pytest.raises(ConfigurationError, match="timeout is "):
+        lockkit.connect("memory://").lock("a", timeout=-(10**digits))
+
+
 def test_an_unknown_option_of_connect() -> None:
     with pytest.raises(ConfigurationError, match="no key 'tlt': did you mean 'ttl'"):
         lockkit.connect("memory://", tlt=5)
@@ -175,6 +186,24 @@ def test_a_backend_by_its_path() -> None:
     client = lockkit.connect("", backend="lockkit.backends.memory.MemoryBackend")
     with client.lock("a").acquire() as lease:
         lease.check()
+
+
+@pytest.mark.parametrize("connect", [lockkit.connect, aio.connect])
+def test_an_empty_url_is_a_setting_that_was_not_filled_in(
+    connect: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not lock in some other store."""
+    monkeypatch.setenv("LOCKKIT_URL", "memory://")
+    with pytest.raises(ConfigurationError, match="is not a URL, but empty; it looks like 'redis"):
+        connect("")
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCKKIT_URL", "")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    location = f"sqlite:///{tmp_path}/lockkit/locks.sqlite3"
+    assert lockkit.connect().settings.location == location
+    assert aio.connect().settings.location == location
 
 
 def test_the_environment_is_the_default_url(

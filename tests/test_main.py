@@ -45,6 +45,36 @@ def test_a_file_that_is_not_there_is_not_all_clear(url: str, tmp_path: Path) -> 
     assert lockkit_process("--url", url, "locks").returncode == 0
 
 
+@pytest.mark.parametrize("argv", [[], ["show", "run"], ["--match", "run"]])
+def test_nor_is_one_that_the_environment_names(
+    argv: list[str], url: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LOCKKIT_URL", url)
+    with pytest.raises(SystemExit) as ended:
+        main(["locks", *argv])
+    assert ended.value.code == 2
+    assert "there is no file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nor_is_the_embedded_store_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["locks"])
+    assert "nobody has ever locked there" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_url_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a variable of the shell that is not set."""
+    assert main(["--url", "", "locks"]) == 1
+    assert "is not a URL, but empty" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", [["--url", "{}"], ["--url={}"]])
 def test_options_may_follow_the_command(form: list[str], url: str) -> None:
     client = lockkit.connect(url, key_prefix="shop")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import enum
 import uuid
+from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import lockkit
-from lockkit.errors import InvalidName
-from lockkit.naming import Template, check_name, json_value, typed_json
+from lockkit.errors import ConfigurationError, InvalidName
+from lockkit.naming import Template, check_name, json_value, percent_encoded, typed_json
+
+WRITTEN = 0x40000
+"""Behind it, Unicode has nothing that is printed, and will not for long."""
+
+ENCODED = "6aa61c59f0ba3de4cbcc353910520b08a866864f5c64ef86861f95dd4b463d2d"
+"""SHA-256 of what becomes of all characters before that, in UTF-8."""
 
 
 @pytest.mark.parametrize(
@@ -31,6 +38,42 @@ from lockkit.naming import Template, check_name, json_value, typed_json
 )
 def test_templates(template: str, values: dict[str, object], expected: str) -> None:
     assert lockkit.name(template, **values) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("ß", "ß"),
+        ("é", "é"),
+        ("e\u0301", "e\u0301"),  # a combining accent
+        ("中", "中"),
+        ("٣", "٣"),
+        ("€", "€"),
+        ("a b", "a b"),
+        ("é b:%\x7f", "é b%3A%25%7F"),
+        ("\u0085", "%C2%85"),  # a control character
+        ("\u00a0", "%C2%A0"),  # a space that does not break
+        ("\u00ad", "%C2%AD"),  # a soft hyphen
+        ("\u200b", "%E2%80%8B"),  # a space without width
+        ("\u2028", "%E2%80%A8"),  # a separator of lines
+        ("\u202e", "%E2%80%AE"),  # turns the text round
+        ("\ue000", "%EE%80%80"),  # for private use
+        ("\U000e0041", "%F3%A0%81%81"),  # an invisible tag
+        ("\u0378", "%CD%B8"),  # unassigned, still
+        ("\u1e9e", "%E1%BA%9E"),  # ẞ, of Unicode 5.1
+        ("\U0001f600", "%F0%9F%98%80"),  # a smile, of Unicode 6.1
+        ("\U0001fae8", "%F0%9F%AB%A8"),  # of Unicode 15.0: printable since Python 3.12
+        ("\U0002ebf0", "%F0%AE%AF%B0"),  # of Unicode 15.1: printable since Python 3.13
+    ],
+)
+def test_every_version_of_python_makes_the_same_name(value: str, expected: str) -> None:
+    assert lockkit.name("{sku}", sku=value) == expected
+
+
+def test_what_stands_in_a_name_as_it_is_never_changes() -> None:
+    """Each Python that runs this must find these characters, and no others."""
+    text = "".join(map(chr, (*range(0xD800), *range(0xE000, WRITTEN))))
+    assert sha256(percent_encoded(text).encode()).hexdigest() == ENCODED
 
 
 class Color(str, enum.Enum):  # noqa: UP042  what str() makes of it is not its value
@@ -72,7 +115,7 @@ def test_an_int_that_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     "template",
     ["", "{", "}", "a{b", "a}b", "{}", "{a b}", "{a.b}", "{user.pk}", "{0}", "{a!r}", "{a:>3}",
-     "{{a}}", "a\x00{b}", "\ud800", "{é}"],
+     "{{a}}", "{a}{b}", "{a}-{b}", "{a}:{a}{b}", ":{a} {b}:", "a\x00{b}", "\ud800", "{é}"],
 )  # fmt: skip
 def test_malformed_templates(template: str) -> None:
     with pytest.raises(InvalidName):
@@ -110,7 +153,7 @@ def test_a_name_is_taken_as_it_is(text: str) -> None:
         ("{sku}", ["kwargs"]),
         ("{kwargs.user}", ["kwargs"]),
         ("{user.pk}:{json.a.b}", ["user", "json"]),
-        ("{form.x}{query.y}{header.X-Order-ID}", ["form", "query", "header"]),
+        ("{form.x}:{query.y}:{header.X-Order-ID}", ["form", "query", "header"]),
     ],
 )
 def test_fields_of_a_request(template: str, sources: list[str]) -> None:
@@ -145,6 +188,31 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
 def test_two_different_pairs_never_share_a_name(a: str, b: str, c: str, d: str) -> None:
     first, second = (lockkit.name("{x}:{y}", x=x, y=y) for x, y in ((a, b), (c, d)))
     assert (first == second) == ((a, b) == (c, d))
+
+
+words = st.text("ab-%:é\U0001fae8", max_size=3)
+pairs = st.tuples(words, words)
+
+
+@given(words, words, words, pairs, pairs)
+def test_a_template_makes_no_two_pairs_one_name(
+    before: str, between: str, after: str, first: tuple[str, str], second: tuple[str, str]
+) -> None:
+    """Or it is none; whatever it has before, between and after its fields."""
+    text = f"{before}{{x}}{between}{{y}}{after}"
+    if ":" not in between:
+        with pytest.raises(ConfigurationError, match=r"needs a ':' between .x. and .y., as in"):
+            Template(text)
+        return
+    assume(all((*first, *second)))
+    made = [lockkit.name(text, x=x, y=y) for x, y in (first, second)]
+    assert (made[0] == made[1]) == (first == second)
+
+
+def test_megabytes_are_refused_unseen() -> None:
+    with pytest.raises(InvalidName, match="1000000 characters") as caught:
+        lockkit.name("stock:{sku}", sku="é" * 10**6)
+    assert len(str(caught.value)) < 100
 
 
 @given(st.text(max_size=300))

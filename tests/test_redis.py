@@ -12,12 +12,16 @@ import pytest
 import lockkit
 from lockkit import aio
 from lockkit.backends.redis.aio_link import CONNECTS_AT_ONCE
+from lockkit.backends.redis.layout import bucket_of
 from lockkit.testing.blocking import used_as
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Busy, Grant, Mode, Release
+from lockkit.types import Busy, Grant, Mode, Release, Request
 
 T = TypeVar("T")
+
+EXPIRY = slice(34, 50)
+"""Where a record says when its lease expires: microseconds."""
 
 
 USES = ["lock", "semaphore:1"]
@@ -405,6 +409,33 @@ def test_released_names_leave_nothing_in_the_store(redis_server: RedisServer, ur
         fields = {field for key in keys for field in admin.hkeys(key)}
     assert len(keys) <= 64
     assert fields == {b"v", b"f"}
+    client.close()
+
+
+def test_what_was_abandoned_long_ago_is_forgotten_bit_by_bit(redis_url: str) -> None:
+    """By those who acquire: each of some dozens looks at a few that share its bucket."""
+    client = connect(redis_url)
+    name = "stock:42"
+    neighbours = [n for n in map(str, range(2_000)) if bucket_of(n) == bucket_of(name)][:6]
+    old, young = neighbours[:5], neighbours[5:]
+    for abandoned in neighbours:
+        client.backend.acquire(Request(abandoned, "a" * 32, 0.01, ""))
+    import redis
+
+    with redis.Redis.from_url(redis_url) as admin:
+        [bucket] = admin.scan_iter("*shop:*}:b")
+        for abandoned in old:
+            record = admin.hget(bucket, f"={abandoned}")
+            expired = b"%016d" % (int(record[EXPIRY]) - 601 * 1_000_000)
+            admin.hset(
+                bucket, f"={abandoned}", record[: EXPIRY.start] + expired + record[EXPIRY.stop :]
+            )
+        for _ in range(3_000):
+            client.lock(name).acquire().release()
+            if not any(admin.hexists(bucket, f"={abandoned}") for abandoned in old):
+                break
+        kept = {field for field in admin.hkeys(bucket) if field.startswith(b"=")}
+    assert kept == {f"={abandoned}".encode() for abandoned in young}
     client.close()
 
 

@@ -30,7 +30,7 @@ from lockkit.config import load_backend, settings_from_url
 from lockkit.grant import Holder, State, Waiter
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
-from lockkit.types import Mode, Request
+from lockkit.types import Busy, Grant, Mode, Request, alive_for
 
 Connect = Callable[..., lockkit.LockClient]
 OLD = 2 * 24 * 3600 * 1_000_000
@@ -342,6 +342,24 @@ def test_the_state_survives_its_encoding() -> None:
     )
     assert codec.decode(codec.encode(state), 7) == state
     assert codec.encode(State(7)) == codec.FREE
+
+
+def test_a_poll_makes_a_grant_whole_that_was_handed_over(connect: Connect) -> None:
+    """Handed to one who sleeps, it is a short one: it would end before its first renewal."""
+    backend = connect().backend
+    holder = Request("n", "a" * 32, 60.0, "")
+    waiter = Request("n", "b" * 32, 600.0, "", Mode.ENQUEUE)
+    assert isinstance(backend.acquire(holder), Grant)
+    assert isinstance(backend.acquire(waiter), Busy)
+    backend.release(holder)
+    [handed] = backend.holders("n")
+    assert handed.left is not None and handed.left <= alive_for(600.0)
+    polled = backend.acquire(waiter._replace(mode=Mode.POLL))
+    [whole] = backend.holders("n")
+    assert isinstance(polled, Grant) and polled.fence == handed.fence
+    assert whole.left is not None
+    assert min(polled.left, whole.left) > 500
+    backend.release(waiter)
 
 
 def test_many_are_extended_and_only_those_that_are_ours(connect: Connect) -> None:

@@ -162,8 +162,9 @@ def test_two_values_never_make_one_name() -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["{", "a}", "{}", "{sku!r}", "{json}:{nope.x}", "{user.name}", "{form.a.b}", "", "\n"],
-)
+    ["{", "a}", "{}", "{sku!r}", "{json}:{nope.x}", "{user.name}", "{form.a.b}", "", "\n",
+     "{a}-{b}"],
+)  # fmt: skip
 def test_a_wrong_template_is_found_at_import(template: str) -> None:
     with pytest.raises(ConfigurationError):
         Guard(template)

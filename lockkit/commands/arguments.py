@@ -12,7 +12,7 @@ from lockkit.commands import converters as to
 from lockkit.commands.exits import UsageError
 from lockkit.commands.stores import SORTS
 
-__all__ = ["COMMANDS", "FORMATS", "OPTIONS", "HelpAsked", "parse", "program_at"]
+__all__ = ["COMMANDS", "FORMATS", "OPTIONS", "HelpAsked", "is_run", "parse", "program_at"]
 
 FORMATS = ("table", "wide", "json", "jsonl", "csv")
 
@@ -109,6 +109,12 @@ def _split_program(rest: list[str]) -> tuple[list[str], list[str]]:
     name = _first_word(rest)
     end = len(rest) if name is None else name + 1
     return rest[:end], rest[end:]
+
+
+def is_run(argv: Sequence[str]) -> bool:
+    """Whether the command is ``run``, and not a lock that is called so."""
+    first = _first_word(argv)
+    return first is not None and argv[first] == "run"
 
 
 def program_at(argv: Sequence[str], also: Sequence[str] = ()) -> int:

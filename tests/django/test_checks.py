@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
+from system_checks import manage_check, shown_until_silenced
 
 from lockkit.testing.servers import RedisServer
 from lockkit_django import lock_view, locks
@@ -77,6 +76,7 @@ def test_checks(identifier: str, wrong: dict[str, Any], right: dict[str, Any]) -
         message = found()[f"lockkit.{identifier}"]
         assert message.hint
         assert "canary" not in str(message)
+        assert shown_until_silenced(f"lockkit.{identifier}")
     with override_settings(**right):
         assert found() == {}
 
@@ -87,30 +87,25 @@ def test_an_alias_that_a_view_uses_and_nobody_configured() -> None:
         message = found()["lockkit.E004"]
         assert "'elsewhere'" in message.msg
         assert message.hint == "Add 'elsewhere' to LOCKKIT, or correct the view."
+        assert shown_until_silenced("lockkit.E004")
     del decorator
     with override_settings(**alias()):
         assert found() == {}
 
 
-@override_settings(**alias(MAX_HOLD=None))
-def test_a_warning_can_be_silenced() -> None:
-    assert "lockkit.W002" in _manage_check()
-    with override_settings(SILENCED_SYSTEM_CHECKS=["lockkit.W002"]):
-        assert "lockkit.W002" not in _manage_check()
-
-
 @override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})
 def test_an_error_stops_a_command_and_says_what_to_change() -> None:
     with pytest.raises(SystemCheckError, match="did you mean 'TTL'"):
-        _manage_check()
+        manage_check()
 
 
 @override_settings(**alias())
 def test_only_a_deployment_check_asks_the_store() -> None:
-    assert "lockkit.E010" not in _manage_check()
+    assert "lockkit.E010" not in manage_check()
     with pytest.raises(SystemCheckError, match=r"lockkit\.E010") as caught:
-        _manage_check("--deploy")
+        manage_check("--deploy")
     assert "canary" not in str(caught.value)
+    assert shown_until_silenced("lockkit.E010", "--deploy")
 
 
 def test_a_store_that_answers_and_one_that_evicts(redis_server: RedisServer) -> None:
@@ -121,6 +116,7 @@ def test_a_store_that_answers_and_one_that_evicts(redis_server: RedisServer) -> 
             message = found(check_store)["lockkit.W010"]
             assert "evicts" in message.msg
             assert "noeviction" in message.hint
+            assert shown_until_silenced("lockkit.W010", "--deploy")
         finally:
             admin.config_set("maxmemory-policy", "noeviction")
         assert found(check_store) == {}
@@ -147,9 +143,3 @@ def test_the_least_permissions_are_those_of_the_documentation() -> None:
 @override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})
 def test_wrong_settings_do_not_break_the_check_of_the_store() -> None:
     assert found(check_store) == {}
-
-
-def _manage_check(*options: str) -> str:
-    output = io.StringIO()
-    call_command("check", "--tag", "lockkit", *options, stdout=output, stderr=output)
-    return output.getvalue()

@@ -14,6 +14,7 @@ from conformance.database_settings import complete, environment, postgresql
 from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
+from system_checks import shown_until_silenced
 
 import lockkit
 from lockkit.backends.sql.dialect import load_dialect
@@ -72,6 +73,7 @@ def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> No
         assert (locks.id, records.id) == ("lockkit.E010", "lockkit.E110")
         assert "migrate lockkit_django --database orders" in locks.msg
         assert "migrate lockkit_django" in records.msg
+        assert shown_until_silenced("lockkit.E110", "--deploy")
         run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)
         assert [*check_store(), *check_records()] == []
     with override_settings(LOCKKIT_ORDERS=None, MIDDLEWARE=[]):

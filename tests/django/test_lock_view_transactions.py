@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
+from django.core.handlers.base import BaseHandler
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
@@ -154,6 +156,31 @@ def test_a_view_that_is_exempt_stays_exempt(
     else:
         decorated = transaction.non_atomic_requests(lock_view("a")(view))
     assert decorated(RequestFactory().post("/")).content == b"1"
+
+
+@pytest.mark.parametrize(("order", "kept"), [("above", 1), ("below", 0)])
+def test_what_a_decorator_writes_is_part_of_the_transaction_below_the_lock_only(
+    order: str, kept: int, atomic_requests: None, committed: Any
+) -> None:
+    """Above it has inherited, by functools.wraps, that the handler opens none."""
+
+    def noted(view: Any) -> Any:
+        @functools.wraps(view)
+        def wrapper(request: HttpRequest) -> Any:
+            Sale.objects.create(sku="A1")
+            return view(request)
+
+        return wrapper
+
+    def failing(request: HttpRequest) -> HttpResponse:
+        raise Broken
+
+    locked = lock_view("a")
+    decorated = noted(locked(failing)) if order == "above" else locked(noted(failing))
+    handled = BaseHandler().make_view_atomic(decorated)
+    with pytest.raises(Broken):
+        handled(RequestFactory().post("/"))
+    assert committed.sales("A1") == kept
 
 
 def test_a_lock_inside_the_user_s_transaction_is_refused() -> None:

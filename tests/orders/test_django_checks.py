@@ -14,6 +14,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections
 from django.test import Client, RequestFactory, override_settings
 from orders_django import views
+from system_checks import shown_until_silenced
 
 from lockkit.errors import ConfigurationError
 from lockkit.testing.servers import RedisServer
@@ -53,6 +54,8 @@ def found(**changes: Any) -> list[str]:
 )
 def test_each_check_speaks_up(expected: str, changes: dict[str, Any]) -> None:
     assert found(**changes) == [f"lockkit.{expected}"]
+    with override_settings(**changes):
+        assert shown_until_silenced(f"lockkit.{expected}")
 
 
 def test_wrong_settings_do_not_hide_that_the_middleware_is_missing() -> None:
@@ -114,6 +117,7 @@ WSGIHandler()
 def test_a_database_without_autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
     assert found() == ["lockkit.E108"]
+    assert shown_until_silenced("lockkit.E108")
 
 
 @pytest.mark.django_db
@@ -183,6 +187,7 @@ def test_a_redis_that_forgets_the_records_of_orders(redis_server: RedisServer) -
         (message,) = check_records()
         assert message.id == "lockkit.W103"
         assert "appendonly" in str(message.hint)
+        assert shown_until_silenced("lockkit.W103", "--deploy")
         admin.config_set("appendonly", "yes")
         assert check_records() == []
         admin.config_set("appendonly", "no")
