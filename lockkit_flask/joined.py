@@ -54,7 +54,7 @@ class Joined(Opened):
     def begin(self) -> None:
         """BEGIN, with the record: a second runner that holds no lock waits here for the first.
 
-        From now on the sessions of this app context work inside the transaction.
+        From now on the sessions of the app work inside the transaction, here.
         """
         try:
             self._begin()
