@@ -18,7 +18,7 @@ from werkzeug.exceptions import HTTPException
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.idempotency import DuplicateKeyError, Keep, replies
 from lockkit_flask import held, sessions
-from lockkit_flask.opened import Opened, of_context
+from lockkit_flask.opened import Opened
 from lockkit_flask.records import unavailable
 from lockkit_flask.refusals import refused
 
@@ -47,14 +47,14 @@ class Joined(Opened):
     def __init__(self, orders: Orders, proceed: Proceed, records: Records) -> None:
         super().__init__(orders, proceed)
         self._records = records
-        self._committed = False  #: by the view: a savepoint of it was released
+        self._committed = False  #: by the view: a savepoint of this connection was released
         self._failed = False  #: the view raised, and all was rolled back
         self._wrote = False  #: something besides the record, on this connection
 
     def begin(self) -> None:
         """BEGIN, with the record: a second runner that holds no lock waits here for the first.
 
-        From now on the sessions of this app context work inside the transaction.
+        From now on the sessions of the app work inside the transaction, here.
         """
         try:
             self._begin()
@@ -73,6 +73,7 @@ class Joined(Opened):
             running = self.orders.running(self.proceed.order)
             self._records.insert(self.connection, running, replaces=self.proceed.replaces)
             event.listen(self.connection, "before_cursor_execute", self._note_statement)
+            event.listen(self.connection, "release_savepoint", self._note_commit)
         except BaseException:  # interrupted as well: its connection is in a transaction
             self._discard()
             raise
@@ -80,8 +81,7 @@ class Joined(Opened):
     def forgo(self) -> None:
         self.close()
 
-    def note_commit(self) -> None:
-        """The view has committed: a savepoint was released."""
+    def _note_commit(self, *_: object) -> None:
         self._committed = True
 
     def _note_statement(self, _connection: object, _cursor: object, sql: str, *_: object) -> None:
@@ -90,7 +90,8 @@ class Joined(Opened):
     def note_failure(self, error: BaseException) -> None:
         """Roll back at once: error handlers write outside of the order's transaction.
 
-        ``abort(redirect(…))`` is a way to answer, and no failure.
+        They find its connection in the pool, which may have no other. ``abort(redirect(…))`` is a
+        way to answer, and no failure.
         """
         if isinstance(error, HTTPException) and _status(error) < HTTPStatus.BAD_REQUEST:
             return
@@ -110,12 +111,13 @@ class Joined(Opened):
         """Whether the view redirects somebody without a user, and has saved nothing for him.
 
         So do checks of one's own that ask for a login. It is no result: the same form may be sent
-        again after the login, and there is nothing here that could happen twice.
+        again after the login, and there is nothing here that could happen twice. Whoever commits
+        has a result: a function of the database may write, however its statement looks.
         """
         facts = self.facts
         if facts is None or facts.status not in REDIRECTS or not self.of_guest:
             return False
-        return not (self._wrote or sessions.has_writes())
+        return not (self._committed or self._wrote or sessions.has_writes())
 
     def close(self) -> None:
         """Give the connection back, rolling back what was not committed. Idempotent."""
@@ -126,8 +128,8 @@ class Joined(Opened):
             unavailable(error)
         finally:
             self.active = False
-            self._discard()
             self.detach()
+            self._discard()
 
     def _roll_back(self) -> None:
         """Undo all of it. Sessions work on connections of their own again."""
@@ -135,8 +137,7 @@ class Joined(Opened):
             sessions.roll_back()
         finally:
             self.active = False
-            if self.connection is not None:
-                self.connection.rollback()
+            self._discard()  # which rolls back
 
     def _discard(self) -> None:
         connection, self.connection = self.connection, None
@@ -146,17 +147,26 @@ class Joined(Opened):
     def _keep_refusal(self, record: Record, response: Response) -> Response:
         """The view raised, so nothing of it is left; a 4xx made of that is the order's answer."""
         if response.status_code >= HTTPStatus.BAD_REQUEST:
-            try:
-                self._records.keep(record, replaces=self.proceed.replaces)
-            except IntegrityError:
-                pass  # the record that is there already stands
-            except SQLAlchemyError as error:
-                unavailable(error)
-        elif self._committed:
+            return self._keep(record, response)
+        if self._committed:
             raise ConfigurationError(
                 "a view raised after it had committed, so its order was rolled back, but an error "
                 "handler answers with success. Return a response instead of raising"
             )
+        return response
+
+    def _keep(self, record: Record, response: Response) -> Response:
+        """A database that does not take it is no harm: the next try is refused anew."""
+        try:
+            held.check_all()
+            sessions.roll_back()  # of error handlers and hooks: the pool may have one connection
+            self._records.keep(record, replaces=self.proceed.replaces)
+        except LeaseLost:
+            return refused(replies.lease_lost())
+        except IntegrityError as error:
+            raise DuplicateKeyError from error
+        except SQLAlchemyError as error:
+            unavailable(error)
         return response
 
     def _commit(self, record: Record, response: Response) -> Response:
@@ -218,7 +228,6 @@ def install(db: SQLAlchemy) -> None:
         return
     session_class.get_bind = _joining(session_class.get_bind)
     setattr(session_class, _INSTALLED, True)
-    event.listen(db.session, "after_commit", _note_commit)
 
 
 def _joining(choose: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,13 +244,7 @@ def _joining(choose: Callable[..., Any]) -> Callable[..., Any]:
 
 def _connection_for(bind: object) -> sa.Connection | None:
     """That of the order which runs, if this is its database."""
-    joined = of_context()
+    joined = sessions.order_of_app()
     if not isinstance(joined, Joined) or not joined.active or bind is not joined.engine:
         return None
     return joined.connection
-
-
-def _note_commit(session: Session) -> None:  # noqa: ARG001
-    joined = of_context()
-    if isinstance(joined, Joined) and joined.active:
-        joined.note_commit()

@@ -5,17 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from flask import g, has_app_context, has_request_context, request
+from flask import current_app, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from lockkit_flask import sessions
 
 if TYPE_CHECKING:
-    from flask import Response
+    from flask import Flask, Response
 
     from lockkit.idempotency import Orders, Proceed, ResponseFacts
+    from lockkit_flask.order_stores import Store
 
-__all__ = ["CurrentOrder", "Opened", "current_order", "of_context", "of_request", "prepare"]
+__all__ = ["CurrentOrder", "Opened", "current_order", "of_request", "prepare"]
 
 _ATTRIBUTE = "order"
 
@@ -33,6 +34,8 @@ class Opened(ABC):
 
     active = False  #: the app's sessions work inside its transaction
     can_undo = True  #: what the view did; then an ``after_request`` hook may yet make it a failure
+    checked = False  #: it was opened below the view's own checks, so they have passed
+    store: Store  #: that it was opened in
 
     def __init__(self, orders: Orders, proceed: Proceed) -> None:
         self.orders = orders
@@ -43,20 +46,18 @@ class Opened(ABC):
 
     def attach(self) -> None:
         """From now on it is the order of the current request."""
+        self.app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
         self.environ = request.environ
-        self._outer = of_context()
-        setattr(g, sessions.ORDER, self)
+        self._outer = sessions.ORDER.get()
+        sessions.ORDER.set(self)
         order, lease, _, orphan = self.proceed
         current = CurrentOrder(order.order_id, int(lease.fencing_token), orphan)
         setattr(request, _ATTRIBUTE, current)
 
     def detach(self) -> None:
-        """Idempotent. A view may have sent the app another order, within its app context."""
-        if of_context() is not self:
-            return
-        g.pop(sessions.ORDER)
-        if self._outer is not None:
-            setattr(g, sessions.ORDER, self._outer)
+        """Idempotent. A view may have sent an app another order."""
+        if sessions.ORDER.get() is self:
+            sessions.ORDER.set(self._outer)
 
     @abstractmethod
     def begin(self) -> None:
@@ -75,7 +76,10 @@ class Opened(ABC):
 
     @abstractmethod
     def conclude(self, response: Response) -> Response:
-        """Make final what the view has answered, by ``facts``. Returns what to answer."""
+        """Make final what the view has answered, by ``facts``. Returns what to answer.
+
+        Raises DuplicateKeyError: nothing of it is left, and the order is another runner's.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -87,14 +91,9 @@ def prepare() -> None:
     vars(request._get_current_object()).setdefault(_ATTRIBUTE)  # type: ignore[attr-defined]
 
 
-def of_context() -> Opened | None:
-    """The order of this app context, if there is one."""
-    return g.get(sessions.ORDER) if has_app_context() else None
-
-
 def of_request() -> Opened | None:
-    """The order of this request. A view may send the app another one, within its app context."""
-    found = of_context()
+    """The order of this request. A view may send an app another one."""
+    found = sessions.ORDER.get()
     if found is None or not has_request_context() or found.environ is not request.environ:
         return None
     return found

@@ -24,7 +24,6 @@ from flask import (
     after_this_request,
     current_app,
     got_request_exception,
-    has_request_context,
     request,
 )
 
@@ -93,7 +92,6 @@ class AppOrders:
         app.after_request_funcs.setdefault(None, []).insert(0, self._finish)
         got_request_exception.connect(_note_failure, app)
         held.after(app, "do_teardown_request", _abandon)
-        held.after(app, "do_teardown_appcontext", _abandon)
 
     def stores(self) -> list[Store]:
         """Where the current app's records are: of the settings, and of views that say ``using``."""
@@ -154,6 +152,7 @@ class AppOrders:
         signals.tell(decision.order, decision)
         held.add(self, decision.lease, is_view=False)
         state = store.open(self._orders, decision)
+        state.store, state.checked = store, view is not None
         state.of_guest = is_of_guest(request)
         state.attach()
         try:
@@ -166,7 +165,7 @@ class AppOrders:
             state.forgo()
             return busy()
         if refusal is not None:
-            return self._answer(decision.order, refusal, checked=view is not None)
+            return self._answer(decision.order, refusal, checked=state.checked)
         return self._run(state, call)
 
     def _begin(self, state: Opened, store: Store) -> Replay | Reject | None:
@@ -219,8 +218,18 @@ class AppOrders:
             self._capture(response)
         try:
             return state.conclude(response)
+        except DuplicateKeyError:
+            return self._overtaken(state, response)
         finally:
             _end(state)
+
+    def _overtaken(self, state: Opened, response: Response) -> Response:
+        """Another runner's record is there: its answer, unless that is gone again."""
+        decision = self._drive(self._orders.reconsider(state.proceed), state.store)
+        if isinstance(decision, Proceed):
+            return response
+        order = state.proceed.order
+        return current_app.make_response(self._answer(order, decision, checked=state.checked))
 
 
 def _replayed(replay: Replay) -> Response:
@@ -249,7 +258,7 @@ def _note_failure(_: Flask, *, exception: BaseException, **__: object) -> None:
 
 def _abandon() -> None:
     """What ``after_request`` did not get to see: an exception that nobody handled. Idempotent."""
-    state = opened.of_request() if has_request_context() else opened.of_context()
+    state = opened.of_request()
     if state is not None:
         _end(state)
 

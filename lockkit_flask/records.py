@@ -78,9 +78,14 @@ class Records:
         connection.execute(sa.insert(self.table).values(**_row(record)))
 
     def update(self, connection: sa.Connection, record: Record) -> None:
-        """The end of an order, into the row that ``insert`` made."""
+        """The end of an order, into the row that ``insert`` made.
+
+        Raises RuntimeError if that is gone: a COMMIT would leave the order without a record.
+        """
         mine = self.table.c.key == record.key
-        connection.execute(sa.update(self.table).where(mine).values(**_row(record)))
+        found = connection.execute(sa.update(self.table).where(mine).values(**_row(record)))
+        if found.rowcount != 1:
+            raise RuntimeError("the record of this order was deleted while its view was running")
 
     def prune(self, batch: int) -> Iterator[int]:
         """Delete what has expired, so many at a time; yields how many, after each COMMIT.

@@ -8,9 +8,10 @@ ended before a lock is asked for. One that has written is not ours to end: that 
 from __future__ import annotations
 
 import re
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from flask import current_app, g
+from flask import current_app, has_app_context
 
 from lockkit.errors import ConfigurationError
 
@@ -19,19 +20,27 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction
 
+    from lockkit_flask.opened import Opened
+
 __all__ = [
+    "ORDER",
     "current_session",
     "database_of",
     "drop_writes",
     "end_read",
     "has_writes",
     "only_reads",
+    "order_of_app",
     "roll_back",
     "watch",
 ]
 
-ORDER = "_lockkit_order"
-"""Where ``g`` has the order that runs: an ``Opened``."""
+ORDER: ContextVar[Opened | None] = ContextVar("lockkit_order", default=None)
+"""The order that runs in this thread or task.
+
+Not in ``g``: what pushes an app context of its own while the view runs, as an eager task of Celery
+does, has another ``g`` and another session, and belongs to the order all the same.
+"""
 
 _WROTE = "lockkit.wrote"
 _READS = re.compile(r"\s*(select|show|set|pragma|explain|values)\b", re.IGNORECASE)
@@ -62,6 +71,14 @@ def current_session() -> Session | None:
     return db.session()
 
 
+def order_of_app() -> Opened | None:
+    """The order of the current app that runs here."""
+    opened = ORDER.get()
+    if opened is None or not has_app_context() or opened.app != current_app:
+        return None
+    return opened
+
+
 def only_reads(sql: str) -> bool:
     """Whether a statement is known to change nothing, or only where its transaction stands."""
     return bool(_READS.match(sql) or _SAVEPOINTS.match(sql))
@@ -72,7 +89,7 @@ def end_read() -> None:
 
     Raises ConfigurationError when it has written, or is about to: that is for the app to commit.
     """
-    opened = g.get(ORDER)
+    opened = order_of_app()
     if opened is not None and opened.active:
         raise ConfigurationError(
             "the transaction of an order is open, and a lock is asked for. Have @lock_view on the "

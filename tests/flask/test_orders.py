@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask, Request, Response, g, request, session
+from flask import Flask, Request, Response, abort, g, request, session
 from flask.sessions import SessionInterface, SessionMixin
 from flask_project import Order, User, create_app, db, die
 
@@ -322,7 +322,8 @@ def test_the_locks_are_released_after_the_commit(
     assert seen == [1, 1]  # the order's lock, and the view's
 
 
-def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask]) -> None:
+@pytest.mark.parametrize("ends", [lambda: "ok", lambda: abort(410)], ids=["ok", "refusal"])
+def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask], ends: Callable[[], str]) -> None:
     shop = make_shop(LOCKKIT={"default": {"TTL": 0.3}})
 
     def lose() -> str:
@@ -333,7 +334,7 @@ def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask]) -> None:
         locks["default"].break_(info.name, fence=info.fence)
         while not lost():
             threading.Event().wait(0.01)
-        return "ok"
+        return ends()
 
     shop.add_url_rule("/lose", view_func=lose, methods=["POST"])
     response = post(shop, "/lose")

@@ -217,7 +217,6 @@ def to_login() -> ResponseReturnValue:
 
 def checks_inside() -> ResponseReturnValue:
     db.session.execute(sa.select(Order)).all()
-    db.session.commit()
     return to_login() if session.get("user") is None else sell()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import sqlalchemy as sa
 from flask_project import Order, create_app, db
-from flask_project.served import LARGEST_REQUEST, LARGEST_RESPONSE
+from flask_project.served import LARGEST_REQUEST, LARGEST_RESPONSE, MOST_WAITERS
+
+from lockkit_flask.records import TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +93,13 @@ class Shop:
             count = int(db.session.execute(query).scalar_one())
             db.session.remove()
             return count
+
+    def change(self, order_id: str, column: str, value: int) -> None:
+        """Of the record of this order."""
+        table = db.metadata.tables[TABLE_NAME]
+        with self._app.app_context(), db.engine.begin() as connection:
+            mine = sa.update(table).where(table.c.order_id == order_id)
+            connection.execute(mine.values({column: value}))
 
     def close(self) -> None:
         with self._app.app_context():
@@ -198,20 +208,40 @@ def test_what_is_400(shop: Shop, sent: dict[str, Any], code: str) -> None:
 def test_other_content_is_422_even_while_the_first_runs(shop: Shop) -> None:
     first: list[Answer] = []
     running = threading.Thread(
-        target=lambda: first.append(shop.post("/covered/held", order_id="held-1"))
+        target=lambda: first.append(shop.post("/covered/held/held", order_id="held-1"))
     )
     running.start()
-    assert shop.post("/entered").status == 204  # returns when the view runs
-    other = shop.post("/covered/held", b'{"n": 2}', order_id="held-1")
+    assert shop.post("/entered/held").status == 204  # returns when the view runs
+    other = shop.post("/covered/held/held", b'{"n": 2}', order_id="held-1")
     assert (other.status, other.code) == (422, "order-id-reused")
-    late = shop.post("/covered/held", order_id="held-1")
+    late = shop.post("/covered/held/held", order_id="held-1")
     assert (late.status, late.code) == (409, "order-running")
     assert int(late.headers["retry-after"]) >= 1
-    assert shop.post("/release").status == 204
+    assert shop.post("/release/held").status == 204
     running.join()
     assert (first[0].status, shop.orders("held")) == (200, 1)
-    assert shop.post("/covered/held", order_id="held-1").replayed
-    assert shop.post("/covered/held", b'{"n": 2}', order_id="held-1").status == 422
+    assert shop.post("/covered/held/held", order_id="held-1").replayed
+    assert shop.post("/covered/held/held", b'{"n": 2}', order_id="held-1").status == 422
+
+
+def test_whoever_waits_is_one_of_so_many(shop: Shop) -> None:
+    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+
+    def buy() -> None:
+        answers.put(shop.post("/covered/held/many", order_id="many-1"))
+
+    threads = [threading.Thread(target=buy) for _ in range(1 + MOST_WAITERS + 1)]
+    for thread in threads:
+        thread.start()
+    first = answers.get(timeout=60)
+    assert shop.post("/release/many").status == 204
+    for thread in threads:
+        thread.join()
+    assert (first.status, first.code) == (503, "order-waiting-room-full")
+    assert int(first.headers["retry-after"]) >= 1
+    rest = [answers.get() for _ in threads[1:]]
+    assert {answer.status for answer in rest} == {200}
+    assert shop.orders("many") == 1
 
 
 def test_users_and_routes_have_ids_of_their_own(shop: Shop) -> None:
@@ -220,6 +250,32 @@ def test_users_and_routes_have_ids_of_their_own(shop: Shop) -> None:
     assert not shop.post("/covered/nested", order_id="two-1").replayed
     assert shop.post("/covered/two", order_id="two-1", headers={"X-User": "bob"}).replayed
     assert shop.orders("two") == 6
+
+
+def test_tenants_have_ids_of_their_own(shop: Shop) -> None:
+    answers = [
+        shop.post("/covered/late", order_id="tenants", headers={"X-Part": part}) for part in "aba"
+    ]
+    assert [answer.replayed for answer in answers] == [False, False, True]
+
+
+def test_what_the_same_form_is(shop: Shop) -> None:
+    """Whatever its boundary and its CSRF token are."""
+
+    def send(boundary: str, token: str, name: str, content: str) -> Answer:
+        parts = [
+            f'name="csrf_token"\r\n\r\n{token}',
+            f'name="file"; filename="{name}"\r\n\r\n{content}',
+        ]
+        lines = [f"--{boundary}\r\nContent-Disposition: form-data; {part}\r\n" for part in parts]
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        body = f"{''.join(lines)}--{boundary}--\r\n".encode()
+        return shop.post("/covered/late", body, order_id="form", headers=headers)
+
+    assert send("b1", "x", "a.txt", "one").status == 200
+    assert send("b2", "y", "a.txt", "one").replayed
+    assert send("b1", "x", "b.txt", "one").status == 422
+    assert send("b1", "x", "a.txt", "two").status == 422
 
 
 def test_an_id_in_the_body(shop: Shop) -> None:
@@ -241,11 +297,23 @@ def test_a_refusal_is_kept(shop: Shop, status: int) -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 408, 409, 423, 429, 500, 503])
 def test_what_another_try_may_overcome_is_not(shop: Shop, status: int) -> None:
-    path = f"/covered/aborts?status={status}"
-    for _ in range(2):
-        answer = shop.post(path, order_id=f"aborts-{status}")
-        assert (answer.status, answer.replayed) == (status, False)
+    _runs_again(shop, f"/covered/aborts?status={status}", status)
     assert shop.orders("aborts") == 0
+
+
+@pytest.mark.parametrize("status", [409, 425, 503])
+def test_what_another_try_may_overcome_is_rolled_back_if_it_is_returned(
+    shop: Shop, status: int
+) -> None:
+    """Of 425 Werkzeug has no exception."""
+    _runs_again(shop, f"/covered/returns/{status}", status)
+    assert shop.orders("returns") == 0
+
+
+def _runs_again(shop: Shop, path: str, status: int) -> None:
+    for _ in range(2):
+        answer = shop.post(path, order_id=f"again-{status}")
+        assert (answer.status, answer.replayed) == (status, False)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -276,3 +344,18 @@ def test_the_store_is_down(shop: Shop) -> None:
     assert (answer.status, answer.code) == (503, "order-store-unavailable")
     assert "retry-after" in answer.headers
     assert shop.post("/covered/late", order_id="down").replayed is False
+
+
+def test_an_expired_record_is_none(shop: Shop) -> None:
+    for expected in (False, True):
+        assert shop.post("/covered/late", order_id="expired").replayed is expected
+    shop.change("expired", "expires", 1)
+    for expected in (False, True):
+        assert shop.post("/covered/late", order_id="expired").replayed is expected
+
+
+def test_a_record_of_a_newer_release_is_no_second_run(shop: Shop) -> None:
+    assert shop.post("/covered/late", order_id="newer").status == 200
+    shop.change("newer", "version", 99)
+    answer = shop.post("/covered/late", order_id="newer")
+    assert (answer.status, answer.code) == (503, "order-record-unreadable")

@@ -16,6 +16,8 @@ from lockkit.facts import lock_name
 from lockkit.naming import Template
 from lockkit_flask.facts import RequestFacts
 
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
+
 URL_ENCODED = "application/x-www-form-urlencoded"
 FORM_DATA = "multipart/form-data; boundary=b"
 MULTIPART = b'--b\r\nContent-Disposition: form-data; name="sku"\r\n\r\n\xe9\r\n--b--\r\n'
@@ -94,7 +96,6 @@ def _flask_name(template: str, environ: dict[str, Any]) -> str:
 
 
 def _django_name(template: str, environ: dict[str, Any]) -> str:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
     from django.core.handlers.wsgi import WSGIRequest
 
     from lockkit_django.facts import DjangoFacts

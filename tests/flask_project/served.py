@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask, request
 
@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 LARGEST_REQUEST = 1000
 LARGEST_RESPONSE = 2000
+MOST_WAITERS = 9
 PATIENCE = 60.0
 
-entered = threading.Event()
-released = threading.Event()
+
+class Gate(NamedTuple):
+    entered: threading.Event
+    released: threading.Event
+
+
+gates: dict[str, Gate] = {}
 
 
 def wsgi() -> Flask:
@@ -28,7 +34,9 @@ def wsgi() -> Flask:
             "ORDER_ID": ["header:Idempotency-Key", "json:order_id"],
             "PATHS": ["^/covered/"],
             "REQUIRED": True,
+            "TENANT": "flask_project.hooks.of_header",
             "WAIT": 5,
+            "MAX_WAITERS": MOST_WAITERS,
             "MAX_REQUEST": LARGEST_REQUEST,
             "MAX_RESPONSE": LARGEST_RESPONSE,
         }
@@ -39,10 +47,14 @@ def wsgi() -> Flask:
             app.add_url_rule(
                 f"/covered{rule.rule}", f"covered-{rule.endpoint}", view, methods=["POST"]
             )
-    app.add_url_rule("/covered/held", view_func=held, methods=["POST"])
-    app.add_url_rule("/covered/large", view_func=large, methods=["POST"])
-    app.add_url_rule("/entered", view_func=wait_for_entry, methods=["POST"])
-    app.add_url_rule("/release", view_func=release, methods=["POST"])
+    for rule, view in (
+        ("/covered/held/<name>", held),
+        ("/covered/large", large),
+        ("/covered/returns/<int:status>", returns),
+        ("/entered/<name>", wait_for_entry),
+        ("/release/<name>", release),
+    ):
+        app.add_url_rule(rule, view_func=view, methods=["POST"])
     _break_on_demand(app)
     with app.app_context():
         db.create_all()
@@ -62,21 +74,31 @@ def asgi() -> Any:
     return WSGIMiddleware(to_its_end, workers=16)
 
 
-def held() -> ResponseReturnValue:
-    put("held")
+def held(name: str) -> ResponseReturnValue:
+    put(name)
     db.session.commit()
-    entered.set()
-    released.wait(PATIENCE)
+    gate(name).entered.set()
+    gate(name).released.wait(PATIENCE)
     return "ok"
 
 
-def wait_for_entry() -> ResponseReturnValue:
-    return "", 204 if entered.wait(PATIENCE) else 504
+def wait_for_entry(name: str) -> ResponseReturnValue:
+    return "", 204 if gate(name).entered.wait(PATIENCE) else 504
 
 
-def release() -> ResponseReturnValue:
-    released.set()
+def release(name: str) -> ResponseReturnValue:
+    gate(name).released.set()
     return "", 204
+
+
+def gate(name: str) -> Gate:
+    return gates.setdefault(name, Gate(threading.Event(), threading.Event()))
+
+
+def returns(status: int) -> ResponseReturnValue:
+    put("returns")
+    db.session.commit()
+    return "not now", status
 
 
 def large() -> ResponseReturnValue:

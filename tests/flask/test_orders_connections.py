@@ -1,0 +1,253 @@
+"""The connection of an order: that it takes one only, and what of a view is on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask, abort, redirect
+from flask_project import Order, db, put
+
+from lockkit.errors import ConfigurationError
+from lockkit_flask import new_order_id
+from lockkit_flask.records import TABLE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.typing import ResponseReturnValue
+    from werkzeug.test import TestResponse
+
+A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
+POOL_OF_ONE = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1}
+
+on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    return make_shop()
+
+
+@pytest.fixture
+def small_shop(make_shop: Callable[..., Flask]) -> Flask:
+    return make_shop(SQLALCHEMY_ENGINE_OPTIONS=POOL_OF_ONE)
+
+
+def post(app: Flask, path: str, **headers: str) -> TestResponse:
+    return app.test_client().post(path, headers={**A_1, **headers})
+
+
+def count(app: Flask, table: str = "order") -> int:
+    with app.app_context():
+        query = sa.select(sa.func.count()).select_from(db.metadata.tables[table])
+        return int(db.session.execute(query).scalar_one())
+
+
+def replayed(answer: TestResponse) -> bool:
+    return "Idempotent-Replayed" in answer.headers
+
+
+# A pool that has no second connection
+
+
+def handles(_: object) -> ResponseReturnValue:
+    return "no", 410
+
+
+def reads(_: object) -> ResponseReturnValue:
+    db.session.execute(sa.select(Order)).all()
+    return "no", 410
+
+
+def writes(_: object) -> ResponseReturnValue:
+    put("refused")
+    db.session.commit()
+    return "no", 410
+
+
+def does_not_commit(_: object) -> ResponseReturnValue:
+    put("refused")
+    db.session.flush()
+    return "no", 410
+
+
+@on_postgresql
+@pytest.mark.parametrize("handler", [handles, reads, writes, does_not_commit])
+def test_a_refusal_takes_one_connection(small_shop: Flask, handler: Any) -> None:
+    """Else as many at once as the pool has connections would wait for one another."""
+    small_shop.register_error_handler(410, handler)
+    answers = [post(small_shop, "/aborts") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [410, 410]
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert count(small_shop) == (handler is writes)
+
+
+@on_postgresql
+def test_a_failure_takes_one_connection(small_shop: Flask) -> None:
+    """An error page that says who is logged in, for instance."""
+    small_shop.config["PROPAGATE_EXCEPTIONS"] = False
+    small_shop.register_error_handler(500, lambda error: (reads(error)[0], 500))
+    small_shop.after_request(lambda response: reads(response) and response)
+    assert post(small_shop, "/fails").text == "no"
+    assert (count(small_shop), count(small_shop, TABLE_NAME)) == (0, 0)
+
+
+# What the view has committed
+
+
+INSERT = "INSERT INTO \"order\" (name) VALUES ('bought')"
+
+
+@pytest.fixture
+def guests(make_shop: Callable[..., Flask]) -> Flask:
+    orders = {"ORDER_ID": ["form:order_id"], "PATHS": ["^/buy"]}
+    shop = make_shop(LOCKKIT_USER=None, LOCKKIT_ORDERS=orders)
+    shop.add_url_rule("/page", view_func=new_order_id)
+    return shop
+
+
+def buy_twice(guests: Flask, view: Callable[[], Any]) -> list[TestResponse]:
+    def buy() -> ResponseReturnValue:
+        view()
+        db.session.commit()
+        return redirect("/thanks", 303)
+
+    guests.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    guest = guests.test_client()
+    form = {"order_id": guest.get("/page").text}
+    return [guest.post("/buy", data=form) for _ in range(2)]
+
+
+def execute(app: Flask, statement: str) -> None:
+    with app.app_context(), db.engine.begin() as connection:
+        connection.execute(sa.text(statement))
+
+
+def by_a_function() -> None:
+    db.session.execute(sa.text("SELECT place_order()"))
+
+
+def by_a_cursor() -> None:
+    connection: Any = db.session.connection().connection
+    connection.cursor().execute(INSERT)
+
+
+@on_postgresql
+def test_a_function_of_the_database_may_have_bought_for_a_guest(guests: Flask) -> None:
+    execute(guests, f"CREATE FUNCTION place_order() RETURNS void LANGUAGE sql AS $${INSERT}$$")
+    answers = buy_twice(guests, by_a_function)
+    execute(guests, "DROP FUNCTION place_order")
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert count(guests) == 1
+
+
+def test_a_cursor_of_the_driver_may_have_bought_for_a_guest(guests: Flask) -> None:
+    answers = buy_twice(guests, by_a_cursor)
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert count(guests) == 1
+
+
+def test_a_view_that_deletes_its_record_is_an_error_and_no_order_without_one(shop: Flask) -> None:
+    def delete() -> ResponseReturnValue:
+        put("sold")
+        db.session.execute(sa.delete(db.metadata.tables[TABLE_NAME]))
+        db.session.commit()
+        return "ok"
+
+    shop.add_url_rule("/delete", view_func=delete, methods=["POST"])
+    assert post(shop, "/delete").status_code == 500
+    shop.testing = True
+    with pytest.raises(RuntimeError, match="record of this order"):
+        post(shop, "/delete")
+    assert count(shop) == 0
+
+
+# App contexts within the view's
+
+
+@pytest.mark.parametrize("status", [201, 503])
+def test_an_app_context_within_the_view_belongs_to_the_order(shop: Flask, status: int) -> None:
+    """As an eager task of Celery has it. It gives nothing back that the view still needs."""
+
+    def order() -> ResponseReturnValue:
+        put("outer")
+        db.session.commit()
+        with shop.app_context():
+            put("inner")
+            db.session.commit()
+            put("not committed")
+            db.session.flush()
+        put("outer")
+        db.session.commit()
+        return "ok", status
+
+    shop.add_url_rule("/order", view_func=order, methods=["POST"])
+    answers = [post(shop, "/order") for _ in range(2)]
+    assert [replayed(answer) for answer in answers] == [False, status == 201]
+    assert count(shop) == (3 if status == 201 else 0)
+
+
+def test_a_request_within_the_view_is_told_that_a_transaction_is_open(shop: Flask) -> None:
+    """Also in an app context of its own: its lock would end before the order's COMMIT."""
+
+    def order() -> ResponseReturnValue:
+        with shop.app_context():
+            return post(shop, "/locked", **{"X-Order-ID": "A-2"}).data
+
+    shop.add_url_rule("/order", view_func=order, methods=["POST"])
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="transaction of an order is open"):
+        post(shop, "/order")
+    assert count(shop) == 0
+
+
+@on_postgresql
+@pytest.mark.parametrize("status", [201, 503])
+def test_another_apps_order_within_the_view_is_its_own(
+    make_shop: Callable[..., Flask], status: int
+) -> None:
+    shop, other = make_shop(), make_shop()
+
+    def order() -> ResponseReturnValue:
+        put("outer")
+        db.session.commit()
+        assert post(other, "/two", **{"X-Order-ID": "A-2"}).status_code == 200
+        put("outer")
+        db.session.commit()
+        return "ok", status
+
+    shop.add_url_rule("/order", view_func=order, methods=["POST"])
+    assert post(shop, "/order").status_code == status
+    assert replayed(post(other, "/two", **{"X-Order-ID": "A-2"}))
+    assert count(shop) == (4 if status == 201 else 2)
+
+
+# Who was overtaken
+
+
+@pytest.mark.parametrize("status", [201, 410])
+def test_whose_order_another_has_made_meanwhile_answers_that(
+    make_shop: Callable[..., Flask], status: int
+) -> None:
+    """Its lock was lost unnoticed, and the transaction is rolled back when a handler is called."""
+    shop, other = make_shop(), make_shop()
+    others: list[TestResponse] = []
+
+    def overtaken(_: object) -> ResponseReturnValue:
+        others.append(post(other, f"/answers?status={status}"))
+        return "gone", 410
+
+    def answers() -> ResponseReturnValue:
+        put("sold")
+        db.session.commit()
+        return "of the other", status
+
+    shop.add_url_rule("/answers", view_func=lambda: abort(410), methods=["POST"])
+    other.add_url_rule("/answers", view_func=answers, methods=["POST"])
+    shop.register_error_handler(410, overtaken)
+    answer = post(shop, f"/answers?status={status}")
+    assert not replayed(others[0])
+    assert (answer.status_code, answer.text, replayed(answer)) == (status, "of the other", True)
+    assert (count(shop), count(shop, TABLE_NAME)) == (1, 1)
