@@ -234,6 +234,13 @@ class AsyncLease(BaseLease):
         client.note_hold(self.name, now() - self._hold.granted)
         return await client._run(flow.release(self._hold))
 
+    def _hand_over(self) -> None:
+        """Somebody else renews and releases the claim from now on."""
+        self._finish()
+        self._client._watchdog.unwatch(self._hold)
+        if self._entry is not None:
+            self._entry.leave()
+
     async def __aenter__(self) -> Self:
         return self
 

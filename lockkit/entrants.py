@@ -16,7 +16,7 @@ from lockkit import process
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["named", "of_task", "of_thread"]
+__all__ = ["named", "of_task", "of_thread", "part_from_thread"]
 
 _numbers = itertools.count(1)
 
@@ -43,6 +43,12 @@ def of_thread() -> str:
     """Of the thread that calls."""
     key = _keys.thread = _valid(_keys.thread)
     return key[1]
+
+
+def part_from_thread(entrant: str) -> None:
+    """If that is the calling thread's key, it has another from now on."""
+    if _keys.thread is not None and _keys.thread[1] == entrant:
+        _keys.thread = None
 
 
 def of_task(task: asyncio.Task[Any] | None) -> str:

@@ -59,6 +59,8 @@ __all__ = [
 ]
 
 KEYS = ("TIMEOUT", "BUSY_STATUS", "MAX_WAITERS")
+ENTERED = ("reentrant", "read", "write")
+"""Kinds that their owner may enter again."""
 ERRORS = range(400, 600)
 """Statuses of HTTP that say no."""
 
@@ -189,10 +191,15 @@ class Guard:
             raise _room_full(held) from None
 
     async def acquire_async(
-        self, client: AsyncLockClient, names: Sequence[str], settings: ViewSettings, label: str
+        self,
+        client: AsyncLockClient,
+        names: Sequence[str],
+        settings: ViewSettings,
+        label: str,
+        owner: str = "",
     ) -> AnyAsyncLease:
-        """The same, awaited."""
-        lock: AsyncLock | AsyncMultiLock = self._lock(client, names, settings, label)
+        """The same, awaited. ``owner``: who may enter again, in the place of the task."""
+        lock: AsyncLock | AsyncMultiLock = self._lock(client, names, settings, label, owner)
         if self._timeout(settings) == 0:
             return await lock.acquire()
         with waiting_room.place(settings.max_waiters) as placed:
@@ -203,8 +210,17 @@ class Guard:
         except LockHeld as held:
             raise _room_full(held) from None
 
-    def _lock(self, client: Any, names: Sequence[str], settings: ViewSettings, label: str) -> Any:
+    def _lock(
+        self,
+        client: Any,
+        names: Sequence[str],
+        settings: ViewSettings,
+        label: str,
+        owner: str = "",
+    ) -> Any:
         options = {**self._options, "ttl": self.ttl, "timeout": self._timeout(settings)}
+        if owner and options["kind"] in ENTERED:
+            options["owner"] = owner
         if len(names) > 1:
             return client.multi(*names, label=label, **options)
         return client.of_kind(name=names[0], label=label, **options)

@@ -14,7 +14,7 @@ from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler
 
 from lockkit import process
-from lockkit.config import AliasSettings, load_async_backend, load_backend
+from lockkit.config import AliasSettings, load_backend
 from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
 from lockkit_django.client import AsyncDjangoLockClient, DjangoLockClient
@@ -99,7 +99,8 @@ class LockHandler(_Handler):
 
 
 class AsyncLockHandler:
-    """``alocks["default"]``: one client per alias and running event loop.
+    """``alocks["default"]``: one client per alias and running event loop, of the store of
+    ``locks["default"]``.
 
     A client is closed at the end of its loop, also of the short loop in which Django runs one
     async view under WSGI.
@@ -121,7 +122,8 @@ class AsyncLockHandler:
 
     def _make(self, alias: str) -> AsyncDjangoLockClient:
         settings = self._handler.alias_settings(alias)
-        return AsyncDjangoLockClient(load_async_backend(settings), settings)
+        backend = self._handler[alias].backend.async_twin(settings)
+        return AsyncDjangoLockClient(backend, settings)
 
 
 locks = LockHandler()

@@ -2,29 +2,35 @@
 
 Django closes a response when its body is sent or its client is gone, under WSGI as under ASGI, and
 then not in the event loop. So the lease is of the blocking client, also for an async view, whose
-loop may have ended by then.
+loop may have ended by then: the loop waits for it, and hands it over. It outlives the thread or the
+task of its view as well, which may run the next request: so neither is who may enter it again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.http import HttpResponseBase
 
-from lockkit.views import Guard, give_back
+from lockkit.errors import AcquireTimeout
+from lockkit.handover import handed_over, leave_thread
+from lockkit.tokens import new_token
+from lockkit.views import Guard, give_back, give_back_async
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import http_request
-from lockkit_django.handler import locks
+from lockkit_django.handler import alocks, locks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lockkit.views import AnyLease
 
-__all__ = ["acquire_in_thread", "give_back_in_thread", "until_closed"]
+__all__ = ["acquire_to_outlive_loop", "give_back_in_thread", "until_closed"]
+
+OWNER = "_lockkit_owner"
+"""Attribute of a request: who holds what must outlive its event loop."""
 
 
 def until_closed(request: Any, response: Any, lease: AnyLease) -> Any:
@@ -36,6 +42,7 @@ def until_closed(request: Any, response: Any, lease: AnyLease) -> Any:
         return response
     http: Any = http_request(request)
     http.lease = lease  # for the body, which is made after the view
+    leave_thread(lease)
     ended = weakref.finalize(response, give_back, lease)
     ended.atexit = False
     closers: list[Any] = response._resource_closers  # type: ignore[attr-defined]  # no other way
@@ -43,22 +50,28 @@ def until_closed(request: Any, response: Any, lease: AnyLease) -> Any:
     return response
 
 
-async def acquire_in_thread(guard: Guard, names: Sequence[str], label: str) -> AnyLease:
-    """A lease of the blocking client. Cancelled, what is granted later is given back at once."""
-    acquire = sync_to_async(guard.acquire, thread_sensitive=False)
-    task = asyncio.ensure_future(acquire(locks[guard.alias], names, view_settings(), label))
+async def acquire_to_outlive_loop(
+    guard: Guard, request: Any, names: Sequence[str], label: str
+) -> AnyLease:
+    """A lease of the blocking client, for which the event loop has waited: no thread does.
+
+    Its owner is the request. Raises as ``guard.acquire``; cancelled, it leaves nothing.
+    """
+    client = locks[guard.alias]
+    owner = vars(http_request(request)).setdefault(OWNER, new_token())
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(_unwanted)
+        lease = await guard.acquire_async(
+            alocks[guard.alias], names, view_settings(), label, owner=owner
+        )
+    except AcquireTimeout as refusal:
+        refusal.retry_after = client.retry_after(refusal.name or "")
+        raise
+    try:
+        return handed_over(lease, client)
+    except BaseException:
+        await give_back_async(lease)
         raise
 
 
 async def give_back_in_thread(lease: AnyLease) -> None:
     await sync_to_async(give_back, thread_sensitive=False)(lease)
-
-
-def _unwanted(acquired: asyncio.Future[AnyLease]) -> None:
-    if not acquired.cancelled() and acquired.exception() is None:
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, give_back, acquired.result())  # type: ignore[unused-awaitable]

@@ -25,7 +25,7 @@ from lockkit_django.conf import view_settings
 from lockkit_django.facts import DjangoFacts, http_request, of_async_class, request_and_rest
 from lockkit_django.handler import alocks, locks
 from lockkit_django.handlers import show_types
-from lockkit_django.kept import acquire_in_thread, give_back_in_thread, until_closed
+from lockkit_django.kept import acquire_to_outlive_loop, give_back_in_thread, until_closed
 from lockkit_django.pending import has_lock, mark_locked, pending_order
 from lockkit_django.responses import drf_exception, refusal_response, rendered
 from lockkit_django.settle import to_its_end, until_thread_is_idle
@@ -152,7 +152,7 @@ class LockedView:
             facts = DjangoFacts(request, kwargs, user)
             names = self._guard.names_for(facts, request, *rest, **kwargs)
             order = pending_order(http_request(request))
-            lease = await self._lease_for(order, names, _label(request))
+            lease = await self._lease_for(request, order, names, _label(request))
         except LockError as error:
             return await self._refuse_async(request, error)
         if order is not None:
@@ -179,14 +179,14 @@ class LockedView:
             return await _rendered_async(request, await _awaited(view(*args, **kwargs)))
 
     async def _lease_for(
-        self, order: OpenOrder | None, names: Sequence[str], label: str
+        self, request: Any, order: OpenOrder | None, names: Sequence[str], label: str
     ) -> AnyLease | AnyAsyncLease:
         """The loop's own, unless it must outlive the loop: in an order under WSGI the COMMIT comes
         later, and so does the end of a response."""
         if (order is None and not self._keep) or (order is not None and order.is_async):
             client = alocks[self._guard.alias]
             return await self._guard.acquire_async(client, names, view_settings(), label)
-        return await acquire_in_thread(self._guard, names, label)
+        return await acquire_to_outlive_loop(self._guard, request, names, label)
 
     async def _refuse_async(self, request: Any, error: LockError) -> Any:
         if isinstance(error, AcquireTimeout) and iscoroutinefunction(self._on_busy):

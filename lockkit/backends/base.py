@@ -65,6 +65,16 @@ class Backend(ABC):
 
         return OffloadedBackend(cls.from_settings(settings))
 
+    def async_twin(self, settings: AliasSettings) -> AsyncBackend:
+        """The native async twin, or this very backend in worker threads: so both have one store,
+        also where nobody else could open it, as that of ``memory://``. No I/O."""
+        from lockkit.backends.offload import OffloadedBackend
+
+        made: Any = type(self).async_from_settings
+        if made.__func__ is Backend.async_from_settings.__func__:  # type: ignore[attr-defined]
+            return OffloadedBackend(self, is_shared=True)
+        return type(self).async_from_settings(settings)
+
     @abstractmethod
     def acquire(self, request: Request) -> Grant | Busy | Gone:
         """One attempt. Same token twice: the same grant, with what is left of it."""

@@ -69,8 +69,10 @@ class OffloadedBackend(AsyncBackend):
     """Runs the steps of a sync backend in threads. Cancelling leaves a step running to its end:
     the tombstone of the withdraw that follows makes a late grant impossible."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, is_shared: bool = False) -> None:
+        """``is_shared``: a blocking client uses it as well, so it is not closed with this one."""
         self.backend = backend
+        self._is_shared = is_shared
         self.capabilities = backend.capabilities
         self._asking = _Lane(4)
         self._ending = _Lane(2)
@@ -111,7 +113,8 @@ class OffloadedBackend(AsyncBackend):
         return None if records is None else _OffloadedRecords(records, self._asking.run)
 
     async def close(self) -> None:
-        await self._ending.run(self.backend.close)
+        if not self._is_shared:
+            await self._ending.run(self.backend.close)
         for lane in (self._asking, self._ending, self._renewing):
             lane.close()
 
