@@ -41,7 +41,8 @@ def handed_over(lease: AnyAsyncLease, client: LockClient) -> AnyLease:
 
 
 def leave_thread(lease: AnyLease) -> None:
-    """The lease goes on without the thread that took it: what runs there next does not enter."""
+    """The lease goes on without the thread that took it: what runs there next does not enter by it,
+    nor by whatever else the thread had entered before."""
     leases = [lease] if isinstance(lease, Lease) else [lease[name] for name in lease]
     for each in leases:
         entrants.part_from_thread(each._hold.request.entrant)

@@ -15,6 +15,7 @@ from flask import after_this_request, g, has_request_context, request
 from flask import globals as flask_globals
 from werkzeug.wsgi import ClosingIterator
 
+from lockkit.handover import leave_thread
 from lockkit.views import give_back
 from lockkit_flask import sessions
 
@@ -106,6 +107,7 @@ def until_closed(lease: AnyLease) -> None:
     Or when the last reference to the response is gone, for it may be closed by nobody: some
     servers send a file in their own way, and another response can take its place.
     """
+    leave_thread(lease)
 
     @after_this_request
     def keep(response: Response) -> Response:

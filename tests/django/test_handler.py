@@ -62,6 +62,19 @@ async def test_tasks_share_one_client() -> None:
         assert len({id(client) for client in found}) == 1
 
 
+@pytest.mark.parametrize("url", ["memory://", "django://"])  # one that nobody else can open
+def test_they_have_one_store_also_when_a_loop_has_ended(url: str) -> None:
+    async def is_free() -> bool:
+        lease = await alocks["default"].lock("stock:42").try_acquire()
+        return lease is not None and await lease.release()
+
+    with override_settings(LOCKKIT={"default": url}):
+        with locks["default"].lock("stock:42"):
+            assert not asyncio.run(is_free())
+            assert not asyncio.run(is_free())
+        assert asyncio.run(is_free())
+
+
 @override_settings(LOCKKIT=TWO)
 def test_aliases() -> None:
     assert list(locks) == ["default", "other"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,7 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "semaphore": {"kind": "semaphore", "permits": 1},
 }
 WAITERS = 4
-go_on = threading.Event()
+signals: dict[str, asyncio.Event] = {}
 
 
 def export(request: HttpRequest) -> StreamingHttpResponse:
@@ -44,8 +43,7 @@ async def aexport(request: HttpRequest) -> StreamingHttpResponse:
 
 
 async def fails(request: HttpRequest) -> HttpResponse:
-    while not go_on.is_set():
-        await asyncio.sleep(0.002)
+    await signals["go on"].wait()
     await asyncio.to_thread(int)  # the threads that everybody uses are free for it
     raise ZeroDivisionError
 
@@ -82,7 +80,7 @@ def project(request: pytest.FixtureRequest) -> Iterator[None]:
         server: RedisServer = request.getfixturevalue("redis_server")
         server.flush()
         url = server.url
-    go_on.clear()
+    signals["go on"] = asyncio.Event()  # a loop's own, from the first who waits
     views = {"TIMEOUT": 0, "MAX_WAITERS": WAITERS + 1}
     with override_settings(ROOT_URLCONF=__name__, LOCKKIT={"default": url}, LOCKKIT_VIEWS=views):
         yield
@@ -135,7 +133,7 @@ class TestWaiting:
         client = AsyncClient(raise_request_exception=False)
         visits = [asyncio.create_task(client.get("/fails")) for _ in range(WAITERS + 1)]
         await queued(WAITERS)
-        go_on.set()
+        signals["go on"].set()
         async with asyncio.timeout(30):  # nobody has to give up before
             answers = await asyncio.gather(*visits)
         assert {answer.status_code for answer in answers} == {500}

@@ -80,6 +80,18 @@ class TestUntilTheResponseIsClosed:
         response.close()
         assert not held(app, "stock:1")
 
+    @pytest.mark.parametrize("kind", ["reentrant", "write"])
+    def test_whoever_runs_next_in_its_thread_is_somebody_else(self, app: Flask, kind: str) -> None:
+        @app.get("/entered")
+        @lock_view("entered", kind=kind, hold="response")
+        def entered() -> ResponseReturnValue:
+            return Response(iter(["row"]))
+
+        first = app.test_client().get("/entered")
+        assert app.test_client().get("/entered").status_code == 423
+        first.close()
+        assert not held(app, "entered")
+
     @pytest.mark.parametrize("query", ["page=1", "file=1"])
     @pytest.mark.parametrize("method", ["GET", "HEAD"])
     def test_every_other_body(self, app: Flask, query: str, method: str) -> None:
