@@ -34,6 +34,7 @@ def test_it_outlives_its_loop_and_is_released_in_any_thread(locks: LockClient) -
             mine = handed_over(lease, locks)
             assert lease.released
             assert mine.fencing_token == lease.fencing_token
+            assert not client._watchdog.give_up()  # it would release it at the exit as well
             return mine
 
     lease = asyncio.run(take())

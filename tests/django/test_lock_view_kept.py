@@ -155,6 +155,18 @@ class TestWaiting:
             response = await AsyncClient().get("/mutex/aexport")
         assert response["Retry-After"] == "7"
 
+    async def test_what_no_thread_could_renew_is_given_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(locks["default"]._watchdog, "watch", refuse)
+            client = AsyncClient(raise_request_exception=False)
+            assert (await client.get("/mutex/aexport")).status_code == 500
+        assert await sync_to_async(locks["default"].inspect)("export") is None
+
 
 async def visit(url: str, gone: asyncio.Event) -> None:
     """One GET, whose client may leave."""
