@@ -12,7 +12,7 @@ from flask import Flask, current_app, request_started
 
 from lockkit.aio import AsyncLockClient
 from lockkit.client import LockClient
-from lockkit.config import AliasSettings, load_async_backend, load_backend
+from lockkit.config import AliasSettings, load_backend
 from lockkit.errors import ConfigurationError, DriverMissing
 from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
@@ -104,8 +104,8 @@ class AppLocks:
         return self._in_loops[alias]
 
     def _make_async(self, alias: str) -> AsyncLockClient:
-        settings = self[alias].settings
-        return AsyncLockClient(load_async_backend(settings), settings)
+        blocking = self[alias]
+        return AsyncLockClient(blocking.backend.async_twin(blocking.settings), blocking.settings)
 
     def close(self) -> None:
         """Close the connections of the blocking clients. They open again when used."""

@@ -141,6 +141,19 @@ def test_each_event_loop_has_an_async_client_of_its_own(make_app: MakeApp) -> No
         assert asyncio.run(use()) is not asyncio.run(use())
 
 
+def test_async_clients_have_the_store_of_the_blocking_ones(make_app: MakeApp) -> None:
+    """Also plain memory://, which no other client could open."""
+    app = make_app(LOCKKIT_URL="memory://")
+
+    async def try_it() -> bool:
+        return await alocks["default"].lock("a").try_acquire() is None
+
+    with app.app_context():
+        with locks["default"].lock("a"):
+            assert asyncio.run(try_it())
+        assert locks["default"].lock("a").acquire(timeout=0).release(), "it is not closed"
+
+
 def test_the_table_of_locks_in_postgresql_is_made(
     make_app: MakeApp, postgres_database: str
 ) -> None:
