@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
@@ -19,6 +18,7 @@ from lockkit.idempotency.record import (
     DuplicateKeyError,
     Record,
     State,
+    is_unanswered,
     snapshot_of,
     storable,
 )
@@ -63,7 +63,7 @@ class Admission:
     def admit(self, order: Order) -> Flow[Decision]:
         """Whether the view may run for this order, now. With STORE "redis" it is claimed then."""
         try:
-            found = yield Find(order.key, fresh=False)
+            found = self._without_the_lock((yield Find(order.key, fresh=False)))
             known = judge(order, found, time.time())
             if known is not None:
                 return (yield from self._told(order, known))
@@ -85,11 +85,11 @@ class Admission:
 
         ``response``: None when nobody saw how the view ended (it was cancelled). ``failed``: the
         view raised, and the response was made of that. What is not known is not forgotten: an
-        unexpected exception, or no response, leaves an orphan. A view that answers with what is
-        not stored (409, 5xx) says by it that the order may be tried anew. The lease is still the
-        caller's to give.
+        exception of which no response is made that is stored, or no response, leaves an orphan. A
+        view that answers with what is not stored (409, 5xx) says by it that the order may be tried
+        anew. The lease is still the caller's to give.
         """
-        if response is None or (failed and response.status >= HTTPStatus.INTERNAL_SERVER_ERROR):
+        if response is None or (failed and not storable(response.status)):
             return None
         fence = decision.lease.fencing_token
         ending = self.conclude(decision.order, response)
@@ -119,6 +119,15 @@ class Admission:
         state, snapshot = snapshot_of(response, self.settings.max_response)
         return replace(self.running(order), state=state, snapshot=snapshot)
 
+    def _without_the_lock(self, found: Record | None) -> Record | None:
+        """Between a COMMIT and its response an order is done, and somebody has its lock: wait.
+
+        Where that lock is free the process has died; under the lock the record says what it is.
+        """
+        if found is None or self.settings.claims or not is_unanswered(found):
+            return found
+        return replace(found, state=State.RUNNING)
+
     def _enter(self, order: Order, found: Record | None) -> Flow[Decision]:
         """Take the lock. Had nobody held it, the unique key decides without another look."""
         try:
@@ -140,7 +149,7 @@ class Admission:
         except TooManyWaiters as full:
             return replies.crowded(full.retry_after)
         except AcquireTimeout as late:
-            found = yield Find(order.key, fresh=True)
+            found = self._without_the_lock((yield Find(order.key, fresh=True)))
             known = judge(order, found, time.time()) or replies.running(late.retry_after)
             return (yield from self._told(order, known))
         finally:

@@ -25,6 +25,7 @@ __all__ = [
     "Snapshot",
     "State",
     "dump_headers",
+    "is_unanswered",
     "load_headers",
     "snapshot_of",
     "storable",
@@ -79,6 +80,11 @@ class Record:
     state: State | str = State.RUNNING  #: a string that is none: written by a newer release
     snapshot: Snapshot = NOTHING_YET
     version: int = VERSION
+
+
+def is_unanswered(record: Record) -> bool:
+    """Whether the effects of an order were committed, and its response was not yet."""
+    return record.state == State.TOMBSTONE and record.snapshot.status == NOTHING_YET.status
 
 
 def storable(status: int) -> bool:

@@ -12,7 +12,7 @@ from lockkit.idempotency import ResponseFacts, drive
 from lockkit.idempotency.redis_records import RedisRecords
 from lockkit_django.handler import locks
 from lockkit_django.orders.endings import Ending
-from lockkit_django.orders.exceptions import is_of_handler
+from lockkit_django.orders.exceptions import is_of_check, is_of_handler
 from lockkit_django.orders.facts import asks_to_log_in, response_facts
 from lockkit_django.orders.responses import refusal
 
@@ -30,18 +30,20 @@ NOT_RUN = ResponseFacts(503, (), None)
 class Claimed(Ending):
     """The response is stored by the fence of the claim, after the view.
 
-    An exception that ends in a 5xx, a request that is cancelled, and a process that is killed
-    leave the claim as it is, an orphan: what the view did is not known, and it may be a payment.
+    An exception that becomes nothing to be stored, a request that is cancelled, and a process that
+    is killed leave the claim as it is, an orphan: what the view did is not known, and it may be a
+    payment.
     """
 
     _ended = False
+    _refused = False  #: by a check of Django's, before the view
 
     def begin(self) -> None:
         self.begun = True
 
     def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
         self._ended = True
-        failed = (failed and self.begun) or is_of_handler(response)
+        failed = (failed and self.begun and not self._refused) or is_of_handler(response)
         reject = self._settle(self._facts(response), failed=failed)
         return response if reject is None else refusal(reject)
 
@@ -49,6 +51,10 @@ class Claimed(Ending):
         """An orphan, if the view was begun; it may have waited for a lock of its own."""
         if not (self.begun or self._ended):
             self._settle(NOT_RUN, failed=False)
+
+    def answer_to(self, error: Exception) -> HttpResponseBase | None:
+        self._refused = is_of_check(error)
+        return None
 
     def _settle(self, facts: ResponseFacts, *, failed: bool) -> Reject | None:
         orders = self.opened.orders

@@ -1,15 +1,33 @@
-"""Responses that a framework has made of a view's exception, without telling Django."""
+"""What is known of a view's exception: who has raised it, and what was made of it."""
 
 from __future__ import annotations
 
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import PermissionDenied
 
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
-__all__ = ["is_of_handler"]
+__all__ = ["is_of_check", "is_of_handler"]
 
 DRF = "rest_framework.views"
+CHECKS = {"django.contrib.auth.decorators", "django.contrib.auth.mixins"}
+AROUND_VIEWS = {"asgiref", "asyncio", "concurrent", "contextlib", "django", "lockkit_django"}
+
+
+def is_of_check(error: Exception) -> bool:
+    """Whether one of Django's own checks has refused the request, so its view did not begin.
+
+    With a function of the project's on the way to it, nobody knows what that had done before.
+    """
+    if not isinstance(error, PermissionDenied):
+        return False
+    modules = [str(f.f_globals.get("__name__")) for f, _ in walk_tb(error.__traceback__)]
+    if not modules or modules[-1] not in CHECKS:
+        return False
+    return all(module.partition(".")[0] in AROUND_VIEWS for module in modules)
 
 
 def is_of_handler(response: HttpResponseBase) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from asgiref.sync import sync_to_async
@@ -60,9 +59,7 @@ class OrderStore:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
         with typed_errors():
             row = OrderRecord.objects.using(alias).filter(key=key).first()
-        if row is None:
-            return None
-        return _record(row) if fresh else _as_seen_without_the_lock(_record(row))
+        return None if row is None else _record(row)
 
     def start(self, record: Record, *, replaces: bool) -> None:
         """Insert. Raises DuplicateKeyError. ``replaces``: an expired one with this key goes."""
@@ -127,16 +124,6 @@ def _columns(record: Record) -> dict[str, object]:
         "created": int(record.created * MICROSECONDS),
         "expires": int(record.expires * MICROSECONDS),
     }
-
-
-def _as_seen_without_the_lock(record: Record) -> Record:
-    """Between ``commit_in`` and its response an order is done, and somebody has its lock: wait.
-
-    Where that lock is free the process has died; under the lock the record says what it is.
-    """
-    if record.state == State.TOMBSTONE and record.snapshot.status == 0:
-        return replace(record, state=State.RUNNING)
-    return record
 
 
 def _record(row: OrderRecord) -> Record:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from django.db import connections
+from django.http import HttpResponse
 from django.test import Client, override_settings
 from django_project.shop.models import Sale
-from orders_django import views
+from orders_django import claiming, views
 
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
@@ -184,6 +185,28 @@ def test_a_duplicate_waits_for_the_response_after_the_commit(
         second = duplicates[0].result(30)
     assert (second.content, second[REPLAYED]) == (first.content, "true")
     assert views.calls == ["plain"]
+
+
+def test_a_duplicate_that_waited_in_vain_hears_that_the_first_still_runs() -> None:
+    """It is committed, and its response is on its way: that is not for the application to guess."""
+    claiming.known["A-1"] = HttpResponse("not this one")
+    rules = {
+        "PATHS": ["^/orders/"],
+        "WAIT": 0.05,
+        "RECOVER": "orders_django.claiming.recover",
+    }
+    with override_settings(LOCKKIT_ORDERS=rules), ThreadPoolExecutor(2) as pool:
+        first = pool.submit(buy_and_close, "mails")
+        try:
+            assert views.started.wait(30)
+            late = pool.submit(buy_and_close, "mails").result(30)
+        finally:
+            views.go_on.set()
+            claiming.known.clear()
+        again = [first.result(30), buy("mails")]
+    assert (late.status_code, late.json()["code"]) == (409, "order-running")
+    assert [(each.status_code, REPLAYED in each) for each in again] == [(201, False), (201, True)]
+    assert views.calls == ["mails"]
 
 
 def buy_and_close(kind: str) -> Any:

@@ -71,6 +71,14 @@ def test_a_500_that_is_made_of_any_exception_leaves_an_orphan(kind: str) -> None
     assert len(endings.payments) == 1
 
 
+@pytest.mark.usefixtures("in_redis", "thankful")
+@pytest.mark.parametrize("status", [401, 403, 409, 429])
+def test_a_passing_refusal_that_is_made_of_any_exception_leaves_an_orphan(status: int) -> None:
+    orphaned = (409, "order-orphaned")
+    assert answers(f"raises?status={status}") == [(status, None), orphaned, orphaned]
+    assert Sale.objects.count() == 1
+
+
 @pytest.mark.usefixtures("in_redis")
 @pytest.mark.parametrize("kind", ["says", "api-exception"])
 def test_a_500_that_the_view_means_lets_the_next_try_run(kind: str) -> None:

@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
 from orders_django import claiming
 
+from lockkit.idempotency.redis_records import orphans
 from lockkit_django import locks, signals
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,6 +99,27 @@ def test_an_exception_that_becomes_a_4xx_is_stored() -> None:
         (404, False),
         (404, True),
     ]
+
+
+@pytest.mark.parametrize("kind", ["denies", "denies-late"])
+def test_a_refusal_that_the_view_raises_may_come_after_the_payment(kind: str) -> None:
+    answers = [buy(kind) for _ in range(2)]
+    assert answers[0].status_code == 403
+    assert (answers[1].status_code, answers[1].json()["code"]) == (409, "order-orphaned")
+    assert len(claiming.payments) == 1
+
+
+@pytest.mark.parametrize("kind", ["permitted", "permitted-class"])
+def test_a_check_of_djangos_refuses_before_the_view(kind: str) -> None:
+    assert [buy(kind).status_code for _ in range(2)] == [403, 403]
+    assert list(orphans(locks["default"])) == []
+
+
+@pytest.mark.parametrize("kind", ["permitted", "permitted-class"])
+async def test_a_check_of_djangos_refuses_before_the_view_under_asgi(kind: str) -> None:
+    client = AsyncClient()
+    answers = [await client.post(f"/orders/{kind}", headers=HEADERS) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [403, 403]
 
 
 def test_an_exception_leaves_an_orphan_which_is_not_run_again() -> None:

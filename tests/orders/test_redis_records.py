@@ -198,7 +198,8 @@ def test_a_response_that_was_not_kept_may_be_made_again(
     ("ending", "left"),
     [
         ((ResponseFacts(503, [], b""), False), Proceed),
-        ((ResponseFacts(409, [], b""), True), Proceed),
+        ((ResponseFacts(409, [], b""), False), Proceed),
+        ((ResponseFacts(409, [], b""), True), Reject),
         ((ResponseFacts(500, [], b""), True), Reject),
         ((None, False), Reject),
         ((ResponseFacts(404, [], b""), True), Replay),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.mixins import PermissionRequiredMixin
+from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
+from django.views import View
 from django_project.shop.models import Sale
 from rest_framework.exceptions import APIException
 from rest_framework.response import Response
@@ -51,6 +55,30 @@ def exits(request: HttpRequest) -> HttpResponse:
 def not_found(request: HttpRequest) -> HttpResponse:
     pay(request)
     raise Http404
+
+
+def denies(request: HttpRequest) -> HttpResponse:
+    pay(request)
+    raise PermissionDenied
+
+
+@permission_required("shop.add_sale", raise_exception=True)
+def permitted(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
+def denies_late(request: HttpRequest) -> HttpResponse:
+    """A check of Django's, but in the middle."""
+    pay(request)
+    return permitted(request)
+
+
+class PermittedClass(PermissionRequiredMixin, View):
+    permission_required = "shop.add_sale"
+    raise_exception = True
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(f"paid {pay(request)}", status=201)
 
 
 def waits(request: HttpRequest) -> HttpResponse:
@@ -112,6 +140,10 @@ VIEWS: dict[str, Any] = {
     "raises": raises,
     "exits": exits,
     "not-found": not_found,
+    "denies": denies,
+    "denies-late": denies_late,
+    "permitted": permitted,
+    "permitted-class": PermittedClass.as_view(),
     "waits": waits,
     "locked": locked,
     "inside": inside,

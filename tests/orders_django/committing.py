@@ -22,6 +22,7 @@ from rest_framework.views import APIView
 
 from lockkit_django import lock_view, locks
 from lockkit_django.orders import IdempotentMixin, idempotent
+from orders_django import views
 from orders_django.views import Broken, sell
 
 
@@ -135,6 +136,15 @@ def loses(request: HttpRequest) -> HttpResponse:
     return text(number)
 
 
+@idempotent(atomic=False)
+def mails(request: HttpRequest) -> HttpResponse:
+    """Does something between its COMMIT and its response."""
+    commit(request, "mails")
+    views.started.set()
+    views.go_on.wait(30)
+    return text(1)
+
+
 @idempotent
 def in_ours(request: HttpRequest) -> HttpResponse:
     commit(request, "in-ours")
@@ -198,6 +208,7 @@ VIEWS: dict[str, Any] = {
     "without": without,
     "dies-after-commit": dies_after_commit,
     "loses": loses,
+    "mails": mails,
     "in-ours": in_ours,
     "locked": locked,
     "template": template,
