@@ -23,6 +23,7 @@ from django.http import HttpRequest, HttpResponseBase
 from lockkit.aio import AsyncLease
 from lockkit.idempotency import agive, give
 from lockkit.multi import AsyncMultiLease
+from lockkit_django.orders.endings import OrderStopped
 from lockkit_django.orders.facts import keep_body
 from lockkit_django.orders.gate import Gate, in_thread, order_rules
 from lockkit_django.orders.opened import OpenOrder, open_order
@@ -66,7 +67,7 @@ class IdempotentOrderMiddleware:
             response: HttpResponseBase = self.get_response(request)
             opened = open_order(request)
             if opened is not None:
-                response = opened.close(response)
+                response = _closed(opened, response)
             refused = refusal_for_browser(request, response)
             if refused is not None:
                 make_page(request, refused)
@@ -81,7 +82,7 @@ class IdempotentOrderMiddleware:
             response: HttpResponseBase = await self.get_response(request)
             opened = open_order(request)
             if opened is not None:
-                response = await in_thread(opened.close, response)
+                response = await _aclosed(opened, response)
             refused = refusal_for_browser(request, response)
             if refused is not None:
                 await in_thread(make_page, request, refused)
@@ -131,6 +132,20 @@ def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
     """An order that is opened inside the view will be compared by its body."""
     if options.inside and request.method not in SAFE_METHODS:
         keep_body(request, order_rules().settings.max_request)
+
+
+def _closed(opened: OpenOrder, response: HttpResponseBase) -> HttpResponseBase:
+    try:
+        return opened.close(response)
+    except OrderStopped as stop:
+        return opened.gate.stopped(opened, stop)
+
+
+async def _aclosed(opened: OpenOrder, response: HttpResponseBase) -> HttpResponseBase:
+    try:
+        return await in_thread(opened.close, response)
+    except OrderStopped as stop:
+        return await opened.gate.astopped(opened, stop)
 
 
 def _leave(opened: OpenOrder) -> None:

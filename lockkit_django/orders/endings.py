@@ -7,12 +7,13 @@ that the view commits itself (``own``), and Redis, for effects outside a databas
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
-from lockkit.errors import ConfigurationError, LockError
-from lockkit.idempotency import Keep, replies
+from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
+from lockkit.idempotency import DuplicateKeyError, Keep, replies
 from lockkit_django.orders.facts import asks_to_log_in, response_facts
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from lockkit.idempotency import Record, Reject
     from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.store import OrderStore
 
 __all__ = ["CONNECTION_ERRORS", "FIRST_ERROR", "Ending", "OrderStopped", "is_conflict", "unsaved"]
 
@@ -62,7 +64,10 @@ class Ending(ABC):
 
     @abstractmethod
     def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
-        """What to answer. ``failed``: the response was made of an exception of the view's."""
+        """What to answer. ``failed``: the response was made of an exception of the view's.
+
+        Raises OrderStopped if somebody else has done the order.
+        """
 
     @abstractmethod
     def abandon(self) -> None:
@@ -77,6 +82,21 @@ class Ending(ABC):
 
     def respond_with(self, response: Any) -> Any:
         raise ConfigurationError("respond_with() is for views below @idempotent(atomic=False)")
+
+    def _keep_refusal(self, store: OrderStore, record: Record) -> None:
+        """The record of an order that changed nothing, in a transaction of its own.
+
+        A database that fails is allowed to: the next try is then refused anew. Raises
+        OrderStopped if somebody else has done this order meanwhile.
+        """
+        try:
+            with (
+                suppress(DatabaseError, InterfaceError, BackendUnavailable),
+                transaction.atomic(using=store.using, durable=True),
+            ):
+                store.start(record, replaces=self.opened.admitted.replaces)
+        except DuplicateKeyError:
+            raise OrderStopped(None) from None
 
     def _verdict(self, response: HttpResponseBase) -> Record | None:
         """The record that this response makes; None: it does not end the order."""

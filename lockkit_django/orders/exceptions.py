@@ -6,11 +6,12 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
-__all__ = ["is_of_check", "is_of_handler"]
+__all__ = ["is_of_check", "is_of_exception", "is_of_handler", "is_of_hook"]
 
 DRF = "rest_framework.views"
 CHECKS = {"django.contrib.auth.decorators", "django.contrib.auth.mixins"}
@@ -30,13 +31,24 @@ def is_of_check(error: Exception) -> bool:
     return all(module.partition(".")[0] in AROUND_VIEWS for module in modules)
 
 
+def is_of_hook(error: BaseException) -> bool:
+    """Whether a hook of ``on_commit`` has raised it: then the COMMIT is through."""
+    hooks = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
+    return any(frame.f_code is hooks for frame, _ in walk_tb(error.__traceback__))
+
+
+def is_of_exception(response: HttpResponseBase) -> bool:
+    """Whether DRF made it of an exception of the view's."""
+    return bool(getattr(response, "exception", False))
+
+
 def is_of_handler(response: HttpResponseBase) -> bool:
     """Whether DRF made it of an exception, and not by its own exception handler.
 
     That one answers only what the view has raised to be answered, an ``APIException``. Another
     may answer 500 to anything, and the exception is not to be seen any more.
     """
-    if not getattr(response, "exception", False):
+    if not is_of_exception(response):
         return False
     context: dict[str, Any] = getattr(response, "renderer_context", None) or {}
     view = context.get("view")

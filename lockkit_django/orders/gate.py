@@ -109,13 +109,15 @@ class Gate:
         return await self._abegin(opened.order, opened.admitted)
 
     def stopped(self, opened: OpenOrder, stop: OrderStopped) -> HttpResponseBase:
-        """The answer to a request whose view found in ``commit_in`` that it may not go on."""
+        """The answer to a request that found at its end that somebody else has done its order."""
         if stop.reject is not None:
             return refusal(stop.reject)
         decision = self._drive(self._orders.reconsider(opened.admitted))
         return self._second(opened.order, decision)
 
     async def astopped(self, opened: OpenOrder, stop: OrderStopped) -> HttpResponseBase:
+        if not opened.is_async:
+            return await in_thread(self.stopped, opened, stop)
         if stop.reject is not None:
             return refusal(stop.reject)
         decision = await self._adrive(self._orders.reconsider(opened.admitted))

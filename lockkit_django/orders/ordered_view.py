@@ -113,9 +113,7 @@ async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any
     try:
         return await _awaited(view(*args, **kwargs))
     except OrderStopped as stop:
-        if opened.is_async:
-            return await gate.astopped(opened, stop)
-        return await in_thread(gate.stopped, opened, stop)
+        return await gate.astopped(opened, stop)
 
 
 async def _aenter(http: HttpRequest, gate: Gate, *, begin: bool) -> HttpResponseBase | None:

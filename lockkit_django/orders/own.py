@@ -24,6 +24,7 @@ from lockkit_django.orders.endings import (
     OrderStopped,
     unsaved,
 )
+from lockkit_django.orders.exceptions import is_of_exception, is_of_hook
 from lockkit_django.orders.responses import refusal, same
 from lockkit_django.orders.shared import (
     OK_CLASS,
@@ -31,7 +32,6 @@ from lockkit_django.orders.shared import (
     is_broken,
     is_rolled_back,
     is_success,
-    keep_refusal,
 )
 from lockkit_django.orders.store import OrderStore
 from lockkit_django.responses import rendered
@@ -71,7 +71,8 @@ class OwnTransaction(Ending):
                 yield
                 stage = "commit" if self._seal() else "undone"
         except CONNECTION_ERRORS as error:
-            if stage == "view":
+            self._committed = stage == "commit" and is_of_hook(error)
+            if stage == "view" or self._committed:
                 raise
             raise self._stop(unsaved(error) if stage == "commit" else replies.store_down()) from (
                 error
@@ -104,14 +105,14 @@ class OwnTransaction(Ending):
         if self._committed:
             return self._answer(response)
         record = self._verdict(response)
-        if record is not None and response.status_code < FIRST_ERROR:
+        if record is None:
+            return response
+        if response.status_code < FIRST_ERROR:
             if self._broken or (failed and is_success(response)):
                 return refusal(replies.not_saved())
-            if failed:
+            if failed or is_of_exception(response):
                 return response
-        if record is not None:
-            self._keep(record)
-        return response
+        return self._keep(record, response)
 
     def abandon(self) -> None:
         """The view's own block has been left."""
@@ -175,12 +176,18 @@ class OwnTransaction(Ending):
         except (DatabaseError, InterfaceError, RuntimeError) as error:
             log.warning("the response of the order %r is not kept: %s", record.order_id, error)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record, response: HttpResponseBase) -> HttpResponseBase:
         """The view has answered without ``commit_in``, or after it was rolled back."""
-        if record.snapshot.status // 100 == OK_CLASS:
+        if response.status_code // 100 == OK_CLASS:
             log.warning(
                 "%r succeeded without commit_in(): if it saved anything, its order was not part "
                 "of that transaction",
                 record.request,
             )
-        keep_refusal(self._store, record, replaces=self.opened.admitted.replaces)
+        try:
+            if response.status_code >= FIRST_ERROR:
+                self.opened.check_leases()
+        except LeaseLost:
+            return refusal(replies.lease_lost())
+        self._keep_refusal(self._store, record)
+        return response

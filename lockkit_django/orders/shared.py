@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import connections, transaction
 
 from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
-from lockkit.idempotency import DuplicateKeyError, replies
+from lockkit.idempotency import replies
 from lockkit.log import log
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
@@ -17,6 +16,7 @@ from lockkit_django.orders.endings import (
     is_conflict,
     unsaved,
 )
+from lockkit_django.orders.exceptions import is_of_exception, is_of_hook
 from lockkit_django.orders.responses import refusal
 from lockkit_django.orders.store import OrderStore
 
@@ -33,7 +33,6 @@ __all__ = [
     "is_broken",
     "is_rolled_back",
     "is_success",
-    "keep_refusal",
 ]
 
 
@@ -82,12 +81,14 @@ class SharedTransaction(Ending):
         record = self._verdict(response)
         if record is None:
             return response
-        if not (failed or is_rolled_back(self._using)):
+        raised = failed or is_of_exception(response)
+        if not (raised or is_rolled_back(self._using)):
             return self._commit(record, response)
-        broken = not failed and is_broken(self._using)
+        broken = not raised and is_broken(self._using)
         self.abandon()
         if response.status_code >= FIRST_ERROR:
-            keep_refusal(self._store, record, replaces=self.opened.admitted.replaces)
+            self.opened.check_leases()
+            self._keep_refusal(self._store, record)
             return response
         if failed and is_success(response):
             broken = True
@@ -99,6 +100,8 @@ class SharedTransaction(Ending):
             self._store.finish(record)
             self._leave_block()
         except CONNECTION_ERRORS as error:
+            if is_of_hook(error):
+                raise
             return refusal(unsaved(error))
         return response
 
@@ -139,18 +142,6 @@ def conflict_answer(error: Exception) -> HttpResponseBase | None:
         return None
     log.warning("an order was rolled back because of another transaction: %s", error)
     return refusal(replies.not_saved())
-
-
-def keep_refusal(store: OrderStore, record: Record, *, replaces: bool) -> None:
-    """The record of an order that changed nothing, in a transaction of its own.
-
-    Failing is allowed: the next try is then refused anew.
-    """
-    with (
-        suppress(DatabaseError, InterfaceError, BackendUnavailable, DuplicateKeyError),
-        transaction.atomic(using=store.using, durable=True),
-    ):
-        store.start(record, replaces=replaces)
 
 
 def is_rolled_back(using: str) -> bool:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import endings
 
-from lockkit_django import locks
+from lockkit.errors import LeaseLost
+from lockkit_django import alocks, locks
 from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,6 +24,7 @@ REPLAYED = "Idempotent-Replayed"
 @pytest.fixture(autouse=True)
 def project(fresh_orders: None) -> Iterator[None]:
     endings.payments.clear()
+    endings.refusing.clear()
     with override_settings(ROOT_URLCONF="orders_django.endings"):
         yield
 
@@ -31,6 +33,13 @@ def project(fresh_orders: None) -> Iterator[None]:
 def in_redis(redis_url: str) -> Iterator[None]:
     rules = {"PATHS": ["^/orders/"], "STORE": "redis", "WAIT": 0}
     with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=rules):
+        yield
+
+
+@pytest.fixture
+def locks_in_redis(redis_url: str) -> Iterator[None]:
+    """The same ones for threads and for event loops."""
+    with override_settings(LOCKKIT={"default": redis_url}):
         yield
 
 
@@ -107,6 +116,92 @@ def test_a_success_made_of_an_exception_is_not_told_to_the_client(
 def test_a_redirect_made_of_an_exception_is_given_and_not_recorded(kind: str) -> None:
     assert answers(f"{kind}?status=302") == [(302, None)] * 3
     assert (Sale.objects.count(), OrderRecord.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["envelope", "envelope-in-commit-in"])
+def test_a_success_that_drf_makes_of_an_exception_is_given_and_not_recorded(kind: str) -> None:
+    assert answers(kind) == [(200, None)] * 3
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (0, 0)
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Whoever is about to record a refusal has lost its lease without knowing, and another try
+    succeeds before it: its answer."""
+    from lockkit_django.orders.endings import Ending
+
+    keep, others = Ending._keep_refusal, []
+
+    def late(self: Ending, *args: Any) -> None:
+        monkeypatch.setattr(Ending, "_keep_refusal", keep)
+        endings.refusing.clear()
+        (held,) = locks["default"].holders()
+        assert held.fence is not None
+        assert locks["default"].break_(held.name, fence=held.fence)
+        others.append(send(self.opened.request.path.removeprefix("/orders/")))
+        keep(self, *args)
+
+    monkeypatch.setattr(Ending, "_keep_refusal", late)
+    return others
+
+
+@pytest.mark.parametrize("kind", ["sold-out", "sold-out-in-commit-in"])
+def test_who_refuses_what_another_has_done_gives_its_answer(
+    kind: str, overtaken: list[Any]
+) -> None:
+    endings.refusing.append(True)
+    late = send(kind)
+    assert (late.status_code, late.content) == (201, overtaken[0].content)
+    assert late[REPLAYED] == "true"
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (1, 1)
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.usefixtures("locks_in_redis")
+@pytest.mark.parametrize("kind", ["sold-out", "sold-out-in-commit-in"])
+async def test_who_refuses_what_another_has_done_gives_its_answer_under_asgi(
+    kind: str, overtaken: list[Any]
+) -> None:
+    endings.refusing.append(True)
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+    client = AsyncClient()
+    late = await client.post(
+        f"/orders/{kind}", b"{}", content_type="application/json", headers=headers
+    )
+    assert not [info async for info in alocks["default"].holders()]
+    assert (late.status_code, late.content) == (201, overtaken[0].content)
+
+
+@pytest.mark.parametrize("kind", ["sold-out", "sold-out-in-commit-in"])
+def test_a_refusal_that_comes_after_the_lease_is_not_recorded(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockkit_django.orders.opened import OpenOrder
+
+    def lost(self: OpenOrder) -> None:
+        raise LeaseLost("paused for too long")
+
+    endings.refusing.append(True)
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenOrder, "check_leases", lost)
+        assert answers(kind) == [(503, "order-lease-lost")] * 3
+    assert OrderRecord.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("hooks", [500, 201]),
+        ("hooks-in-commit-in", [500, 409]),
+        ("hooks-in-commit-in?respond", [201, 201]),
+    ],
+)
+def test_a_hook_of_the_commit_that_fails_does_not_undo_it(kind: str, expected: list[int]) -> None:
+    """Whatever error of the database it is: nobody is told that nothing was saved."""
+    first, again = send(kind), send(kind)
+    assert [first.status_code, again.status_code] == expected
+    assert is_code(again) in (None, "order-completed")
+    assert Sale.objects.count() == 1
 
 
 def test_who_rolls_back_himself_knows_what_he_answers() -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
-from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db import OperationalError, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path
 from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 
 from lockkit_django.models import OrderRecord
-from lockkit_django.orders import idempotent
+from lockkit_django.orders import IdempotentMixin, idempotent
 from orders_django.views import Broken, sell
 
 payments: list[int] = []
+refusing: list[bool] = []
 
 
 def answers_all(error: Exception, context: Any) -> Response:
@@ -98,6 +99,62 @@ def to_login(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(f"{settings.LOGIN_URL}?next=/")
 
 
+class Envelope(APIView):
+    """Of an API that says 200 to everything, and in the body whether it is well."""
+
+    authentication_classes = ()
+
+    def get_exception_handler(self) -> Any:
+        return lambda error, context: Response({"code": 1}, status=200)
+
+    def post(self, request: Any) -> Response:
+        sell("envelope")
+        raise APIException
+
+
+class EnvelopeInCommitIn(IdempotentMixin, Envelope):
+    order_options: ClassVar[dict[str, Any]] = {"atomic": False}
+
+    def post(self, request: Any) -> Response:
+        with request.order.commit_in(transaction.atomic(durable=True)):
+            return super().post(request)
+
+
+def sold_out(request: HttpRequest) -> HttpResponse:
+    if refusing:
+        raise Http404
+    return HttpResponse(f"sold {sell('sold-out')}", status=201)
+
+
+@idempotent(atomic=False)
+def sold_out_in_commit_in(request: Any) -> HttpResponse:
+    if refusing:
+        return HttpResponse("sold out", status=410)
+    with request.order.commit_in(transaction.atomic(durable=True)):
+        number = sell("sold-out")
+    return HttpResponse(f"sold {number}", status=201)
+
+
+def _deadlock() -> None:
+    class Deadlock(Exception):
+        sqlstate = "40P01"
+
+    raise OperationalError from Deadlock()
+
+
+def hooks(request: HttpRequest) -> HttpResponse:
+    """A hook of its COMMIT meets a deadlock."""
+    transaction.on_commit(_deadlock)
+    return HttpResponse(f"sold {sell('hooks')}", status=201)
+
+
+@idempotent(atomic=False)
+def hooks_in_commit_in(request: Any) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic(durable=True)):
+        response = hooks(request)
+        return request.order.respond_with(response) if "respond" in request.GET else response
+
+
 VIEWS: dict[str, Any] = {
     "handled": Handled.as_view(),
     "handled-in-class": HandledInClass.as_view(),
@@ -109,5 +166,11 @@ VIEWS: dict[str, Any] = {
     "rolls-back": rolls_back,
     "deletes": deletes_its_record,
     "to-login": to_login,
+    "envelope": Envelope.as_view(),
+    "envelope-in-commit-in": EnvelopeInCommitIn.as_view(),
+    "sold-out": sold_out,
+    "sold-out-in-commit-in": sold_out_in_commit_in,
+    "hooks": hooks,
+    "hooks-in-commit-in": hooks_in_commit_in,
 }
 urlpatterns = [path(f"orders/{kind}", view) for kind, view in VIEWS.items()]
