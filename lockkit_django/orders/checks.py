@@ -49,7 +49,7 @@ def register() -> None:
 
 
 def check_orders(**_: Any) -> list[CheckMessage]:
-    """E101 to E109, W101 and W102."""
+    """E101 to E109, E111, W101 and W102."""
     middleware = list(settings.MIDDLEWARE)
     try:
         rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
@@ -182,9 +182,33 @@ def _place(middleware: list[str]) -> Iterator[CheckMessage]:
             f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.",
         )
     rest = [path for path in after if not _is_a(path, (*BEFORE, MIDDLEWARE))]
-    if rest:
-        text = f"{', '.join(rest)} after IdempotentOrderMiddleware: not asked before a replay"
+    yield from _between([path for path in rest if _answers_exceptions(path)])
+    others = [path for path in rest if not _answers_exceptions(path)]
+    if others:
+        text = (
+            f"{', '.join(others)} after IdempotentOrderMiddleware: not asked before a replay, and "
+            f"what becomes of a response there is stored and repeated"
+        )
         yield _warning("W101", text, f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.")
+
+
+def _between(paths: list[str]) -> Iterator[CheckMessage]:
+    """Django asks the last of them first, and the others only if that one has no answer."""
+    for path in paths:
+        yield _error(
+            "E111",
+            f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE and has "
+            f"process_exception: of a view whose exception it answers, what was saved before "
+            f"would be committed",
+            f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE, or silence this if it answers none.",
+        )
+
+
+def _answers_exceptions(path: str) -> bool:
+    try:
+        return hasattr(import_string(path), "process_exception")
+    except ImportError:
+        return False
 
 
 def _is_a(path: str, classes: tuple[str, ...]) -> bool:

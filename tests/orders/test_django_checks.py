@@ -46,7 +46,8 @@ def found(**changes: Any) -> list[str]:
         ("E104", {"LOCKKIT_ORDERS": {"ALIAS": "elsewhere"}}),
         ("E105", {"MIDDLEWARE": [OURS, OURS]}),
         ("E106", {"MIDDLEWARE": [OURS, CSRF]}),
-        ("W101", {"MIDDLEWARE": [OURS, "orders_django.views.CatchKeyErrors"]}),
+        ("E111", {"MIDDLEWARE": [OURS, "orders_django.views.CatchKeyErrors"]}),
+        ("W101", {"MIDDLEWARE": [OURS, "django.middleware.locale.LocaleMiddleware"]}),
         ("E109", {"LOCKKIT_ORDERS": {}, "MIDDLEWARE": []}),
         ("E109", {"LOCKKIT_ORDERS": None, "MIDDLEWARE": []}),  # a view has @idempotent
         ("W102", {"SESSION_ENGINE": "django.contrib.sessions.backends.signed_cookies"}),

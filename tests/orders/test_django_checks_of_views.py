@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.decorators import login_required, permission_required, user_passes_test
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
@@ -61,6 +62,15 @@ def test_decorators_that_refuse_nobody_let_answers_be_repeated(client: Client, k
     assert (first.status_code, REPLAYED in first) == (201, False), first.content
     assert (again.status_code, again.get(REPLAYED)) == (201, "true"), again.content
     assert (again.content, Sale.objects.count()) == (first.content, 1)
+
+
+def test_a_csrf_token_that_only_the_view_compares_is_a_check(client: Client) -> None:
+    """Without the middleware nothing has compared it when an answer would be repeated."""
+    without = [path for path in settings.MIDDLEWARE if "Csrf" not in path]
+    with override_settings(MIDDLEWARE=without):
+        first, again = (send(client, "harmless-csrf-protect") for _ in range(2))
+    assert first.status_code == 201
+    assert (again.status_code, code_of(again)) == (409, "order-completed")
 
 
 @pytest.mark.parametrize("kind", checked.UNKNOWN)
