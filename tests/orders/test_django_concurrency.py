@@ -138,6 +138,28 @@ def test_without_the_lock_the_unique_key_decides(
     assert (views.calls, Sale.objects.count(), OrderRecord.objects.count()) == (["waits"], 1, 1)
 
 
+def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both have seen the expired one; the lock was free again when the second asked for it."""
+    from lockkit_django.orders.store import OrderStore
+
+    buy("function")
+    OrderRecord.objects.update(expires=1)
+    find, others = OrderStore.find, []
+
+    def find_and_be_overtaken(self: OrderStore, key: str, *, fresh: bool) -> Any:
+        record = find(self, key, fresh=fresh)
+        monkeypatch.setattr(OrderStore, "find", find)
+        others.append(buy("function"))
+        return record
+
+    monkeypatch.setattr(OrderStore, "find", find_and_be_overtaken)
+    answer = buy("function")
+    assert (answer.content, answer[REPLAYED]) == (others[0].content, "true")
+    assert (len(views.calls), Sale.objects.count(), OrderRecord.objects.count()) == (2, 2, 1)
+
+
 def wait_until_held_again(fence: int) -> None:
     deadline = time.monotonic() + 5
     while not any((info.fence or 0) > fence for info in locks["default"].holders()):

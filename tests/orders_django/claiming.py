@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -88,6 +89,27 @@ def waits(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"paid {number}", status=201)
 
 
+def outlasts(request: Any) -> HttpResponse:
+    """Until its lease is renewed, or has ended."""
+    pay(request)
+    lease = request.order.leases[-1]
+    left = lease.remaining()
+    while not lease.lost and lease.remaining() <= left:
+        left = lease.remaining()
+        threading.Event().wait(0.005)
+    return HttpResponse("lost" if lease.lost else "renewed", status=201)
+
+
+async def async_outlasts(request: Any) -> HttpResponse:
+    pay(request)
+    lease = request.order.leases[-1]
+    left = lease.remaining()
+    while not lease.lost and lease.remaining() <= left:
+        left = lease.remaining()
+        await asyncio.sleep(0.005)
+    return HttpResponse("lost" if lease.lost else "renewed", status=201)
+
+
 @lock_view("stock:s1")
 def locked(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"paid {pay(request)}", status=201)
@@ -145,6 +167,8 @@ VIEWS: dict[str, Any] = {
     "permitted": permitted,
     "permitted-class": PermittedClass.as_view(),
     "waits": waits,
+    "outlasts": outlasts,
+    "async-outlasts": async_outlasts,
     "locked": locked,
     "inside": inside,
     "coroutine": coroutine,
