@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lockkit.aio_watchdog import AsyncWatchdog
     from lockkit.backends.base import AsyncBackend
 
-__all__ = ["drive"]
+__all__ = ["drive", "to_its_end"]
 
 R = TypeVar("R")
 
@@ -63,14 +63,14 @@ async def _perform(step: flow.Step, backend: AsyncBackend, watchdog: AsyncWatchd
         return None
     awaitable = getattr(backend, flow.METHODS[type(step)])(*step)
     if isinstance(step, (flow.Free, flow.Withdraw)):
-        return await _to_its_end(awaitable)
+        return await to_its_end(awaitable)
     return await awaitable
 
 
 _finishing: set[asyncio.Task[Any]] = set()
 
 
-async def _to_its_end(step: Coroutine[Any, Any, R]) -> R:
+async def to_its_end(step: Coroutine[Any, Any, R]) -> R:
     """Await a step that must be carried out even if its task is cancelled meanwhile."""
     task = asyncio.ensure_future(step)
     _finishing.add(task)  # the loop itself keeps only a weak reference

@@ -196,9 +196,7 @@ class Admission:
             else:
                 answer = replies.running(1)
         except BaseException:  # interrupted as well: the view has not run
-            yield from _forget(decision)
-            yield Give(lease)
-            yield from _forget(decision)
+            yield from _undo(decision)
             raise
         if not isinstance(answer, Proceed):
             yield Give(lease)
@@ -255,6 +253,17 @@ def _forget(decision: Proceed) -> Flow[None]:
     """This try had no effect. Of an orphan's earlier try that is not known, so it stays one."""
     if not decision.orphan:
         yield Drop(decision.order.key, decision.lease.fencing_token)
+
+
+def _undo(decision: Proceed) -> Flow[None]:
+    """Each step is taken, also by who is interrupted again in the one before."""
+    try:
+        try:
+            yield from _forget(decision)
+        finally:
+            yield Give(decision.lease)
+    finally:
+        yield from _forget(decision)
 
 
 def _replay_of(response: ResponseFacts, *, orphan: bool = False) -> Replay | Reject:

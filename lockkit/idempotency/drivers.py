@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from lockkit.aio_driver import to_its_end
 from lockkit.errors import BackendError
 from lockkit.idempotency.facts import Order, ResponseFacts
 from lockkit.idempotency.steps import Acquire, Claim, Drop, Find, Finish, Flow, Give, Recover, Step
@@ -187,12 +188,16 @@ async def _awrite(step: Claim | Finish | Drop, store: AsyncClaimStore) -> bool:
             return True
         case Finish(record, fence):
             return await store.finish(record, fence)
-        case Drop(key, fence):
-            try:
-                return await store.drop(key, fence)
-            except BackendError as failure:
-                _log_drop(failure)
-                return False
+        case Drop():
+            return await to_its_end(_adrop(step, store))
+
+
+async def _adrop(step: Drop, store: AsyncClaimStore) -> bool:
+    try:
+        return await store.drop(*step)
+    except BackendError as failure:
+        _log_drop(failure)
+        return False
 
 
 async def agive(lease: AnyAsyncLease) -> None:

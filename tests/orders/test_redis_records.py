@@ -420,6 +420,46 @@ async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> 
         await client.close()
 
 
+class Slow(AsyncRedisRecords):
+    """Says what it is asked for, and drops a claim only when it is allowed to."""
+
+    def __init__(self, client: aio.AsyncLockClient) -> None:
+        super().__init__(AsyncRedisRecords.of(client)._records)
+        self.asked, self.may_drop = asyncio.Queue[str](), asyncio.Event()
+
+    async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
+        await super().start(record, fence, replaces=replaces)
+        self.asked.put_nowait("start")
+        await asyncio.Event().wait()
+
+    async def drop(self, key: str, fence: int) -> bool:
+        self.asked.put_nowait("drop")
+        await self.may_drop.wait()
+        dropped = await super().drop(key, fence)
+        self.asked.put_nowait("dropped")
+        return dropped
+
+
+async def test_who_is_cancelled_again_while_it_clears_up_clears_up_all_the_same(
+    url: str, locks: LockClient
+) -> None:
+    """Twice: there is a second drop after the release, and the first goes on in the background."""
+    async with aio.connect(url, key_prefix="shop", ttl=30) as client:
+        orders, store = rules(), Slow(client)
+        order = order_of(orders)
+        task = asyncio.create_task(adrive(orders.admit(order), store, client))
+        for expected in ("start", "drop", "drop"):
+            assert await asyncio.wait_for(store.asked.get(), 30) == expected
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert locks.inspect(order.lock_name) is None
+        store.may_drop.set()
+        for _ in range(2):
+            assert await asyncio.wait_for(store.asked.get(), 30) == "dropped"
+    assert list(orphans(locks)) == []
+
+
 def test_a_dropped_reply_is_asked_for_again(
     redis_server: RedisServer, redis_url: str, proxy: Callable[[RedisServer], FaultProxy]
 ) -> None:
