@@ -64,6 +64,12 @@ def _is_utf8(raw: bytes) -> bool:
     return True
 
 
+def query_string(request: HttpRequest) -> bytes:
+    """The bytes that were sent: WSGI hands them over as Latin 1, ASGI's are UTF-8."""
+    value = str(request.META.get("QUERY_STRING", ""))
+    return value.encode("latin-1" if hasattr(request, "environ") else "utf-8", "replace")
+
+
 class DjangoFacts:
     """Facts for ``lockkit.facts``. ``user``: the user if known already, as in a coroutine."""
 
@@ -104,16 +110,11 @@ class DjangoFacts:
 
     def query(self, key: str) -> Sequence[str]:
         values = [str(value) for value in self._http.GET.getlist(key)]
-        raw = self._query_string()
+        raw = query_string(self._http)
         return values if _is_utf8(raw) else url_encoded(raw, key)
 
     def header(self, name: str) -> str | None:
         return self._http.headers.get(name)
-
-    def _query_string(self) -> bytes:
-        """The bytes that were sent: WSGI hands them over as Latin 1, ASGI's are UTF-8."""
-        value = str(self._http.META.get("QUERY_STRING", ""))
-        return value.encode("latin-1" if hasattr(self._http, "environ") else "utf-8", "replace")
 
     def _user_of_request(self) -> Any:
         try:

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ __all__ = [
     "Payload",
     "RequestFacts",
     "ResponseFacts",
+    "as_sent",
     "fingerprint_of",
     "key_of",
     "key_of_guest",
@@ -31,6 +33,7 @@ __all__ = [
 
 FINGERPRINT_VERSION = "1"
 CSRF_FIELD = "csrfmiddlewaretoken"  # Django's; Flask-WTF's is csrf_token
+REPLACED = "\ufffd"
 VOLATILE_FIELDS = frozenset({CSRF_FIELD, "csrf_token"})
 
 
@@ -136,6 +139,20 @@ class Order:
     def label(self) -> str:
         """At most 200 characters, the tag last: see ``engine``."""
         return f"{self.request[:100]} order {self.order_id[:60]} #{self.tag}"
+
+
+def as_sent(
+    pairs: Sequence[tuple[str, str]], read_raw: Callable[[], bytes]
+) -> Sequence[tuple[str, str]]:
+    """The fields of a query or an URL-encoded form; those that are no UTF-8 with their own bytes.
+
+    A framework makes U+FFFD of any such byte, so different requests would look the same. What is
+    UTF-8, with U+FFFD as well, stays as it is: fingerprints are for ever.
+    """
+    if not any(REPLACED in text for pair in pairs for text in pair):
+        return pairs
+    raw = read_raw().decode("utf-8", "surrogateescape")
+    return parse_qsl(raw, keep_blank_values=True, errors="surrogateescape")
 
 
 def lock_name_of(key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
@@ -20,6 +20,8 @@ from django.utils.module_loading import import_string
 
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+from lockkit.idempotency.facts import as_sent
+from lockkit_django.facts import query_string
 from lockkit_django.forms import guest_of
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -
         read_payload=lambda: _payload(request),
         read_identity=read_identity,
         kwargs={**positional, **captured},
-        query=_pairs(request.GET),
+        query=as_sent(_pairs(request.GET), lambda: query_string(request)),
         media_type=(request.content_type or "").lower(),
         content_length=_content_length(request),
     )
@@ -97,11 +99,10 @@ def identity_of(request: HttpRequest, rules: OrderSettings) -> Identity:
 def keep_body(request: HttpRequest, limit: int) -> None:
     """Read the body before the view's own framework consumes the stream.
 
-    Not a posted form, which Django and DRF keep parsed, and nothing beyond ``limit`` bytes, which
-    will be refused.
+    Not a posted upload, which Django and DRF keep parsed, and nothing beyond ``limit`` bytes,
+    which will be refused.
     """
-    media_type = (request.content_type or "").lower()
-    if request.method == "POST" and media_type in (URLENCODED, MULTIPART):
+    if request.method == "POST" and (request.content_type or "").lower() == MULTIPART:
         return
     if (_content_length(request) or 0) <= limit:
         _body(request)
@@ -120,7 +121,10 @@ def _payload(request: HttpRequest) -> Payload:
     media_type = (request.content_type or "").lower()
     if media_type in (URLENCODED, MULTIPART):
         fields, files = _form(request, media_type)
-        return Payload(form=_pairs(fields), files=_files(files))
+        form: Sequence[tuple[str, str]] = _pairs(fields)
+        if media_type == URLENCODED:
+            form = as_sent(form, lambda: _body(request))
+        return Payload(form=form, files=_files(files))
     return Payload(body=_body(request))
 
 

@@ -279,6 +279,31 @@ def test_query_order_charset_and_csrf_token_are_no_difference(alice: Client) -> 
     assert REPLAYED in buy(alice, "fields", data=form, QUERY_STRING="b=2&a=1")
 
 
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize("method", ["post", "patch"])
+@pytest.mark.parametrize("where", ["form", "query"])
+def test_bytes_that_are_no_utf8_are_compared_as_they_were_sent(
+    where: str, method: str, alice: Client
+) -> None:
+    """Of all of them Django makes U+FFFD."""
+
+    def send(sent: bytes) -> Any:
+        return getattr(alice, method)(
+            "/orders/fields",
+            b"a=%20" + (sent if where == "form" else b""),
+            content_type=FORM,
+            headers={"Idempotency-Key": "F"},
+            QUERY_STRING=sent.decode("latin-1") if where == "query" else "",
+        )
+
+    assert [send(b"&name=%FF").status_code for _ in range(2)] == [201, 201]
+    others = [b"&name=%FE", b"&name=%EF%BF%BD", b"&name=\\xff", b"&%FF=name"]
+    assert [send(other).status_code for other in others] == [422] * 4
+    assert rows("fields") == 1
+
+
 @pytest.mark.parametrize("method", ["post", "patch"])
 def test_uploads_are_compared_by_content_whatever_their_boundary(
     method: str, alice: Client

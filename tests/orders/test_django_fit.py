@@ -122,6 +122,12 @@ def test_a_permission_on_a_method_with_the_order_below_it(atomic: bool) -> None:
     assert views.calls == ["decorated"]
 
 
+def test_a_form_that_drf_has_parsed_before_is_compared_as_it_was_sent() -> None:
+    form = {"content_type": "application/x-www-form-urlencoded"}
+    twice("form-mixed", data=b"sku=%FF", **form)
+    assert send("form-mixed", data=b"sku=%FE", **form).status_code == 422
+
+
 @pytest.mark.parametrize("kind", ["create", "create-mixed", "sales/", "sales-mixed/"])
 def test_drf_generics_and_routers(kind: str, atomic: bool) -> None:
     first = twice(kind)

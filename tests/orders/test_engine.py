@@ -38,6 +38,7 @@ from lockkit.idempotency import (
     parse_order_id,
     read_order_settings,
 )
+from lockkit.idempotency.facts import as_sent
 from lockkit.idempotency.seats import Seats
 
 
@@ -123,6 +124,14 @@ async def test_the_same_awaited(orders: Orders) -> None:
     assert (second.status, second.code) == (409, "order-running")
     await first.lease.release()
     await client.close()
+
+
+def test_what_is_utf8_is_compared_as_ever() -> None:
+    """Also the character that stands for what is not, and in whatever order the fields are."""
+    raw = b"b=%C3%BC+1&a=%EF%BF%BD&&a=&c"
+    known = [("a", "\ufffd"), ("a", ""), ("b", "ü 1"), ("c", "")]
+    assert sorted(as_sent(known, lambda: raw), key=lambda pair: pair[0]) == known
+    assert as_sent([("a", "ü")], lambda: b"anything") == [("a", "ü")]
 
 
 def test_a_store_that_is_down_lets_nobody_in_and_keeps_no_lock(

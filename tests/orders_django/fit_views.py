@@ -11,7 +11,7 @@ from typing import Any
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.forms import CharField, Form
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -165,6 +165,22 @@ class CreateMixed(IdempotentMixin, Create):
     order_options = {"order_id": "json.order_id", "required": True}  # noqa: RUF012
 
 
+class StreamFormParser(StreamParser):
+    media_type = "application/x-www-form-urlencoded"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        return QueryDict(stream.read())
+
+
+class FormMixed(IdempotentMixin, APIView):
+    authentication_classes = (TokenUser,)
+    permission_classes = (ReadsData,)
+    parser_classes = (StreamFormParser,)
+
+    def post(self, request: Any) -> Response:
+        return Response({"sold": sell("form-mixed"), "data": dict(request.data)}, status=201)
+
+
 class Sales(viewsets.ModelViewSet):
     authentication_classes = (TokenUser,)
     permission_classes = (NotRefused, OwnSale)
@@ -300,6 +316,7 @@ KINDS = {
     "api-method": ApiMethod.as_view(),
     "create": Create.as_view(),
     "create-mixed": CreateMixed.as_view(),
+    "form-mixed": FormMixed.as_view(),
     "locked-data": LockedData.as_view(),
     "api-set": ApiSet.as_view({"post": "buy"}),
 }
