@@ -1,12 +1,14 @@
-"""Views that commit themselves: killed at each point around the block of ``commit_in``."""
+"""Views that commit themselves: killed, or paused, around the block of ``commit_in``."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from crashing.customers import send
+from crashing.customers import insist, send
 from crashing.points import OWN_POINTS
-from crashing.stories import Shop
+from crashing.stories import Shop, Sleeper
 
 __all__ = ["OwnTransactions"]
 
@@ -38,3 +40,22 @@ class OwnTransactions:
             assert [a.replayed for a in answers].count(False) == (not done)
             assert len({(answer.headers, answer.body) for answer in answers}) == 1
         assert shop.books.sales(order_id) == 1
+
+    @pytest.mark.parametrize("point", ["before", "view"])
+    def test_paused_around_its_own_commit_past_its_lease(
+        self, shop: Shop, sleeper: Sleeper, point: str
+    ) -> None:
+        """Before its block it is overtaken; in it, the other waits until it is rolled back."""
+        order_id, path = f"paused at {point}: own", "/orders/own"
+        quick = shop.machines[0]
+        with ThreadPoolExecutor(1) as pool:
+            with sleeper.asleep(order_id, point, path) as first:
+                second = pool.submit(insist, [quick.port], order_id, stop="tell@locked", path=path)
+                quick.stopped("tell@locked")
+                if point == "before":
+                    assert second.result() != []
+                    assert shop.books.sales(order_id) == 1
+            late, answers = first.result(), [a for a in second.result() if a]
+        assert late is not None
+        assert (late.status, late.replayed) == ((201, True) if point == "before" else (503, False))
+        shop.has_sold_once(order_id, answers + shop.insist(order_id, path))

@@ -138,12 +138,14 @@ class Sleeper:
         self._machine = machine
 
     @contextmanager
-    def asleep(self, order_id: str, point: str) -> Iterator[Future[Answer | None]]:
+    def asleep(
+        self, order_id: str, point: str, path: str = "/orders/"
+    ) -> Iterator[Future[Answer | None]]:
         """Its request, which is answered after the block. A stall before it may cost the lease."""
         what = f"pause@{point}"
         with ThreadPoolExecutor(1) as pool:
             while True:
-                one = pool.submit(send, self._machine.port, order_id, stop=what)
+                one = pool.submit(send, self._machine.port, order_id, stop=what, path=path)
                 pid = self._machine.stopped_unless(what, one.done)
                 if pid is not None:
                     break

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import ModuleType
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
 from django.http import HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
+from django.urls import path
 from django_project.shop.models import Sale
 from orders_django import views
 
@@ -270,6 +273,29 @@ def test_url_values_and_methods_are_part_of_the_request(alice: Client) -> None:
 def test_another_route_is_another_order(alice: Client) -> None:
     assert REPLAYED not in buy(alice, "function")
     assert REPLAYED not in buy(alice, "class")
+
+
+class Sites:
+    """As django-hosts and tenants do: the URLs are those of the site."""
+
+    def __init__(self, get_response: Any) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        request.urlconf = SITES[request.headers["X-Site"]]
+        return self._get_response(request)
+
+
+SITES = {name: ModuleType(name) for name in ("books", "games")}
+for site in SITES.values():
+    vars(site)["urlpatterns"] = [path("orders/function", views.function)]
+
+
+def test_another_site_with_the_same_routes_is_another_order(alice: Client) -> None:
+    with override_settings(MIDDLEWARE=[f"{__name__}.Sites", *settings.MIDDLEWARE]):
+        answers = [buy(alice, "function", headers={"X-Site": s}) for s in [*SITES, *SITES]]
+    assert [REPLAYED in answer for answer in answers] == [False, False, True, True]
+    assert rows("function") == 2
 
 
 def test_query_order_charset_and_csrf_token_are_no_difference(alice: Client) -> None:

@@ -102,6 +102,35 @@ class TestDatabase:
         assert cost.lock_requests == 2
 
 
+MANY = 100_000
+FILL = f"""
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})
+    INSERT INTO lockkit_order_record
+        (key, order_id, request, fingerprint, state, status, headers, body, version, created,
+         expires)
+    SELECT lower(hex(randomblob(32))), hex(randomblob(8)), 'POST /', '1:x', 'done', 201, '[]',
+           x'', 1, 1, 1 FROM n ORDER BY 1
+"""
+
+
+@pytest.mark.usefixtures("locks_in_redis")
+def test_many_other_orders_cost_nothing(admin: redis.Redis) -> None:
+    """Of each statement on the table of records the database finds its row by the key."""
+    with connection.cursor() as cursor:
+        cursor.execute(FILL)
+        with CaptureQueriesContext(connection) as queries:
+            costs = [buy("a", admin) for _ in range(2)]
+        assert [cost.queries for cost in costs] == [
+            ["SELECT", "INSERT", "INSERT", "UPDATE"],
+            ["SELECT"],
+        ]
+        asked = [q["sql"] for q in queries if "lockkit_order_record" in q["sql"]]
+        assert len(asked) == 4
+        for sql in asked:
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}")
+            assert not any("SCAN" in str(line) for line in cursor.fetchall()), sql
+
+
 @pytest.mark.usefixtures("locks_in_redis")
 class TestRedis:
     @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
 from orders_django import elsewhere
 
@@ -97,3 +98,23 @@ def test_a_request_that_is_no_order_has_its_transactions_all_the_same(
     response = buy(kind, method, order_id)
     assert (response.status_code, b"orders other" in response.content) == (201, True)
     assert records("orders") == 0
+
+
+class Replica:
+    """Records are read in ``other``, which is behind: there are none yet."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return "other" if model is OrderRecord else None
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        return "orders" if model is OrderRecord else None
+
+
+def test_what_decides_is_not_read_from_a_replica() -> None:
+    rules = override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"]}, DATABASE_ROUTERS=[Replica()])
+    with rules, CaptureQueriesContext(connections["other"]) as asked:
+        answers = [buy("quick") for _ in range(2)]
+        assert [REPLAYED in answer for answer in answers] == [False, True]
+        looks = [query["sql"] for query in asked if "lockkit_order_record" in query["sql"]]
+        assert [sql.split()[0] for sql in looks] == ["SELECT"] * 2
+    assert (elsewhere.calls, records("orders"), records("other")) == (["quick"], 1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from django_project.shop.models import Sale
 from orders_django import claiming
 
 from lockkit.idempotency.redis_records import orphans
-from lockkit_django import locks, signals
+from lockkit_django import alocks, locks, signals
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -204,6 +205,27 @@ def test_a_lock_of_the_view_that_is_busy_leaves_no_orphan() -> None:
     with locks["default"].lock("stock:s1"), override_settings(LOCKKIT_VIEWS={"TIMEOUT": 0}):
         assert buy("locked").status_code == 423
     assert buy("locked").status_code == 201
+
+
+async def test_a_client_that_goes_away_before_the_view_leaves_no_orphan() -> None:
+    """Its order is claimed, and its view waits for a lock of its own."""
+    with override_settings(LOCKKIT_VIEWS={"TIMEOUT": 30}):
+        async with alocks["default"].lock("stock:s1"):
+            going = asyncio.create_task(AsyncClient().post("/orders/async-locked", headers=HEADERS))
+            async with asyncio.timeout(30):
+                while not await is_awaited("stock:s1"):  # noqa: ASYNC110  the store's to tell
+                    await asyncio.sleep(0.005)
+            going.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await going
+        assert list(orphans(locks["default"])) == []
+        answer = await AsyncClient().post("/orders/async-locked", headers=HEADERS)
+    assert (answer.status_code, len(claiming.payments)) == (201, 1)
+
+
+async def is_awaited(name: str) -> bool:
+    info = await alocks["default"].inspect(name)
+    return info is not None and info.waiters > 0
 
 
 def test_commit_in_has_no_record_to_commit() -> None:

@@ -224,6 +224,20 @@ def test_what_a_view_leaves(
         give(again.lease)
 
 
+@pytest.mark.parametrize("end", [MADE, ResponseFacts(503, [], b"")], ids=["done", "dropped"])
+def test_who_looks_for_orphans_reads_only_what_runs(
+    end: ResponseFacts, orders: Orders, store: RedisRecords, locks: LockClient, url: str
+) -> None:
+    """The index of a bucket would grow with each order of the last TTL."""
+    first = begun(orders, order_of(orders), store, locks)
+    running = Keys("shop").record(first.order.lock_name)[2]
+    with redis.Redis.from_url(url) as admin:
+        assert admin.zcard(running) == 1
+        assert drive(orders.settle(first, end), store, locks) is None
+        assert admin.zcard(running) == 0
+    give(first.lease)
+
+
 def test_a_claim_needs_the_lease(store: RedisRecords, orders: Orders, locks: LockClient) -> None:
     order = order_of(orders)
     lease = locks.lock(order.lock_name).acquire()

@@ -115,6 +115,11 @@ def locked(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"paid {pay(request)}", status=201)
 
 
+@lock_view("stock:s1")
+async def async_locked(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
 @idempotent
 def inside(request: HttpRequest) -> HttpResponse:
     """Saves something as well, in the transaction of ATOMIC_REQUESTS."""
@@ -170,6 +175,7 @@ VIEWS: dict[str, Any] = {
     "outlasts": outlasts,
     "async-outlasts": async_outlasts,
     "locked": locked,
+    "async-locked": async_locked,
     "inside": inside,
     "coroutine": coroutine,
     "async-plain": async_plain,
