@@ -72,9 +72,9 @@ class Admission:
             return _store_down(failure)
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
-        """After a duplicate key: somebody else was first, who held no lease or had lost it."""
+        """After a duplicate key: somebody was first, and one of the two has lost its lease."""
         try:
-            return (yield from self._look_again(decision.order, decision.lease))
+            return (yield from self._look_again(decision.order, decision.lease, is_sure=False))
         except BackendError as failure:
             return _store_down(failure)
 
@@ -156,10 +156,10 @@ class Admission:
             self._seats.leave(seat)
         return (yield from self._look_again(order, lease))
 
-    def _look_again(self, order: Order, lease: Any) -> Flow[Decision]:
-        """Under the lock, where writes go. Gives the lock back unless the view may run."""
+    def _look_again(self, order: Order, lease: Any, *, is_sure: bool = True) -> Flow[Decision]:
+        """Where writes go, under the lock. Gives the lock back unless the view may run."""
         try:
-            answer = yield from self._decide(order, lease)
+            answer = yield from self._decide(order, lease, is_sure=is_sure)
         except BaseException:  # interrupted as well: nobody else has the lease
             yield Give(lease)
             raise
@@ -168,12 +168,16 @@ class Admission:
         yield Give(lease)
         return answer
 
-    def _decide(self, order: Order, lease: Any) -> Flow[Decision]:
+    def _decide(self, order: Order, lease: Any, *, is_sure: bool = True) -> Flow[Decision]:
+        """``is_sure``: nobody else has the lock."""
         found = yield Find(order.key, fresh=True)
         now = time.time()
-        known = judge(order, found, now)
+        seen = found if is_sure else self._without_the_lock(found)
+        known = judge(order, seen, now)
         if known is not None:
             return (yield from self._told(order, known))
+        if seen is not found and left_running(seen, now):
+            return replies.running(1)
         if left_running(found, now):
             return (yield from self._orphan(order, lease))
         return Proceed(order, lease, replaces=found is not None)

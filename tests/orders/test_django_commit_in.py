@@ -209,6 +209,36 @@ def test_a_duplicate_that_waited_in_vain_hears_that_the_first_still_runs() -> No
     assert views.calls == ["mails"]
 
 
+def test_a_second_runner_that_meets_the_first_before_its_response_hears_that_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has lost its lease without knowing, so it is no judge of who is gone."""
+    from lockkit_django.orders.opened import OpenOrder
+
+    commit_in = OpenOrder.commit_in
+    others: list[Future[Any]] = []
+
+    def first_then_mine(self: OpenOrder, block: Any) -> Any:
+        monkeypatch.setattr(OpenOrder, "commit_in", commit_in)
+        (held,) = locks["default"].holders()
+        assert held.fence is not None
+        assert locks["default"].break_(held.name, fence=held.fence)
+        others.append(pool.submit(buy_and_close, "mails"))
+        assert views.started.wait(30)
+        return commit_in(self, block)
+
+    monkeypatch.setattr(OpenOrder, "commit_in", first_then_mine)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            late = buy("mails")
+        finally:
+            views.go_on.set()
+        first = others[0].result(30)
+    assert (late.status_code, late.json()["code"]) == (409, "order-running")
+    assert (first.status_code, buy("mails")[REPLAYED]) == (201, "true")
+    assert state() == (1, ["done"])
+
+
 def buy_and_close(kind: str) -> Any:
     try:
         return buy(kind)
