@@ -46,7 +46,10 @@ class Claimed(Opened):
         self.close()
 
     def note_failure(self, error: BaseException) -> None:
-        """An HTTP exception is an answer; any other says nothing about what was done."""
+        """An HTTP exception is the view's answer; any other says nothing about what was done.
+
+        Nor does what an error handler makes of that, unless it ends the order.
+        """
         self._failed = not isinstance(error, HTTPException)
 
     def conclude(self, response: Response) -> Response:
