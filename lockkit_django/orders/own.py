@@ -70,16 +70,12 @@ class OwnTransaction(Ending):
                 self._enter()
                 yield
                 stage = "commit" if self._seal() else "undone"
-        except CONNECTION_ERRORS as error:
+        except BaseException as error:  # the view's own, or interrupted
             self._committed = stage == "commit" and is_of_hook(error)
-            if stage == "view" or self._committed:
+            if self._committed or stage == "view" or not isinstance(error, CONNECTION_ERRORS):
                 raise
-            raise self._stop(unsaved(error) if stage == "commit" else replies.store_down()) from (
-                error
-            )
-        except BaseException:  # the view's own, or interrupted
-            self._committed = stage == "commit"  # what a hook of on_commit raises
-            raise
+            reject = unsaved(error) if stage == "commit" else replies.store_down()
+            raise self._stop(reject) from error
         finally:
             self._inside = False
         self._committed = stage == "commit"

@@ -204,6 +204,12 @@ def test_a_hook_of_the_commit_that_fails_does_not_undo_it(kind: str, expected: l
     assert Sale.objects.count() == 1
 
 
+@pytest.mark.parametrize("kind", ["dangling", "dangling-in-commit-in"])
+def test_a_commit_that_the_database_refuses_is_no_success(kind: str) -> None:
+    assert answers(kind) == [(500, None)] * 3
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (0, 0)
+
+
 def test_who_rolls_back_himself_knows_what_he_answers() -> None:
     """Whatever error an earlier transaction of this connection ended with."""
     sale = Sale.objects.create(sku="earlier")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.conf import settings
+from django.contrib.auth.models import Permission
 from django.db import OperationalError, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path
@@ -155,6 +156,19 @@ def hooks_in_commit_in(request: Any) -> HttpResponse:
         return request.order.respond_with(response) if "respond" in request.GET else response
 
 
+def dangling(request: HttpRequest) -> HttpResponse:
+    """What the database refuses at the COMMIT only."""
+    sell("dangling")
+    Permission.objects.create(content_type_id=1_000_000, codename="x", name="x")
+    return HttpResponse("sold", status=201)
+
+
+@idempotent(atomic=False)
+def dangling_in_commit_in(request: Any) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic(durable=True)):
+        return request.order.respond_with(dangling(request))  # type: ignore[no-any-return]
+
+
 VIEWS: dict[str, Any] = {
     "handled": Handled.as_view(),
     "handled-in-class": HandledInClass.as_view(),
@@ -170,6 +184,8 @@ VIEWS: dict[str, Any] = {
     "envelope-in-commit-in": EnvelopeInCommitIn.as_view(),
     "sold-out": sold_out,
     "sold-out-in-commit-in": sold_out_in_commit_in,
+    "dangling": dangling,
+    "dangling-in-commit-in": dangling_in_commit_in,
     "hooks": hooks,
     "hooks-in-commit-in": hooks_in_commit_in,
 }
