@@ -11,6 +11,7 @@ import pytest
 
 from lockkit import aio
 from lockkit.aio import AsyncLockClient
+from lockkit.errors import ConfigurationError
 from lockkit.per_loop import PerLoop
 
 
@@ -36,6 +37,24 @@ def test_a_loop_that_has_ended_is_forgotten_with_its_client(run: Callable[..., N
         run(scene())
     gc.collect()
     assert not [found for found in ended[:-2] if found() is not None]
+
+
+def test_a_client_is_refused_in_another_loop() -> None:
+    """Nobody would renew its leases there; also if its own loop has ended."""
+    client = aio.connect("memory://")
+    lock = client.lock("stock:42", reentrant=True)
+
+    async def scene() -> None:
+        async with lock, lock:
+            pass
+
+    async def refused() -> None:
+        with pytest.raises(ConfigurationError, match="PerLoop"):
+            await lock.acquire()
+
+    asyncio.run(scene())
+    asyncio.run(refused())
+    assert asyncio.run(client.inspect("stock:42")) is None
 
 
 async def test_one_that_was_forgotten_by_others_is_closed_by_its_loop() -> None:
