@@ -32,7 +32,7 @@ from lockkit.errors import (
     UpgradeRefused,
 )
 from lockkit.naming import name
-from lockkit.types import LockInfo, LockState, Owner
+from lockkit.types import LeaseState, LockInfo, LockState, Owner
 
 if TYPE_CHECKING:
     from lockkit.decorator import locked
@@ -50,6 +50,7 @@ __all__ = [
     "LayoutMismatch",
     "Lease",
     "LeaseLost",
+    "LeaseState",
     "Lock",
     "LockClient",
     "LockError",

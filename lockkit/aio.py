@@ -1,7 +1,7 @@
 """The asyncio API: the twin of ``lockkit.client``, awaited.
 
 Two sets of classes, so that a forgotten ``await`` is a type error. Native on Redis; elsewhere the
-steps run in worker threads. One client belongs to one event loop.
+steps run in worker threads. One client belongs to one event loop, that of its first lock.
 """
 
 from __future__ import annotations
@@ -42,13 +42,23 @@ def connect(url: str | None = None, **options: Any) -> AsyncLockClient:
 
 
 class AsyncLockClient(Kinds["AsyncLock"]):
-    """Locks in one store, for the tasks of one event loop."""
+    """Locks in one store, for the tasks of one event loop: that in which it is locked first.
+
+    In another one ``acquire`` raises ConfigurationError, also when the first has ended: what renews
+    the leases, and the connections, stay with it. ``lockkit.per_loop.PerLoop`` keeps one for each.
+    After a fork the child goes on with the same client, in a loop of its own.
+    """
 
     def __init__(self, backend: AsyncBackend, settings: AliasSettings) -> None:
         super().__init__(settings, backend.capabilities)
         self.backend = backend
         self._watchdog = AsyncWatchdog(lambda steps: drive(steps, backend, None))
         self._at_exit = AtExit(settings, self._watchdog)
+        self._forget_loop()
+        process.after_fork(self._forget_loop)
+
+    def _forget_loop(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def multi(
         self,
@@ -93,6 +103,15 @@ class AsyncLockClient(Kinds["AsyncLock"]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _stay_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None:
+            raise ConfigurationError(
+                f"{self!r} belongs to the event loop that it was used in first, which would have "
+                "to renew its leases: make a client in each loop (`async with aio.connect(…)`), "
+                "or have lockkit.per_loop.PerLoop keep one for each"
+            )
+        self._loop = loop
+
     def _make(self, terms: Terms) -> AsyncLock:
         return AsyncLock(self, terms)
 
@@ -116,12 +135,16 @@ class AsyncLock(BaseLock):
         *,
         on_lost: Callable[[AsyncLease], object] | None = None,
     ) -> AsyncLease:
-        """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does.
+        """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does, and a
+        ConfigurationError in another event loop than the client's.
 
         Cancelling it leaves neither a lease nor a place in the queue.
         """
         is_reentrant = self.claim.kind is Kind.REENTRANT
         client = self._client
+        loop = asyncio.get_running_loop()
+        if client._loop is not loop:
+            client._stay_in(loop)
         tell = self.on_lost if on_lost is None else on_lost
         if is_reentrant and (again := await self._enter_again()):
             if again._tell_when_lost(tell):

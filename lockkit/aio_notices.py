@@ -43,7 +43,7 @@ class AsyncNotices:
     def look_at(self, holds: Sequence[Hold]) -> None:
         """The store has been asked about these: tell whose are gone."""
         for hold in holds:
-            if hold.dead and hold.on_lost is not None:
+            if hold.dead and hold.on_lost:
                 self.watch(hold)
 
     def stop(self) -> None:
@@ -61,11 +61,11 @@ class AsyncNotices:
 
     def _look(self) -> None:
         for hold in self._deadlines.take_lost(now()):
-            returned = said(hold)
-            if isinstance(returned, Awaitable):
-                task = asyncio.ensure_future(_awaited(returned, hold.request.name))
-                self._telling.add(task)
-                task.add_done_callback(self._telling.discard)
+            for returned in said(hold):
+                if isinstance(returned, Awaitable):
+                    task = asyncio.ensure_future(_awaited(returned, hold.request.name))
+                    self._telling.add(task)
+                    task.add_done_callback(self._telling.discard)
         moment = now()
         pause = self._deadlines.sleep_until(moment) - moment
         if math.isinf(pause):

@@ -43,7 +43,7 @@ class AsyncWatchdog:
     def watch(self, hold: Hold) -> None:
         if self._schedule.add(hold) or self._task is None or self._task.done():
             self._hurry()
-        if hold.on_lost is not None:
+        if hold.on_lost:
             self._notices.watch(hold)
 
     def unwatch(self, hold: Hold) -> None:

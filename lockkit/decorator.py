@@ -6,9 +6,10 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
-from functools import cached_property, wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
+from lockkit import process
 from lockkit.client import LockClient
 from lockkit.config import URL_VARIABLE, default_url, load_backend, settings_from_url
 from lockkit.decorating import refuse_bare
@@ -47,7 +48,9 @@ def locked(
 ) -> Callable[[F], F]:
     """Have a function hold the lock ``name`` while it runs, in the store of $LOCKKIT_URL.
 
-    For functions, methods and coroutine functions; put it below ``@app.task`` and its like.
+    For functions, methods, coroutine functions, partials and callable objects; put it below
+    ``@app.task`` and its like, and directly above a coroutine function: what hides one is refused
+    when it is called, as is all else that would go on after the release (a generator, a task).
     name: a template over the arguments, such as ``"report:{day}"``, or a callable that gets the
     arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
     ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for ever).
@@ -55,7 +58,8 @@ def locked(
     None. lease_as: name of the keyword argument in which the function gets the lease.
 
     Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
-    raises a BackendError if the store fails, and LeaseLost at its end if the lease was lost.
+    raises ConfigurationError if what it returns has yet to run, a BackendError if the store fails,
+    and LeaseLost at its end if the lease was lost.
     """
     refuse_bare("locked", name)
     return locked_by(
@@ -89,7 +93,7 @@ def locked_by(
 
     def decorate(function: F) -> F:
         call = _Call(function, template, lease_as, options, skip=when_held == "skip")
-        around = _coroutine if inspect.iscoroutinefunction(function) else _function
+        around = _coroutine if inspect.iscoroutinefunction(_run_by(function)) else _function
         return cast("F", around(function, call, clients))
 
     return decorate
@@ -111,9 +115,10 @@ class _Call:
         self._signature = inspect.signature(function)
         self._template = template
         self._lease_as = lease_as
-        self.options = {**options, "label": function.__qualname__}
+        self.shown = _shown(function)
+        self.options = {**options, "label": self.shown}
         self.skip = skip
-        self._check_parameters(function)
+        self._check_parameters()
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if not isinstance(self._template, Template):
@@ -126,7 +131,18 @@ class _Call:
     def with_lease(self, kwargs: Mapping[str, Any], lease: object) -> dict[str, Any]:
         return dict(kwargs) if self._lease_as is None else {**kwargs, self._lease_as: lease}
 
-    def _check_parameters(self, function: Callable[..., Any]) -> None:
+    def done(self, result: Any) -> Any:
+        """Refuse what has yet to run: the release comes first."""
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            _end(result)
+            raise ConfigurationError(
+                f"@locked: {self.shown} returned a {type(result).__name__}, which would run after "
+                "the release: put @locked directly above the coroutine function, or have the "
+                "function return what it has finished"
+            )
+        return result
+
+    def _check_parameters(self) -> None:
         parameters = self._signature.parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return
@@ -136,7 +152,7 @@ class _Call:
         for name in wanted:
             if name not in self._signature.parameters:
                 raise ConfigurationError(
-                    f"@locked: {function.__qualname__} has no parameter {name!r}; "
+                    f"@locked: {self.shown} has no parameter {name!r}; "
                     f"it has {', '.join(self._signature.parameters) or 'none'}"
                 )
 
@@ -144,10 +160,37 @@ class _Call:
 def _check_kind(function: Callable[..., Any]) -> None:
     if inspect.isclass(function):
         raise ConfigurationError(f"@locked is for functions: decorate a method of {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if not callable(function):
         raise ConfigurationError(
-            f"@locked: {function.__qualname__} is a generator: it would run after the release"
+            f"@locked is for functions, not for {function!r}: put it below @classmethod"
         )
+    run = _run_by(function)
+    if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+        raise ConfigurationError(
+            f"@locked: {_shown(function)} is a generator: it would run after the release"
+        )
+
+
+def _run_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a call of it runs: below partials, and of an object its ``__call__``."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else cast("Any", type(function)).__call__
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    """What people call it; a partial and most objects have no name of their own."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _end(unfinished: Any) -> None:
+    """It must not go on without the lock, nor warn that nobody has awaited it."""
+    if inspect.iscoroutine(unfinished) or inspect.isgenerator(unfinished):
+        unfinished.close()
+    elif hasattr(unfinished, "cancel"):  # a future or a task
+        unfinished.cancel()
 
 
 def _function(function: Callable[..., Any], call: _Call, clients: Clients) -> Callable[..., Any]:
@@ -161,7 +204,7 @@ def _function(function: Callable[..., Any], call: _Call, clients: Clients) -> Ca
                 return None
             raise
         with lease:
-            return function(*args, **call.with_lease(kwargs, lease))
+            return call.done(function(*args, **call.with_lease(kwargs, lease)))
 
     return locked_function
 
@@ -177,7 +220,7 @@ def _coroutine(function: Callable[..., Any], call: _Call, clients: Clients) -> C
                 return None
             raise
         async with lease:
-            return await function(*args, **call.with_lease(kwargs, lease))
+            return call.done(await function(*args, **call.with_lease(kwargs, lease)))
 
     return locked_coroutine
 
@@ -186,8 +229,14 @@ class _Environment:
     """Clients of the store that $LOCKKIT_URL names now: one per process, or per loop."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
         self._clients: dict[str, LockClient] = {}
+        self._in_loops: PerLoop[AsyncLockClient] | None = None
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        """A thread that stayed in the parent may have been making a client."""
+        self._mutex = threading.Lock()
 
     def blocking(self) -> LockClient:
         url = self._url()
@@ -199,15 +248,15 @@ class _Environment:
         return client
 
     def in_loop(self) -> AsyncLockClient:
-        return self._in_loops[self._url()]
+        """Who locks without asyncio does not import it."""
+        clients = self._in_loops
+        if clients is None:
+            from lockkit import aio
+            from lockkit.per_loop import PerLoop
 
-    @cached_property
-    def _in_loops(self) -> PerLoop[AsyncLockClient]:
-        """Made when it is needed: who locks without asyncio does not import it."""
-        from lockkit import aio
-        from lockkit.per_loop import PerLoop
-
-        return PerLoop(aio.connect)
+            with self._mutex:
+                clients = self._in_loops = self._in_loops or PerLoop(aio.connect)
+        return clients[self._url()]
 
     def _make(self, url: str) -> LockClient:
         settings = settings_from_url(url)

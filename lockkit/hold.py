@@ -36,6 +36,7 @@ class Hold:
         "on_lost",
         "renew_until",
         "request",
+        "unknown",
         "whole",
     )
 
@@ -52,7 +53,8 @@ class Hold:
         self.whole = whole  #: else it was handed to a waiter, and for less than its ttl
         self.generation = process.generation()
         self.dead = False
-        self.on_lost: Callable[[], object] | None = None  #: who wants to hear of it; called once
+        self.unknown = False  #: the last renewal failed
+        self.on_lost: dict[int, Callable[[], object]] | None = None  #: who wants to hear of it
 
     @property
     def deadline(self) -> float:
@@ -97,10 +99,12 @@ class Hold:
                 if asked < number:
                     self._asked.pop(asked, None)
         self.whole = True
+        self.unknown = False
         self._plan(now)
 
     def renewal_failed(self, now: float) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
+        self.unknown = True
         self.due = now + max((self.deadline - now) / 8, 0.02)
 
     def renewable(self, now: float) -> bool:

@@ -15,7 +15,7 @@ from lockkit.hold import Hold
 from lockkit.naming import check_name
 from lockkit.reentry import Entries, Entry
 from lockkit.tokens import new_token
-from lockkit.types import UNSET, Capabilities, Claim, Kind, Mode, Request, Unset
+from lockkit.types import UNSET, Capabilities, Claim, Kind, LeaseState, Mode, Request, Unset
 from lockkit.values import check_timeout, check_ttl
 
 if TYPE_CHECKING:
@@ -178,6 +178,16 @@ class BaseLease:
         """Whether the claim can no longer be relied on. Final. True after release, too."""
         return self.released or self._hold.lost(now())
 
+    @property
+    def state(self) -> LeaseState:
+        """``HELD``; ``UNKNOWN`` from a renewal that failed to the next that is done; or ``LOST``.
+
+        Unknown is not lost: ``lost`` and ``check()`` go by the deadline alone.
+        """
+        if self.lost:
+            return LeaseState.LOST
+        return LeaseState.UNKNOWN if self._hold.unknown else LeaseState.HELD
+
     def remaining(self) -> float:
         """Seconds for which the claim can be relied on if no renewal succeeds; 0 when lost."""
         return 0.0 if self.lost else max(0.0, self._hold.deadline - now())
@@ -193,12 +203,12 @@ class BaseLease:
             raise LeaseLost(f"the lease on {self.name!r} {state}", name=self.name)
 
     def __repr__(self) -> str:
-        state = "released" if self.released else "lost" if self.lost else "held"
+        state = "released" if self.released else self.state
         return f"<{type(self).__name__} {self.name!r} {state}, fence {self.fencing_token}>"
 
     def __del__(self) -> None:
         if not getattr(self, "released", True):
-            if self._entry is None or self._entry.leave():
+            if not self._is_inner():
                 self._hold.lose()  # the watchdog drops it, so it expires
             if self._hold.generation == process.generation():
                 warnings.warn(
@@ -222,13 +232,20 @@ class BaseLease:
 
     def _is_inner(self) -> bool:
         """Whether others that share the claim go on; called once, at the release."""
-        return self._entry is not None and not self._entry.leave()
+        if self._entry is None or self._entry.leave():
+            return False
+        if self._hold.on_lost is not None:
+            self._hold.on_lost.pop(id(self), None)
+        return True
 
     def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> bool:
-        """Of the leases that share a claim, the first that wants to be told is."""
-        if on_lost is None or self._hold.on_lost is not None:
+        """Have it told; of leases that share a claim, each. Whether it wants to be told."""
+        if on_lost is None:
             return False
-        self._hold.on_lost = _Notice(weakref.ref(self), on_lost)
+        hold = self._hold
+        if hold.on_lost is None:
+            hold.on_lost = {}
+        hold.on_lost[id(self)] = _Notice(weakref.ref(self), on_lost)
         return True
 
     def _finish(self) -> bool:

@@ -9,14 +9,15 @@ deadlock, until a timeout or a TTL ends it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING
 
 from lockkit.budget import Budget
-from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.lease import leave
 from lockkit.log import log
+from lockkit.multi_lease import AsyncMultiLease, MultiLease, arelease_all, release_all
 from lockkit.types import UNSET, Unset
 from lockkit.values import check_timeout
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from lockkit.client import Lease, Lock
 
 __all__ = ["AsyncMultiLease", "AsyncMultiLock", "MultiLease", "MultiLock", "in_order"]
-
-AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
 
 
 def in_order(names: Sequence[str]) -> list[str]:
@@ -37,87 +36,6 @@ def in_order(names: Sequence[str]) -> list[str]:
         if not isinstance(name, str):
             raise ConfigurationError(f"{name!r} is no lock name: multi('a', 'b')")
     return sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
-
-
-class _MultiLease(Generic[AnyLease]):
-    """The leases of all names, as one. Local: reading it costs no round trip."""
-
-    def __init__(self, leases: Sequence[AnyLease]) -> None:
-        self._leases: dict[str, AnyLease] = {lease.name: lease for lease in leases}
-
-    def __getitem__(self, name: str) -> AnyLease:
-        """The lease on one of the names, with its ``fencing_token``."""
-        return self._leases[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._leases)
-
-    def __len__(self) -> int:
-        return len(self._leases)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._leases)
-
-    @property
-    def name(self) -> str:
-        """All of them, for people."""
-        return ", ".join(self._leases)
-
-    @property
-    def released(self) -> bool:
-        return all(lease.released for lease in self._leases.values())
-
-    @property
-    def lost(self) -> bool:
-        """Whether one of them can no longer be relied on. Final."""
-        return any(lease.lost for lease in self._leases.values())
-
-    def remaining(self) -> float:
-        """Seconds for which all can be relied on if no renewal succeeds."""
-        return min(lease.remaining() for lease in self._leases.values())
-
-    def check(self) -> None:
-        """Raise LeaseLost, which names it, if one can no longer be relied on."""
-        for lease in self._leases.values():
-            lease.check()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {', '.join(map(repr, self._leases))}>"
-
-    @property
-    def _backwards(self) -> list[AnyLease]:
-        return list(self._leases.values())[::-1]
-
-
-class MultiLease(_MultiLease["Lease"]):
-    def extend(self, ttl: float | None = None) -> None:
-        """Set what is left of each to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
-        for lease in self._leases.values():
-            lease.extend(ttl)
-
-    def release(self) -> bool:
-        """Give all back; True if all were still ours. Errors as of ``Lease.release``."""
-        return _release_all(self._backwards)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Release. Raises LeaseLost if one was lost while the body went through."""
-        lost = next((lease.name for lease in self._backwards if lease.lost), None)
-        try:
-            kept = self.release()
-        except BackendError as failure:
-            log.warning("release of %r not confirmed: %s", failure.name, failure)
-            return
-        if not kept and kind is None:
-            raise _lost(lost or self.names[0])
 
 
 class MultiLock:
@@ -166,49 +84,9 @@ class MultiLock:
 
 def _give_back(leases: Sequence[Lease]) -> None:
     try:
-        _release_all([*reversed(leases)])
+        release_all(leases)
     except BackendError as failure:
         log.warning("release of %r not confirmed: %s", failure.name, failure)
-
-
-def _release_all(leases: Sequence[Lease]) -> bool:
-    """Each is tried, whatever becomes of the others."""
-    if not leases:
-        return True
-    try:
-        first = leases[0].release()
-    finally:
-        rest = _release_all(leases[1:])
-    return first and rest
-
-
-class AsyncMultiLease(_MultiLease["AsyncLease"]):
-    async def extend(self, ttl: float | None = None) -> None:
-        """The twin of ``MultiLease.extend``."""
-        for lease in self._leases.values():
-            await lease.extend(ttl)
-
-    async def release(self) -> bool:
-        """The twin of ``MultiLease.release``."""
-        return await _arelease_all(self._backwards)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        lost = next((lease.name for lease in self._backwards if lease.lost), None)
-        try:
-            kept = await self.release()
-        except BackendError as failure:
-            log.warning("release of %r not confirmed: %s", failure.name, failure)
-            return
-        if not kept and kind is None:
-            raise _lost(lost or self.names[0])
 
 
 class AsyncMultiLock:
@@ -259,20 +137,9 @@ class AsyncMultiLock:
 
 async def _agive_back(leases: Sequence[AsyncLease]) -> None:
     try:
-        await _arelease_all([*reversed(leases)])
+        await arelease_all(leases)
     except BackendError as failure:
         log.warning("release of %r not confirmed: %s", failure.name, failure)
-
-
-async def _arelease_all(leases: Sequence[AsyncLease]) -> bool:
-    """Each is tried, whatever becomes of the others, also when it is cancelled in one."""
-    if not leases:
-        return True
-    try:
-        first = await leases[0].release()
-    finally:
-        rest = await _arelease_all(leases[1:])
-    return first and rest
 
 
 def _task() -> int:
@@ -280,7 +147,3 @@ def _task() -> int:
     import asyncio
 
     return id(asyncio.current_task())
-
-
-def _lost(name: str) -> LeaseLost:
-    return LeaseLost(f"the lease on {name!r} was lost before its end", name=name)

@@ -38,7 +38,7 @@ class Notices(Background):
     def look_at(self, holds: Sequence[Hold]) -> None:
         """The store has been asked about these: tell whose are gone."""
         for hold in holds:
-            if hold.dead and hold.on_lost is not None:
+            if hold.dead and hold.on_lost:
                 self.watch(hold)
 
     def stop(self) -> None:
@@ -54,13 +54,16 @@ class Notices(Background):
         return self._deadlines.sleep_until(moment) - moment
 
 
-def said(hold: Hold) -> object:
-    """Call the callback, once; what it returns. Its error is logged: nobody waits for it."""
-    tell, hold.on_lost = hold.on_lost, None
-    if tell is None:
-        return None
-    try:
-        return tell()
-    except Exception:  # noqa: BLE001  of the user's, who has no caller here
-        log.exception("on_lost of %r failed", hold.request.name)
-        return None
+def said(hold: Hold) -> list[object]:
+    """Call each callback, once; what they return. An error is logged: nobody waits for it."""
+    waiting = hold.on_lost or {}
+    returned = []
+    for who in list(waiting):
+        tell = waiting.pop(who, None)
+        if tell is None:
+            continue  # it has just left
+        try:
+            returned.append(tell())
+        except Exception:  # noqa: BLE001  of the user's, who has no caller here
+            log.exception("on_lost of %r failed", hold.request.name)
+    return returned

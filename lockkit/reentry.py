@@ -24,6 +24,8 @@ class Entry:
         self._key = key
         self.hold = hold
         self.leases = 1
+        if hold.on_lost is None:
+            hold.on_lost = {}  # before several threads may want to be told
 
     def is_too_short(self, ttl: float) -> bool:
         """Whether the claim must be extended for a lease of this ttl: it is renewed for less."""

@@ -20,6 +20,7 @@ __all__ = [
     "Gone",
     "Grant",
     "Kind",
+    "LeaseState",
     "LockInfo",
     "LockState",
     "Mode",
@@ -89,6 +90,14 @@ class Kind(StrEnum):
         if self is Kind.SEMAPHORE:
             return f"a semaphore of {permits}"
         return f"a {self.value}" if self is Kind.MUTEX else f"a {self.value} lock"
+
+
+class LeaseState(StrEnum):
+    """What its holder knows of a lease."""
+
+    HELD = "held"
+    UNKNOWN = "unknown"  #: its last renewal failed; its deadline has not passed
+    LOST = "lost"  #: it can no longer be relied on. Final; also what was released
 
 
 class Claim(NamedTuple):

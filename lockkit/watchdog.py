@@ -48,7 +48,7 @@ class Watchdog(Background):
         """Renew this one from now on. Wakes the thread only if nothing else is due before it."""
         if self._schedule.add(hold) or self._wake is None:
             self._hurry()
-        if hold.on_lost is not None:
+        if hold.on_lost:
             self._notices.watch(hold)
 
     def unwatch(self, hold: Hold) -> None:

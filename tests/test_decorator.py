@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import in_child
 
 import lockkit
 from lockkit import aio
+from lockkit.backends.memory import MemoryBackend
 from lockkit.client import Lease, LockClient
 from lockkit.errors import ConfigurationError, InvalidName, LeaseLost, LockHeld
 
@@ -162,6 +167,102 @@ async def _stream() -> AsyncIterator[int]:
     yield 1
 
 
+def hiding(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As decorators do that know nothing of coroutines: the call only makes one."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return called
+
+
+async def _later() -> None:
+    raise AssertionError("it ran")
+
+
+def _task() -> Any:
+    return asyncio.ensure_future(_later())
+
+
+@pytest.mark.parametrize(
+    ("function", "returned"),
+    [(_later, "coroutine"), (_task, "Task"), (_generator, "generator"), (_stream, "async_gen")],
+)
+async def test_what_goes_on_after_the_release_is_refused(
+    locks: LockClient, function: Any, returned: str
+) -> None:
+    hidden = hiding(function)
+
+    async def twin() -> Any:
+        return hidden()
+
+    with pytest.raises(ConfigurationError, match=f"returned an? {returned}.* directly above"):
+        lockkit.locked("report", timeout=0)(hidden)()
+    with pytest.raises(ConfigurationError, match=f"twin returned a {returned}"):
+        await lockkit.locked("report", timeout=0)(twin)()
+    await asyncio.sleep(0)  # a task that was not cancelled begins
+    assert held(locks) == {}
+
+
+class Job:
+    def __init__(self, day: str) -> None:
+        self.day = day
+
+    def __call__(self, locks: LockClient, *, day: str = "") -> dict[str, str]:
+        return held(locks)
+
+
+class AsyncJob(Job):
+    async def __call__(self, locks: LockClient, *, day: str = "") -> dict[str, str]:
+        return await asyncio.to_thread(held, locks)
+
+
+class Rows(Job):
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+def test_what_is_called_like_a_function(locks: LockClient) -> None:
+    report = lockkit.locked("report:{day}")
+    for job in (
+        Job("x"),
+        functools.partial(Job("x"), day="a"),
+        functools.partial(Job("x").__call__),
+    ):
+        assert report(job)(locks, day="a").keys() == {"report:a"}
+    for job in (AsyncJob("x"), functools.partial(AsyncJob("x"))):
+        assert asyncio.run(report(job)(locks, day="b")) == {"report:b": "AsyncJob"}
+    with pytest.raises(ConfigurationError, match="Rows is a generator"):
+        report(functools.partial(Rows("x")))
+
+
+def test_a_child_that_is_forked_while_another_thread_makes_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That thread stays in the parent, and the mutexes that it holds stay held."""
+    monkeypatch.setenv("LOCKKIT_URL", "memory://forked")
+    making, go_on = threading.Event(), threading.Event()
+    make = MemoryBackend.__init__
+    job = lockkit.locked("job", timeout=0)(lambda: "done")
+
+    def slowly(backend: MemoryBackend) -> None:
+        making.set()
+        assert go_on.wait(60)
+        make(backend)
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as threads:
+        patched.setattr(MemoryBackend, "__init__", slowly)
+        first = threads.submit(job)
+        assert making.wait(60)
+        patched.undo()
+        try:
+            in_child(job)
+        finally:
+            go_on.set()
+        assert first.result() == "done"
+
+
 @pytest.mark.parametrize(
     ("name", "options", "function", "match"),
     [
@@ -176,6 +277,7 @@ async def _stream() -> AsyncIterator[int]:
         ("x", {}, _generator, "generator"),
         ("x", {}, _stream, "generator"),
         ("x", {}, dict, "method"),
+        ("x", {}, classmethod(_function), "below @classmethod"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(

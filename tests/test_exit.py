@@ -150,6 +150,32 @@ print(locks.inspect("kept").fence == lease.fencing_token)
     assert (locks.inspect("kept by the child") is None) == ("os._exit" not in end)
 
 
+SLOW = """
+from lockkit import process
+process.EXIT_SECONDS = 0  # as if the first release took so long
+locks.backend.release = lambda request: threading.Event().wait()
+"""
+SLOW_IN_A_LOOP = """
+from lockkit import process
+process.EXIT_SECONDS = 0
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [HOLDING + SLOW, HOLDING_IN_A_LOOP + SLOW_IN_A_LOOP],
+    ids=["sync", "async"],
+)
+def test_a_store_that_is_slow_delays_it_no_longer_than_is_allowed(
+    program: str, tmp_path: Path
+) -> None:
+    """What is not released by then expires."""
+    url = f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+    assert run(program, url).returncode == 0
+    with lockkit.connect(url) as locks:
+        assert locks.inspect("kept") is not None
+
+
 @pytest.mark.parametrize("holding", [HOLDING, HOLDING_IN_A_LOOP], ids=["sync", "async"])
 def test_a_store_that_does_not_answer_delays_it_little(
     holding: str, redis_server: RedisServer

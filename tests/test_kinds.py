@@ -16,10 +16,13 @@ import pytest
 import lockkit
 from lockkit import aio, entrants, fencing
 from lockkit.client import LockClient
+from lockkit.testing.blocking import Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import RedisServer
 
 R = TypeVar("R")
+
+TTL = 60.0
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -201,6 +204,48 @@ class TestReentrant:
         inner.check()
         assert inner.release()
         assert locks.inspect("stock") is None
+
+    @pytest.mark.parametrize("api", ["sync", "async"])
+    def test_who_enters_when_it_is_renewed_no_more_gets_the_whole_ttl(self, api: Api) -> None:
+        locks = connect(api, "memory://", ttl=TTL, max_hold=0)
+        lock = locks.lock("stock", reentrant=True, owner="job-17")
+        with lock.acquire() as outer:
+            outer.extend(TTL / 10)
+            with lock.acquire() as inner:
+                assert inner.remaining() > TTL / 2
+        locks.stop() if isinstance(locks, BlockingClient) else locks.close()
+
+    def test_who_cannot_be_let_in_for_so_long_is_not_inside(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: object) -> None:
+            raise lockkit.BackendUnavailable("it is down")
+
+        locks = lockkit.connect("memory://", ttl=TTL)
+        outer = locks.lock("stock", reentrant=True).acquire()
+        with monkeypatch.context() as patched:
+            patched.setattr(locks.backend, "extend", fail)
+            with pytest.raises(lockkit.BackendUnavailable) as caught:
+                locks.lock("stock", ttl=2 * TTL, reentrant=True).acquire()
+        assert outer.release()
+        assert locks.inspect("stock") is None
+        assert caught.tb, "which keeps what was not given back"
+        locks.close()
+
+    async def test_nor_is_a_task(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def fail(_: object) -> None:
+            raise lockkit.BackendUnavailable("it is down")
+
+        locks = aio.connect("memory://", ttl=TTL)
+        outer = await locks.lock("stock", reentrant=True).acquire()
+        with monkeypatch.context() as patched:
+            patched.setattr(locks.backend, "extend", fail)
+            with pytest.raises(lockkit.BackendUnavailable) as caught:
+                await locks.lock("stock", ttl=2 * TTL, reentrant=True).acquire()
+        assert await outer.release()
+        assert await locks.inspect("stock") is None
+        assert caught.tb, "which keeps what was not given back"
+        await locks.close()
 
     def test_a_task_enters_again_and_another_does_not(self, url: str) -> None:
         async def enter() -> tuple[bool, bool]:

@@ -216,6 +216,33 @@ class TestWithThreads:
         assert told.leases == [leases["b"]]
         leases.release()
 
+    def test_each_who_has_entered_is_told(self, locks: lockkit.LockClient) -> None:
+        """Those who have left are not, and those who only stay do not keep the others from it."""
+        lock, told, gone = locks.lock("a", reentrant=True, timeout=0), Told(), Told()
+        leases = [lock.acquire(on_lost=tell) for tell in (gone, None, told, gone, told)]
+        for number in (3, 0):
+            assert leases.pop(number).release()
+        broken(leases[0], locks)
+        renew(locks, leases[0])
+        told.wait()
+        told.wait()
+        assert told.leases == [leases[1], leases[2]]
+        assert gone.leases == []
+        for lease in leases:
+            lease.release()
+
+    def test_who_enters_again_and_again_is_kept_nowhere(self, locks: lockkit.LockClient) -> None:
+        lock = locks.lock("a", reentrant=True, on_lost=Told())
+        with lock as outer:
+            for _ in range(10):
+                lock.acquire().release()
+            assert len(outer._hold.on_lost or ()) == 1
+
+    def test_nobody_waits_for_a_notice_that_nobody_wants(self, locks: lockkit.LockClient) -> None:
+        with locks.lock("a", reentrant=True) as lease:
+            lease.extend()
+        assert locks._watchdog._notices._wake is None
+
     def test_a_cycle_wakes_no_thread(self, locks: lockkit.LockClient) -> None:
         """Who takes and gives back again and again is told for nothing more."""
         lock = locks.lock("a", on_lost=Told())
@@ -272,6 +299,25 @@ class TestInAnEventLoop:
                 await lease.extend()
             await _until(lambda: "on_lost of 'wrong' failed" in caplog.text)
         await lease.release()
+        await client.close()
+
+    async def test_each_who_has_entered_is_told(self) -> None:
+        client = aio.connect("memory://", ttl=TTL)
+        lock, told, later = client.lock("a", reentrant=True), [], asyncio.Event()
+
+        async def tell(lease: object) -> None:
+            told.append(lease)
+            later.set()
+
+        leases = [await lock.acquire(on_lost=each) for each in (told.append, None, tell, tell)]
+        assert await leases.pop().release()
+        await client.break_("a", fence=leases[0].fencing_token)
+        with pytest.raises(lockkit.LeaseLost):
+            await leases[1].extend()
+        await asyncio.wait_for(later.wait(), SOON)
+        assert told == [leases[0], leases[2]]
+        for lease in leases:
+            assert not await lease.release()
         await client.close()
 
     async def test_who_releases_is_not_told(self) -> None:

@@ -6,12 +6,19 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
 import pytest
+from forking import in_child
 
 from lockkit import aio
 from lockkit.aio import AsyncLockClient
+from lockkit.clock import now
+from lockkit.errors import ConfigurationError
 from lockkit.per_loop import PerLoop
+
+SOON = 30.0
+TTL = 60.0
 
 
 def run_and_close(scene: Coroutine[None, None, None]) -> None:
@@ -36,6 +43,57 @@ def test_a_loop_that_has_ended_is_forgotten_with_its_client(run: Callable[..., N
         run(scene())
     gc.collect()
     assert not [found for found in ended[:-2] if found() is not None]
+
+
+def test_a_client_is_refused_in_another_loop() -> None:
+    """Nobody would renew its leases there; also if its own loop has ended."""
+    client = aio.connect("memory://")
+    lock = client.lock("stock:42", reentrant=True)
+
+    async def scene() -> None:
+        async with lock, lock:
+            pass
+
+    async def refused() -> None:
+        with pytest.raises(ConfigurationError, match="PerLoop"):
+            await lock.acquire()
+
+    asyncio.run(scene())
+    asyncio.run(refused())
+    assert asyncio.run(client.inspect("stock:42")) is None
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_a_forked_child_goes_on_with_the_client_in_a_loop_of_its_own(
+    store: str, redis_url: str, tmp_path: Path
+) -> None:
+    """Neither the tasks and threads of its parent are there, nor are the sockets its own."""
+    url = redis_url if store == "redis" else f"sqlite:///{tmp_path}/locks.sqlite3"
+    client = aio.connect(url, ttl=TTL)
+
+    async def of_the_child() -> None:
+        assert lease.lost
+        async with client.lock("of the child") as own:
+            await renewed(client, own)
+        assert await client.lock("of the parent").try_acquire() is None
+
+    with asyncio.Runner() as loop:
+        lease = loop.run(client.lock("of the parent").acquire())
+        loop.run(renewed(client, lease))
+        in_child(lambda: asyncio.run(of_the_child()))
+        loop.run(renewed(client, lease))
+        assert loop.run(lease.release())
+        loop.run(client.close())
+
+
+async def renewed(client: AsyncLockClient, lease: aio.AsyncLease) -> None:
+    """Now, and by the watchdog."""
+    before = lease._hold.deadline
+    lease._hold.due = now()
+    client._watchdog._hurry()
+    async with asyncio.timeout(SOON):
+        while lease._hold.deadline <= before:  # noqa: ASYNC110  it has no event
+            await asyncio.sleep(0.001)
 
 
 async def test_one_that_was_forgotten_by_others_is_closed_by_its_loop() -> None:

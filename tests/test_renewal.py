@@ -20,11 +20,12 @@ from lockkit.schedule import Schedule
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Renewal, Request, drift
+from lockkit.types import LeaseState, Renewal, Request, drift
 from lockkit.watchdog import Watchdog
 
 TTL = 30.0
 START = 100.0
+HELD, UNKNOWN, LOST = LeaseState
 
 
 def request(token: str = "a") -> Request:
@@ -223,6 +224,29 @@ def test_without_another_thread_there_is_no_lease_and_the_next_one_is_renewed(
         return lease.release()
 
     at_least_once(renewed)
+
+
+def test_a_lease_says_that_its_renewals_fail(
+    client: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise BackendUnavailable("it is down")
+
+    leases = client.multi("a", "b").acquire()
+    one = leases["a"]
+    assert (one.state, leases.state, "held" in repr(one)) == (HELD, HELD, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(client.backend, "extend", fail)
+        one._hold.due = now()
+        client._watchdog._hurry()
+        eventually(lambda: one.state is UNKNOWN)
+    assert (leases.state, "unknown" in repr(one), one.lost) == (UNKNOWN, True, False)
+    one.check()
+    one.extend()
+    assert (one.state, leases.state) == (HELD, HELD)
+    one.release()
+    assert (one.state, leases.state, "released" in repr(one)) == (LOST, LOST, True)
+    leases["b"].release()
 
 
 def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:

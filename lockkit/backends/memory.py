@@ -52,11 +52,7 @@ class MemoryBackend(Backend):
         store = settings.location.partition("://")[2]
         if not store:
             return cls()
-        with _sharing:
-            shared = _shared.get((store, settings.key_prefix))
-            if shared is None:
-                shared = _shared[store, settings.key_prefix] = cls()
-            return shared
+        return _shared.named((store, settings.key_prefix), cls)
 
     def _forget(self) -> None:
         self._mutex = threading.Lock()
@@ -136,8 +132,26 @@ class MemoryBackend(Backend):
                 self._states[name] = state
 
 
-_shared: weakref.WeakValueDictionary[tuple[str, str], MemoryBackend] = weakref.WeakValueDictionary()
-_sharing = threading.Lock()
+class _Shared:
+    """The stores that have a name, each as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._stores = weakref.WeakValueDictionary[tuple[str, str], MemoryBackend]()
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        self._mutex = threading.Lock()
+
+    def named(self, name: tuple[str, str], make: Callable[[], MemoryBackend]) -> MemoryBackend:
+        with self._mutex:
+            store = self._stores.get(name)
+            if store is None:
+                store = self._stores[name] = make()
+            return store
+
+
+_shared = _Shared()
 
 
 def _now() -> int:

@@ -10,18 +10,20 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import lockkit
 from lockkit import aio
 from lockkit.backends.base import AsyncBackend
 from lockkit.kinds import RWLock
+from lockkit.multi import AsyncMultiLease, AsyncMultiLock
 from lockkit.testing.protocols import AnyBackend, AnyClient, AnyLease, AnyLock, AnyRWLock
 from lockkit.types import (
     UNSET,
     Busy,
     Gone,
     Grant,
+    LeaseState,
     LockInfo,
     Release,
     Renewal,
@@ -43,6 +45,7 @@ __all__ = [
 
 Api = Literal["sync", "async"]
 R = TypeVar("R")
+L = TypeVar("L", aio.AsyncLease, AsyncMultiLease)
 
 
 def connect(api: Api, url: str, **options: Any) -> AnyClient:
@@ -101,6 +104,9 @@ class BlockingClient:
         lock = self._client.rwlock(name, **options)
         return RWLock(_Lock(lock.read(), self._loop), _Lock(lock.write(), self._loop))
 
+    def multi(self, *names: str, **options: Any) -> _MultiLock:
+        return _MultiLock(self._client.multi(*names, **options), self._loop)
+
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         async def collect() -> list[LockInfo]:
             return [info async for info in self._client.holders(name)]
@@ -138,11 +144,57 @@ class _Lock:
         return None if lease is None else _Lease(lease, self._loop)
 
 
-class _Lease:
-    def __init__(self, lease: aio.AsyncLease, loop: _Loop) -> None:
-        self._lease = lease
+class _MultiLock:
+    def __init__(self, lock: AsyncMultiLock, loop: _Loop) -> None:
+        self._lock = lock
         self._loop = loop
 
+    def acquire(self, timeout: float | None | Unset = UNSET) -> _MultiLease:
+        return _MultiLease(self._loop.run(self._lock.acquire(timeout)), self._loop)
+
+    def try_acquire(self) -> _MultiLease | None:
+        leases = self._loop.run(self._lock.try_acquire())
+        return None if leases is None else _MultiLease(leases, self._loop)
+
+
+class _Held(Generic[L]):
+    def __init__(self, lease: L, loop: _Loop) -> None:
+        self._lease: L = lease
+        self._loop = loop
+
+    @property
+    def lost(self) -> bool:
+        return self._lease.lost
+
+    @property
+    def state(self) -> LeaseState:
+        return self._lease.state
+
+    def remaining(self) -> float:
+        return self._lease.remaining()
+
+    def check(self) -> None:
+        self._lease.check()
+
+    def extend(self, ttl: float | None = None) -> None:
+        self._loop.run(self._lease.extend(ttl))
+
+    def release(self) -> bool:
+        return self._loop.run(self._lease.release())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.run(self._lease.__aexit__(kind, error, traceback))
+
+
+class _Lease(_Held[aio.AsyncLease]):
     @property
     def name(self) -> str:
         return self._lease.name
@@ -160,10 +212,6 @@ class _Lease:
         return self._lease.shared
 
     @property
-    def lost(self) -> bool:
-        return self._lease.lost
-
-    @property
     def released(self) -> bool:
         return self._lease.released
 
@@ -171,31 +219,21 @@ class _Lease:
     def released(self, value: bool) -> None:
         self._lease.released = value
 
-    def remaining(self) -> float:
-        return self._lease.remaining()
-
-    def check(self) -> None:
-        self._lease.check()
-
-    def extend(self, ttl: float | None = None) -> None:
-        self._loop.run(self._lease.extend(ttl))
-
     def downgrade(self) -> None:
         self._loop.run(self._lease.downgrade())
 
-    def release(self) -> bool:
-        return self._loop.run(self._lease.release())
 
-    def __enter__(self) -> Self:
-        return self
+class _MultiLease(_Held[AsyncMultiLease]):
+    def __getitem__(self, name: str) -> _Lease:
+        return _Lease(self._lease[name], self._loop)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.run(self._lease.__aexit__(kind, error, traceback))
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._lease.names
+
+    @property
+    def released(self) -> bool:
+        return self._lease.released
 
 
 class _Backend:

@@ -11,6 +11,7 @@ from lockkit.types import (
     Busy,
     Gone,
     Grant,
+    LeaseState,
     LockInfo,
     Release,
     Renewal,
@@ -18,7 +19,15 @@ from lockkit.types import (
     Unset,
 )
 
-__all__ = ["AnyBackend", "AnyClient", "AnyLease", "AnyLock", "AnyRWLock"]
+__all__ = [
+    "AnyBackend",
+    "AnyClient",
+    "AnyLease",
+    "AnyLock",
+    "AnyMultiLease",
+    "AnyMultiLock",
+    "AnyRWLock",
+]
 
 
 class AnyBackend(Protocol):
@@ -31,7 +40,27 @@ class AnyBackend(Protocol):
     def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None: ...
 
 
-class AnyLease(Protocol):
+class _AnyHeld(Protocol):
+    """What a lease and the leases of several names have in common."""
+
+    @property
+    def lost(self) -> bool: ...
+    @property
+    def state(self) -> LeaseState: ...
+    def remaining(self) -> float: ...
+    def check(self) -> None: ...
+    def extend(self, ttl: float | None = None) -> None: ...
+    def release(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class AnyLease(_AnyHeld, Protocol):
     """What ``Lease`` and ``AsyncLease`` have in common."""
 
     released: bool
@@ -44,20 +73,7 @@ class AnyLease(Protocol):
     def fencing_token(self) -> int: ...
     @property
     def shared(self) -> bool: ...
-    @property
-    def lost(self) -> bool: ...
-    def remaining(self) -> float: ...
-    def check(self) -> None: ...
-    def extend(self, ttl: float | None = None) -> None: ...
     def downgrade(self) -> None: ...
-    def release(self) -> bool: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
 
 class AnyLock(Protocol):
@@ -65,6 +81,23 @@ class AnyLock(Protocol):
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> AnyLease: ...
     def try_acquire(self) -> AnyLease | None: ...
+
+
+class AnyMultiLease(_AnyHeld, Protocol):
+    """What ``MultiLease`` and ``AsyncMultiLease`` have in common."""
+
+    def __getitem__(self, name: str) -> AnyLease: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def released(self) -> bool: ...
+
+
+class AnyMultiLock(Protocol):
+    """What ``MultiLock`` and ``AsyncMultiLock`` have in common."""
+
+    def acquire(self, timeout: float | None | Unset = UNSET) -> AnyMultiLease: ...
+    def try_acquire(self) -> AnyMultiLease | None: ...
 
 
 class AnyRWLock(Protocol):
@@ -110,6 +143,14 @@ class AnyClient(Protocol):
         owner: str = "",
         fair: bool = True,
     ) -> AnyRWLock: ...
+    def multi(
+        self,
+        *names: str,
+        ttl: float | Unset = UNSET,
+        timeout: float | None | Unset = UNSET,
+        label: str = "",
+        kind: str = "mutex",
+    ) -> AnyMultiLock: ...
     def holders(self, name: str | None = None) -> Iterator[LockInfo]: ...
     def inspect(self, name: str) -> LockInfo | None: ...
     def break_(self, name: str, *, fence: int) -> bool: ...

@@ -35,6 +35,7 @@ from lockkit.testing.conformance.queueing import QueueTests
 from lockkit.testing.conformance.readers import ReaderWriterTests
 from lockkit.testing.conformance.reentry import ReentryTests
 from lockkit.testing.conformance.semaphores import SemaphoreTests
+from lockkit.testing.conformance.several import SeveralTests
 from lockkit.testing.conformance.steps import StepTests
 
 __all__ = ["KINDS", "BackendConformance", "Needs"]
@@ -52,6 +53,7 @@ class BackendConformance(
     SemaphoreTests,
     ReaderWriterTests,
     ReentryTests,
+    SeveralTests,
     DeathTests,
     NetworkTests,
     OutageTests,

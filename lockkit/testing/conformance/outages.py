@@ -24,6 +24,7 @@ from lockkit.testing.conformance.base import (
     waits,
 )
 from lockkit.testing.store import Proxied, ServerStore
+from lockkit.types import LeaseState
 
 __all__ = ["OutageTests"]
 
@@ -135,6 +136,25 @@ class OutageTests:
             return lease.release()
 
         at_least_once(renewed)
+
+    @needs(Needs.SERVER)
+    def test_a_renewal_that_fails_leaves_it_unknown_until_one_is_done(
+        self, connect: Connect, proxied: Proxied, name: str
+    ) -> None:
+        far = connect(proxied.url, ttl=2 * TTL)
+
+        def known_again() -> bool:
+            lease = far.lock(name).acquire()
+            proxied.proxy.refuse()
+            proxied.proxy.cut()
+            eventually(lambda: lease.state is not LeaseState.HELD)
+            failed = lease.state
+            proxied.proxy.refuse(False)
+            eventually(lambda: lease.state is not LeaseState.UNKNOWN)
+            states = (failed, lease.state)
+            return lease.release() and states == (LeaseState.UNKNOWN, LeaseState.HELD)
+
+        at_least_once(known_again)
 
     @needs(Needs.SERVER)
     def test_renewal_under_a_server_that_hangs_for_a_while(

@@ -1,0 +1,41 @@
+"""A forked child, which may hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+
+from lockkit.testing.conformance.base import eventually
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Fork, and see that the child comes through ``work``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads: that is the point
+        child = os.fork()
+    if not child:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  it must not become a second test run
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    ended: list[int] = []
+    try:
+        eventually(lambda: _ended(child, ended))
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    assert ended == [0]
+
+
+def _ended(child: int, ended: list[int]) -> bool:
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        ended.append(os.waitstatus_to_exitcode(status))
+    return bool(pid)
