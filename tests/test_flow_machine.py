@@ -267,6 +267,9 @@ class FlowMachine(RuleBasedStateMachine):
         holder = self.state.live(self._moment())
         if holder is not None:
             self.store.break_(NAME, holder.fence)
+            broken = [t for t, granted in self.messages.items() if granted.fence == holder.fence]
+            for token in broken:
+                del self.messages[token]  # as below
             for one in self.claimants:
                 if one.hold is not None and one.hold.fence == holder.fence:
                     one.hold.lose()  # he was told: until his next renewal he could not know
