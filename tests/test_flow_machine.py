@@ -341,13 +341,13 @@ class ReentrantMachine(FlowMachine):
     claims: ClassVar = [{"kind": Kind.REENTRANT, "entrant": entrant} for entrant in ("one", "two")]
 
 
-LIMITS = settings(max_examples=100, stateful_step_count=60, deadline=None)
+LIMITS = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 TestFlowMachine = FlowMachine.TestCase
 TestSemaphoreMachine = SemaphoreMachine.TestCase
 TestReaderWriterMachine = ReaderWriterMachine.TestCase
 TestReentrantMachine = ReentrantMachine.TestCase
 TestFlowMachine.settings = LIMITS
-TestSemaphoreMachine.settings = settings(LIMITS, max_examples=40)
-TestReaderWriterMachine.settings = settings(LIMITS, max_examples=40)
-TestReentrantMachine.settings = settings(LIMITS, max_examples=40)
+TestSemaphoreMachine.settings = settings(LIMITS, max_examples=25)
+TestReaderWriterMachine.settings = settings(LIMITS, max_examples=25)
+TestReentrantMachine.settings = settings(LIMITS, max_examples=25)

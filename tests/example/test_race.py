@@ -35,13 +35,11 @@ def test_all_modes_on_sqlite_with_the_embedded_locks(manage: Callable[..., Any])
     assert [list(one) for one in by_mode.values()] == [KEYS] * 6
 
 
-@pytest.mark.parametrize("workers", ["sync", "gthread"])
 def test_all_modes_on_postgresql_with_redis(
-    manage: Callable[..., Any], postgres_url: str, redis_url: str, workers: str
+    manage: Callable[..., Any], postgres_url: str, redis_url: str
 ) -> None:
-    finished = manage(
-        *SMALL, "--workers", workers, SHOP_DATABASE_URL=postgres_url, LOCKKIT_URL=redis_url
-    )
+    """With threads: see the demo."""
+    finished = manage(*SMALL, SHOP_DATABASE_URL=postgres_url, LOCKKIT_URL=redis_url)
     assert_only_the_naive_go_wrong(outcomes(finished))
 
 
