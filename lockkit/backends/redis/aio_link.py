@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import (
@@ -125,12 +126,29 @@ class Link:
 
 
 async def connect(connection: Connection) -> None:
+    connection.redis_connect_func = _greet
     try:
         await connection.connect()
     except (RedisError, OSError) as error:
         await drop(connection)
         raise not_connected(error) from error
     connection.lockkit_transport = connection._writer.transport  # redis-py may forget it
+
+
+async def _greet(connection: Connection) -> None:
+    """As redis-py does, but what it sends goes out in one piece from now on.
+
+    ``writelines`` of a transport that the other side has just closed leaves its file descriptor
+    with the event loop, on CPython 3.12 and 3.13 (gh-136234): the next connection that gets the
+    same number then never hears that it is connected.
+    """
+    transport = connection._writer.transport
+    connection._writer.writelines = partial(_write_joined, transport)
+    await connection.on_connect()
+
+
+def _write_joined(transport: asyncio.WriteTransport, pieces: Sequence[bytes]) -> None:
+    transport.write(b"".join(pieces))
 
 
 async def drop(connection: Connection) -> None:
@@ -155,7 +173,7 @@ async def send(connection: Connection, packed: Sequence[bytes]) -> None:
     try:
         await connection.send_packed_command(packed, check_health=False)
     except AttributeError as error:
-        # A transport that the other side has closed fails so on CPython 3.12 and 3.13 (gh-136234).
+        # It was closed by another task meanwhile.
         raise ConnectionClosed("the connection is closed") from error
     if task and task.cancelling() > heard:  # swallowed in there, by asyncio.wait_for on 3.11
         raise asyncio.CancelledError
