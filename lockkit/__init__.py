@@ -86,6 +86,10 @@ def __getattr__(attribute: str) -> Any:
         from lockkit.decorator import locked
 
         return locked
+    if attribute == "aio":
+        import importlib
+
+        return importlib.import_module("lockkit.aio")
     if attribute == "__version__":
         return _version()
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")

@@ -24,6 +24,7 @@ from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave
 from lockkit.log import log
 from lockkit.tokens import new_token
 from lockkit.types import UNSET, Kind, LockInfo, Unset
+from lockkit.values import check_fence
 
 if TYPE_CHECKING:
     from lockkit.backends.base import AsyncBackend
@@ -87,7 +88,7 @@ class AsyncLockClient(Kinds["AsyncLock"]):
 
     async def break_(self, name: str, *, fence: int) -> bool:
         """Release what somebody else holds, if it still is the grant with this fencing token."""
-        return await self.backend.break_(self._name(name), fence)
+        return await self.backend.break_(self._name(name), check_fence(fence))
 
     async def close(self) -> None:
         """Close connections. Leases still held are not released: they expire.

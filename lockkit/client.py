@@ -21,6 +21,7 @@ from lockkit.log import log
 from lockkit.renewing import RenewingBackend
 from lockkit.tokens import new_token
 from lockkit.types import UNSET, Kind, LockInfo, Unset
+from lockkit.values import check_fence
 from lockkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class LockClient(Kinds["Lock"]):
 
         For operators. The holder is not stopped: it hears of it at its next renewal.
         """
-        return self.backend.break_(self._name(name), fence)
+        return self.backend.break_(self._name(name), check_fence(fence))
 
     def close(self) -> None:
         """Close connections. Leases still held are not released: they expire.

@@ -16,7 +16,7 @@ from lockkit.naming import check_name
 from lockkit.reentry import Entries, Entry
 from lockkit.tokens import new_token
 from lockkit.types import UNSET, Capabilities, Claim, Kind, LeaseState, Mode, Request, Unset
-from lockkit.values import check_timeout, check_ttl
+from lockkit.values import check_label, check_on_lost, check_timeout, check_ttl
 
 if TYPE_CHECKING:
     from lockkit.config import AliasSettings
@@ -83,8 +83,8 @@ class BaseClient:
             self._name(name),
             settings.ttl if ttl is UNSET else self._ttl(ttl),
             settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
-            label,
-            on_lost,
+            check_label(label),
+            check_on_lost(on_lost),
         )
 
     def _name(self, name: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from lockkit.errors import ConfigurationError
 
 __all__ = [
     "check_count",
+    "check_fence",
     "check_kind",
+    "check_label",
+    "check_on_lost",
     "check_owner",
     "check_permits",
     "check_setting_names",
@@ -66,6 +69,24 @@ def check_count(key: str, value: object) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise wrong(key, value, "a whole number, or None for no limit")
+    return value
+
+
+def check_fence(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong("fence", value, "a fencing token, which is a whole number")
+    return value
+
+
+def check_label(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong("label", value, "a string")
+    return value
+
+
+def check_on_lost(value: object) -> Callable[..., object] | None:
+    if value is not None and not callable(value):
+        raise wrong("on_lost", value, "a function, which gets the lease")
     return value
 
 

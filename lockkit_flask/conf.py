@@ -69,6 +69,10 @@ def dotted(key: str, value: object) -> Callable[..., Any] | None:
 def _aliases(app: Flask) -> Mapping[str, AliasSettings]:
     """The environment's URL wins over the app's, and either over the location in LOCKKIT."""
     url = os.environ.get(URL_VARIABLE) or app.config.get(URL_VARIABLE)
+    if url == "":
+        raise ConfigurationError(
+            f"{URL_VARIABLE} is empty in the app's config: it would lock in a file of this machine"
+        )
     if url is not None and not isinstance(url, str):
         raise ConfigurationError(f"{URL_VARIABLE} must be a URL, not {type(url).__name__}")
     return read_settings(

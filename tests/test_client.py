@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -233,3 +235,17 @@ def test_a_label_is_printable_and_short(label: str) -> None:
         assert info is not None and info.owner is not None
         assert info.owner.label.isprintable()
         assert len(info.owner.label) <= 200
+
+
+def test_a_wrong_argument_is_told_at_once() -> None:
+    with lockkit.connect("memory://") as client:
+        for wrong in ({"label": 3}, {"on_lost": 3}):
+            with pytest.raises(lockkit.ConfigurationError, match=next(iter(wrong))):
+                client.lock("stock:42", **wrong)  # type: ignore[arg-type]
+        with pytest.raises(lockkit.ConfigurationError, match="fencing token"):
+            client.break_("stock:42", fence="3")  # type: ignore[arg-type]
+
+
+def test_the_asyncio_api_is_an_attribute() -> None:
+    program = "import lockkit; lockkit.aio.connect('memory://')"
+    subprocess.run([sys.executable, "-c", program], check=True)

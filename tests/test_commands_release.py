@@ -69,6 +69,32 @@ def test_one_permit_of_several(client: LockClient) -> None:
     assert [first.release(), second.release()] == [True, False]
 
 
+def test_all_that_one_owner_holds(client: LockClient, caplog: pytest.LogCaptureFixture) -> None:
+    """By one fencing token, so nothing is to be chosen: in another process, or entered twice."""
+    leases = [
+        client.lock("job", reentrant=True, owner="job-17", label=label).acquire()
+        for label in ("first", "second")
+    ]
+    leases[1].release()
+    leases[1] = twin(client, "job", "second")
+    with caplog.at_level(logging.WARNING, "lockkit.audit"):
+        done = locks(client, "release", "job", "--yes")
+    assert done.status == 0, done.err
+    assert [word in done.out for word in ("first", "second")] == [True, True]
+    assert len(caplog.messages) == 2
+    assert client.inspect("job") is None
+    assert leases[0].release() is False
+
+
+def twin(client: LockClient, name: str, label: str) -> object:
+    """What another process of the same owner holds."""
+    other = lockkit.client.LockClient(client.backend, client.settings)
+    lock = other.lock(name, reentrant=True, owner="job-17", label=label)
+    lease = lock.acquire()
+    lease.released = True  # nobody will
+    return lease
+
+
 def test_the_holder_hears_of_it(client: LockClient) -> None:
     lease = client.lock("x", ttl=30).acquire()
     assert locks(client, "release", "x", "--yes").status == 0

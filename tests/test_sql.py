@@ -85,6 +85,16 @@ def test_the_file_is_readable_by_its_owner_only(connect: Connect, path: Path) ->
     assert modes == {0o600}
 
 
+def test_who_only_looks_makes_no_file(connect: Connect, path: Path) -> None:
+    """It would be his, with no access for those who are to lock there."""
+    client = connect()
+    assert client.inspect("stock:42") is None
+    assert list(client.holders()) == []
+    assert not path.exists()
+    client.lock("stock:42").acquire().release()
+    assert path.exists()
+
+
 def test_the_embedded_default_makes_its_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, connect: Connect
 ) -> None:

@@ -38,29 +38,35 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
     return _release(_only(held, arguments), arguments, stores, console)
 
 
-def _only(held: list[Row], arguments: argparse.Namespace) -> Row:
-    """The one to release. Raises UsageError if that is not clear."""
+def _only(held: list[Row], arguments: argparse.Namespace) -> list[Row]:
+    """The one to release, or all that its owner holds by one fencing token. Raises UsageError if
+    that is not clear."""
     name, aliases = escape(arguments.name), list(dict.fromkeys(row.alias for row in held))
     if len(aliases) > 1:
         raise UsageError(
             f"{name} is held in several aliases ({', '.join(map(escape, aliases))}): "
             "say which with --alias"
         )
-    if len(held) > 1 and arguments.fence is None:
+    fences = {row.info.fence for row in held}
+    if len(fences) > 1 and arguments.fence is None:
         raise UsageError(
             f"{name} is held by {len(held)} at once: say which with --fence, as in `locks show`"
         )
-    return next((row for row in held if row.info.fence == arguments.fence), held[0])
+    fence = arguments.fence if arguments.fence in fences else held[0].info.fence
+    return [row for row in held if row.info.fence == fence]
 
 
 def _is_held(row: Row) -> bool:
     return row.info.fence is not None and row.info.state is not LockState.ORPHAN
 
 
-def _release(row: Row, arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    fence = row.info.fence
+def _release(
+    rows: list[Row], arguments: argparse.Namespace, stores: Stores, console: Console
+) -> Exit:
+    fence = rows[0].info.fence
     assert fence is not None
-    console.write(details(row, console))
+    for row in rows:
+        console.write(details(row, console))
     console.flush()
     if arguments.fence not in (None, fence):
         console.complain(f"not released: its fencing token is {fence}, not {arguments.fence}")
@@ -71,7 +77,7 @@ def _release(row: Row, arguments: argparse.Namespace, stores: Stores, console: C
     if not confirmed(arguments, console, "Release this lease? Its holder is not stopped."):
         console.complain("not released")
         return Exit.ERROR
-    if not _broken(row, fence, stores):
+    if not _broken(rows, fence, stores):
         console.complain("not released: it is not the lease that was shown any more")
         return Exit.ERROR
     console.write("released; its holder was not stopped\n")
@@ -88,18 +94,23 @@ def confirmed(arguments: argparse.Namespace, console: Console, question: str) ->
     return console.confirm(question)
 
 
-def _broken(row: Row, fence: int, stores: Stores) -> bool:
+def _broken(rows: list[Row], fence: int, stores: Stores) -> bool:
     """Release, and write down who did it and what came of it."""
     try:
-        done = stores.client(row.alias).break_(row.info.name, fence=fence)
+        done = stores.client(rows[0].alias).break_(rows[0].info.name, fence=fence)
     except BackendError as error:
-        _audit(row, f"unknown: {type(error).__name__}")
+        _audit(rows, f"unknown: {type(error).__name__}")
         raise
-    _audit(row, "released" if done else "not released: it had changed")
+    _audit(rows, "released" if done else "not released: it had changed")
     return done
 
 
-def _audit(row: Row, outcome: str) -> None:
+def _audit(rows: list[Row], outcome: str) -> None:
+    for row in rows:
+        _audit_one(row, outcome)
+
+
+def _audit_one(row: Row, outcome: str) -> None:
     info = row.info
     audit.warning(
         "locks release: operator=%s alias=%s name=%s fence=%s owner=%s state=%s stuck=%s "

@@ -91,6 +91,9 @@ class DjangoConnector(Connector):
         target = self._current()
         return self._key, target.identity()
 
+    def has_anything(self) -> bool:
+        return self._current().has_anything()
+
     def forget(self) -> None:
         target, self._target, self._key = self._target, None, ()
         if target is not None:

@@ -141,6 +141,11 @@ def test_each_event_loop_has_an_async_client_of_its_own(make_app: MakeApp) -> No
         assert asyncio.run(use()) is not asyncio.run(use())
 
 
+def test_an_url_that_was_not_filled_in_is_an_error(make_app: MakeApp) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="LOCKKIT_URL is empty"):
+        make_app(LOCKKIT_URL="")
+
+
 def test_async_clients_have_the_store_of_the_blocking_ones(make_app: MakeApp) -> None:
     """Also plain memory://, which no other client could open."""
     app = make_app(LOCKKIT_URL="memory://")

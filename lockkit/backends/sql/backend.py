@@ -95,6 +95,8 @@ class SQLBackend(Backend):
         return renewals
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        if not self.connector.has_anything():  # who only looks must not own the file
+            return iter(())
         if name is not None:
             return self._one(name)
         return self._all()

@@ -77,6 +77,10 @@ class Connector(ABC):
         Asked before every step, so it must cost microseconds and do no network I/O.
         """
 
+    def has_anything(self) -> bool:
+        """False: nobody has ever locked there, and only connecting would make the store."""
+        return True
+
     def forget(self) -> None:
         """Everything is closed: remove what was temporary. Default: nothing was."""
         return

@@ -108,6 +108,9 @@ class SQLiteConnector(Connector):
             return None
         return found.st_dev, found.st_ino
 
+    def has_anything(self) -> bool:
+        return os.path.exists(self._path)
+
     def connect(self) -> SQLiteConnection:
         try:
             self._make_file()
@@ -216,7 +219,7 @@ def _other_layout(path: str, layout: object) -> LayoutMismatch:
 
 
 _REASONS = {
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened; is its directory there and writable?",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it this user's, and its directory writable?",
     sqlite3.SQLITE_READONLY: "or its directory is not writable by this process",
     sqlite3.SQLITE_PERM: "may not be accessed by this process",
     sqlite3.SQLITE_NOTADB: "is not an SQLite database",
