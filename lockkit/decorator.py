@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from lockkit import process
 from lockkit.client import LockClient
-from lockkit.config import URL_VARIABLE, default_url, load_backend, settings_from_url
+from lockkit.config import default_url, load_backend, settings_from_url
 from lockkit.decorating import refuse_bare
 from lockkit.errors import AcquireTimeout, ConfigurationError
 from lockkit.naming import Template, check_name
@@ -239,7 +238,7 @@ class _Environment:
         self._mutex = threading.Lock()
 
     def blocking(self) -> LockClient:
-        url = self._url()
+        url = default_url()
         client = self._clients.get(url)
         if client is None:
             with self._mutex:
@@ -256,14 +255,11 @@ class _Environment:
 
             with self._mutex:
                 clients = self._in_loops = self._in_loops or PerLoop(aio.connect)
-        return clients[self._url()]
+        return clients[default_url()]
 
     def _make(self, url: str) -> LockClient:
         settings = settings_from_url(url)
         return LockClient(load_backend(settings), settings)
-
-    def _url(self) -> str:
-        return os.environ.get(URL_VARIABLE) or default_url()
 
 
 _environment = _Environment()

@@ -68,7 +68,7 @@ async def acquire_to_outlive_loop(
         raise
     try:
         return handed_over(lease, client)
-    except BaseException:
+    except BaseException:  # no thread can be started to renew it, or interrupted: nobody has it
         await give_back_async(lease)
         raise
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from asgi_scope import http_scope
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import transaction
@@ -60,18 +61,7 @@ class Visit:
     def __init__(self, url: str) -> None:
         self._gone = asyncio.Event()
         self._sent = False
-        self.scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "POST",
-            "path": url,
-            "raw_path": url.encode(),
-            "query_string": b"",
-            "server": ("x", 80),
-            "client": ("1.1.1.1", 1),
-            "headers": [(b"host", b"x")],
-        }
+        self.scope = http_scope("POST", url)
 
     def leave(self) -> None:
         self._gone.set()

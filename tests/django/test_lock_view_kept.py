@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from asgi_scope import http_scope
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -182,16 +183,5 @@ async def visit(url: str, gone: asyncio.Event) -> None:
 
     async def send(message: dict[str, Any]) -> None: ...
 
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "path": url,
-        "raw_path": url.encode(),
-        "query_string": b"",
-        "server": ("x", 80),
-        "client": ("1.1.1.1", 1),
-        "headers": [(b"host", b"x")],
-    }
+    scope = http_scope("GET", url)
     await ASGIHandler()(scope, receive, send)

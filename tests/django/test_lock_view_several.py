@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from asgi_scope import http_scope
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -205,19 +206,7 @@ class Visit:
         self.gone = asyncio.Event()
         self.rows = asyncio.Event()
         self._sent = False
-        address, _, query = url.partition("?")
-        self.scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "GET",
-            "path": address,
-            "raw_path": address.encode(),
-            "query_string": query.encode(),
-            "server": ("x", 80),
-            "client": ("1.1.1.1", 1),
-            "headers": [(b"host", b"x")],
-        }
+        self.scope = http_scope("GET", url)
 
     async def receive(self) -> dict[str, Any]:
         if not self._sent:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from asgi_scope import http_scope
 from django.core.handlers.asgi import ASGIHandler
 from django.test import override_settings
 from django_project.shop.models import Sale
@@ -30,25 +31,14 @@ class Exchange:
         self.body = b""
         self._sent = False
         self._gone = asyncio.Event()
-        path, _, query = f"/orders/{kind}".partition("?")
-        self.scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "POST",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "server": ("x", 80),
-            "client": ("1.1.1.1", 1),
-            "headers": [
-                (b"host", b"x"),
-                (b"idempotency-key", order_id),
-                (b"authorization", b"Token a"),
-                (b"x-csrftoken", CSRF),
-                (b"cookie", b"csrftoken=" + CSRF),
-            ],
-        }
+        self.scope = http_scope(
+            "POST",
+            f"/orders/{kind}",
+            (b"idempotency-key", order_id),
+            (b"authorization", b"Token a"),
+            (b"x-csrftoken", CSRF),
+            (b"cookie", b"csrftoken=" + CSRF),
+        )
 
     def leave(self) -> None:
         self._gone.set()
