@@ -44,6 +44,7 @@ def test_ten_clicks_on_two_machines_are_one_order(lock_url: str, tmp_path: Path)
     assert sum(replayed for _, _, replayed in answers) == 9
     with app.app_context():
         assert db.session.execute(sa.select(sa.func.count()).select_from(Order)).scalar() == 1
+    with app.app_context():  # in which no session has a connection any more
         db.engine.dispose()
 
 

@@ -485,4 +485,5 @@ def test_in_memory_databases_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
         assert post(shop, "/two").status_code == 200
     assert orders(shop, "two") == 2
     with shop.app_context():
-        db.engine.dispose()
+        for engine in db.engines.values():
+            engine.dispose()
