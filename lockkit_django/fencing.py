@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from django.db import connections, models, transaction
+from django.db.models import F
 from django.db.models.deletion import Collector
+from django.db.models.functions import Greatest
 
 from lockkit.errors import ConfigurationError
-from lockkit.fencing import stale, token_of
+from lockkit.fencing import COLUMN, stale, token_of
 
 if TYPE_CHECKING:
     from lockkit.lease import BaseLease
@@ -40,7 +42,7 @@ class FencedQuerySet(models.QuerySet[M]):
         ``create()``, ``get_or_create()`` and ``bulk_create()`` give new rows the lease's token; a
         row that is not there remembers none, so they are refused to nobody. ConfigurationError:
         ``update_or_create()`` and ``bulk_create(update_conflicts=True)``, which would write over
-        what is there. ``save()`` of the instances is not fenced.
+        what is there. ``save()`` of the instances is not fenced; nor does it lower the fence.
         """
         clone = self.all()
         clone._lease = lease
@@ -48,9 +50,12 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def update(self, **values: Any) -> int:
         if self._lease is None:
+            if COLUMN in values:  # bulk_update() writes by this, too
+                values[COLUMN] = _not_below(values[COLUMN])
             return super().update(**values)
         with self._refusing(self._lease) as parts:
-            return sum(rows.update(**values, fence=self._lease.fencing_token) for rows in parts)
+            values[COLUMN] = self._lease.fencing_token
+            return sum(rows.update(**values) for rows in parts)
 
     def delete(self) -> tuple[int, dict[str, int]]:
         if self._lease is None:
@@ -75,6 +80,11 @@ class FencedQuerySet(models.QuerySet[M]):
         update_fields: Collection[str] | None = None,
         unique_fields: Collection[str] | None = None,
     ) -> list[M]:
+        if update_conflicts and COLUMN in (update_fields or ()):
+            raise ConfigurationError(
+                f"bulk_create(update_conflicts=True) would lower the fence of what a later holder "
+                f"has written: leave {COLUMN!r} out of update_fields"
+            )
         if self._lease is not None:
             if update_conflicts:
                 raise _overwrites("bulk_create(update_conflicts=True)")
@@ -151,19 +161,45 @@ class FencedManager(models.Manager.from_queryset(FencedQuerySet)):  # type: igno
     """``objects`` of a FencedModel."""
 
 
+if TYPE_CHECKING:
+    _BigInteger = models.BigIntegerField[int, int]
+else:
+    _BigInteger = models.BigIntegerField  # generic in the stubs only
+
+
+class _Fence(_BigInteger):
+    """In a migration it is a plain BigIntegerField."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        """An instance that was read before a later holder wrote has the old fence."""
+        value = super().pre_save(model_instance, add)
+        return value if add else _not_below(value)
+
+    def deconstruct(self) -> Any:
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.BigIntegerField", args, options
+
+
 class FencedModel(models.Model):
     """Inherit from it; ``makemigrations`` adds the column ``fence``.
 
     Guarantee and limit are those of ``lockkit.fencing``: all who write these rows must write them
-    through ``fenced``, under locks of the same name.
+    through ``fenced``, under locks of the same name. ``save()``, ``update()`` and ``bulk_update()``
+    without a lease are not refused, but never lower the fence: a stale holder stays refused.
+    Limit: ``loaddata`` writes what its file says.
     """
 
-    fence = models.BigIntegerField(default=0, editable=False)
+    fence = _Fence(default=0, editable=False)
 
     objects = FencedManager()
 
     class Meta:
         abstract = True
+
+
+def _not_below(value: Any) -> Greatest:
+    """In the UPDATE itself: who is writing the row meanwhile may raise its fence."""
+    return Greatest(F(COLUMN), value)
 
 
 def _overwrites(method: str) -> ConfigurationError:

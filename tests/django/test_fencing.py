@@ -167,6 +167,66 @@ def test_what_would_write_over_a_row_is_refused_by_name(write: str, later: Lease
     assert count("a") == 5
 
 
+SAVES: dict[str, Any] = {
+    "save": lambda old: old.save(),
+    "save-update-fields": lambda old: old.save(update_fields=["count", "fence"]),
+    "save-force-update": lambda old: old.save(force_update=True),
+    "asave": lambda old: async_to_sync(old.asave)(),
+    "bulk-update": lambda old: Stock.objects.bulk_update([old], ["count", "fence"]),
+    "bulk-update-fence": lambda old: Stock.objects.bulk_update([old], ["fence"]),
+    "update": lambda old: Stock.objects.filter(pk=old.pk).update(fence=old.fence),
+}
+"""What forms, the admin and scripts do with an instance that they have read before."""
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_what_is_saved_never_lowers_the_fence(save: str, stale: Lease, later: Lease) -> None:
+    old = Stock.objects.get(sku="a")
+    Stock.objects.fenced(later).filter(sku="a").update(count=3)
+    old.count = 5
+    with CaptureQueriesContext(connection) as queries:
+        SAVES[save](old)
+    assert [query["sql"][:6] for query in queries if "UPDATE" in query["sql"]] == ["UPDATE"]
+    with pytest.raises(LeaseLost):
+        Stock.objects.fenced(stale).filter(sku="a").update(count=1000)
+    assert count("a") == (3 if save in {"update", "bulk-update-fence"} else 5)
+    assert Stock.objects.get(sku="a").fence == later.fencing_token
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_what_is_saved_may_raise_the_fence(save: str, stale: Lease, later: Lease) -> None:
+    old = Stock.objects.get(sku="a")
+    old.fence = later.fencing_token
+    SAVES[save](old)
+    with pytest.raises(LeaseLost):
+        Stock.objects.fenced(stale).filter(sku="a").update(count=1000)
+
+
+def test_a_row_that_is_new_has_the_fence_that_it_was_given(later: Lease) -> None:
+    Stock(sku="c", count=1, fence=7).save()
+    Stock(pk=99, sku="d", count=1, fence=8).save()
+    assert {*Stock.objects.filter(sku__in="cd").values_list("fence", flat=True)} == {7, 8}
+
+
+def test_a_fence_that_an_upsert_would_lower_is_refused(later: Lease) -> None:
+    upsert = {**UPSERT, "update_fields": ["count", "fence"]}
+    with pytest.raises(ConfigurationError, match="lower"):
+        Stock.objects.bulk_create([Stock(sku="a", count=5)], **upsert)
+    assert count("a") == 10
+
+
+def test_its_holder_updates_many_with_the_token_of_the_lease(stale: Lease, later: Lease) -> None:
+    rows = [*Stock.objects.all()]
+    assert Stock.objects.fenced(later).bulk_update(rows, ["count", "fence"]) == 2
+    assert {*Stock.objects.values_list("fence", flat=True)} == {later.fencing_token}
+
+
+def test_a_migration_knows_the_fence_as_a_plain_column() -> None:
+    _, path, _, options = Stock._meta.get_field("fence").deconstruct()
+    assert path == "django.db.models.BigIntegerField"
+    assert options == {"default": 0, "editable": False}
+
+
 def test_all_rows_are_deleted_only_by_name() -> None:
     """As of every manager of Django's: ``objects.all().delete()``."""
     assert not hasattr(Stock.objects, "delete")

@@ -165,6 +165,35 @@ def test_what_a_later_holder_was_writing_meanwhile_stays(
     assert what_is_left() == [1, (1, 1)]
 
 
+SAVES: dict[str, Callable[[Any], object]] = {
+    "save": lambda row: row.save(),
+    "save-update-fields": lambda row: row.save(update_fields=["count", "fence"]),
+    "bulk-update": lambda row: (
+        type(row).objects.using("fenced").bulk_update([row], ["count", "fence"])
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "how", [(model, save) for model in (Stock, ChilledPallet) for save in SAVES]
+)
+def test_a_save_that_waits_for_a_later_holder_does_not_lower_the_fence(
+    how: tuple[Any, str], database: Any, stale: Lease, later: Lease, elsewhere: Any
+) -> None:
+    """Only the UPDATE itself can know what that holder commits meanwhile."""
+    model, save = how
+    old = model.objects.using("fenced").get()
+    with transaction.atomic("fenced"):
+        sell(later)
+        saved = elsewhere(SAVES[save], old)
+        until(lambda: waits(database) or saved.done())
+        assert not saved.done()
+    saved.result(SECONDS)
+    assert model.objects.using("fenced").get().fence == later.fencing_token
+    with pytest.raises(LeaseLost):
+        model.objects.using("fenced").fenced(stale).update(count=1000)
+
+
 @pytest.mark.parametrize("database", ["mariadb_server"], indirect=True)
 @pytest.mark.parametrize("write", ["plain", "plain-delete", "join"])
 def test_a_snapshot_does_not_hide_a_later_holder(
