@@ -18,7 +18,15 @@ from lockkit.views import ViewSettings, read_view_settings
 if TYPE_CHECKING:
     from flask import Flask
 
-__all__ = ["Config", "UserHook", "default_location", "dotted", "read_config", "require_users"]
+__all__ = [
+    "Config",
+    "UserHook",
+    "default_location",
+    "dotted",
+    "model_of_user",
+    "read_config",
+    "require_users",
+]
 
 SETTINGS = ("LOCKKIT", "LOCKKIT_URL", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS", "LOCKKIT_USER")
 UserHook = Callable[[], object]
@@ -104,6 +112,16 @@ def _has_flask_login() -> bool:
 
 def _user_hook(value: object) -> UserHook:
     return dotted("LOCKKIT_USER", value) or _flask_login_user
+
+
+def model_of_user(user_pk: UserHook) -> str:
+    """The class of the user whom Flask-Login knows, or what stands for that of LOCKKIT_USER.
+
+    Its module is left out: that may be another one in another deployment of the same app.
+    """
+    if user_pk is not _flask_login_user:
+        return "user"
+    return type(import_module("flask_login").current_user._get_current_object()).__qualname__
 
 
 def _flask_login_user() -> object:

@@ -14,7 +14,7 @@ from werkzeug.wsgi import get_input_stream
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
 from lockkit_flask import sessions
-from lockkit_flask.conf import dotted
+from lockkit_flask.conf import dotted, model_of_user
 from lockkit_flask.forms import guest_of
 from lockkit_flask.guests import guest
 
@@ -78,7 +78,7 @@ class FactsReader:
                 f"LOCKKIT_USER returns {type(user).__name__}; it must return the user's primary "
                 f"key, as a string, an integer or a UUID, or None for nobody"
             )
-        return f"user:{user}"
+        return f"{model_of_user(self._user_pk)}:{user}"
 
     def _identity(self, request: Request) -> Identity:
         known = self._user()

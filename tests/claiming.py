@@ -24,7 +24,9 @@ MADE = ResponseFacts(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"
 
 
 def rules(**settings: Any) -> Orders:
-    return Orders(read_order_settings({"STORE": "redis", "WAIT": 0, **settings}))
+    return Orders(
+        read_order_settings({"STORE": "redis", "NAMESPACE": "shop", "WAIT": 0, **settings})
+    )
 
 
 def order_of(orders: Orders, order_id: str = "A-1", body: bytes = b"{}") -> Order:

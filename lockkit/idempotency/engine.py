@@ -71,8 +71,8 @@ class Orders(Admission):
         request = _printable(f"{facts.method} {facts.path}")
         form = None if self._forms is None else self._forms.read(order_id)
         if form is not None:
-            return form_order(form, facts, request, self.settings.ttl)
-        key = key_of(facts, facts.read_identity(), order_id)
+            return form_order(form, facts, request, self.settings)
+        key = key_of(facts, facts.read_identity(), order_id, self.settings.namespace)
         if key is None:
             return replies.nobody()
         return Order(order_id, key, fingerprint_of(facts), request)

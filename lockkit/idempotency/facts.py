@@ -1,7 +1,8 @@
 """What a request is, in plain values: whose order it is, which one, and what it asks for.
 
 Keys and fingerprints are SHA-256 over length-prefixed parts, so that no two different lists of
-parts ever look alike. Both formats are for ever: changing one makes retries run twice.
+parts ever look alike. Both formats are for ever: changing one makes retries run twice. The first
+part of each is its version.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "too_large",
 ]
 
+KEY_VERSION = "lockkit-order-2"
 FINGERPRINT_VERSION = "1"
 CSRF_FIELD = "csrfmiddlewaretoken"  # Django's; Flask-WTF's is csrf_token
 REPLACED = "\ufffd"
@@ -60,7 +62,7 @@ class Identity:
     """Who sends it. The first of these that is set decides whose order it is."""
 
     scope: str | None = None  #: what the SCOPE hook says
-    user: str | None = None  #: of an authenticated user; unique over all user models
+    user: str | None = None  #: model and primary key of an authenticated user
     authorization: str | None = field(default=None, repr=False)  #: the header; only hashed
     session: str | None = field(default=None, repr=False)  #: key of a session the server knows
     tenant: str = ""  #: added to any of them
@@ -169,15 +171,19 @@ def too_large(facts: RequestFacts, limit: int) -> bool:
     return len(payload.body) + files + sum(len(v) for _, v in payload.form) > limit
 
 
-def key_of(facts: RequestFacts, identity: Identity, order_id: str) -> str | None:
-    """SHA-256 of whose order it is, its route and its ID; None when it is nobody's."""
+def key_of(facts: RequestFacts, identity: Identity, order_id: str, namespace: str) -> str | None:
+    """SHA-256 of whose order it is, its route and its ID; None when it is nobody's.
+
+    ``namespace``: tells applications apart that share a store.
+    """
     owner = _owner(identity)
-    return None if owner is None else _key(facts, identity.tenant, owner, order_id)
+    return None if owner is None else _key(facts, [namespace, identity.tenant, *owner], order_id)
 
 
-def key_of_guest(facts: RequestFacts, identity: Identity, order_id: str) -> str:
+def key_of_guest(facts: RequestFacts, identity: Identity, order_id: str, namespace: str) -> str:
     """The key when the order is of ``identity.guest``, whoever he is by now."""
-    return _key(facts, identity.tenant, ("guest", identity.guest or ""), order_id)
+    owner = ("guest", identity.guest or "")
+    return _key(facts, [namespace, identity.tenant, *owner], order_id)
 
 
 def sent_by(user: str, fingerprint: str) -> str:
@@ -185,8 +191,8 @@ def sent_by(user: str, fingerprint: str) -> str:
     return f"{FINGERPRINT_VERSION}:{_digest(['sent-by', user, fingerprint])}"
 
 
-def _key(facts: RequestFacts, tenant: str, owner: tuple[str, str], order_id: str) -> str:
-    return _digest(["lockkit-order-1", tenant, *owner, facts.route, order_id])
+def _key(facts: RequestFacts, scope: Sequence[str], order_id: str) -> str:
+    return _digest([KEY_VERSION, *scope, facts.route, order_id])
 
 
 def _tag(key: str, fingerprint: str) -> str:

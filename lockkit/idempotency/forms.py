@@ -143,19 +143,21 @@ class FormIds:
         return [hmac.digest(_bytes(key), PURPOSE, "sha256") for key in self._keys() if key]
 
 
-def form_order(form: FormId, facts: RequestFacts, request: str, ttl: float) -> Order | Reject:
-    """Whose order a form is, by the rules above. ``ttl``: seconds that records live."""
-    identity = facts.read_identity()
-    stale = form.made + ttl < time.time()
+def form_order(
+    form: FormId, facts: RequestFacts, request: str, settings: OrderSettings
+) -> Order | Reject:
+    """Whose order a form is, by the rules above."""
+    identity, namespace = facts.read_identity(), settings.namespace
+    stale = form.made + settings.ttl < time.time()
     fingerprint = fingerprint_of(facts)
     if form.is_of(identity.guest) and not identity.scope:
-        key = key_of_guest(facts, identity, form.order_id)
+        key = key_of_guest(facts, identity, form.order_id, namespace)
         if identity.user is None:
             return Order(form.order_id, key, fingerprint, request, stale=stale)
         mine = sent_by(identity.user, fingerprint)
         return Order(form.order_id, key, mine, request, (fingerprint,), stale)
     known = identity.scope or (identity.user and not form.for_guest)
-    key_or_none = key_of(facts, identity, form.order_id) if known else None
+    key_or_none = key_of(facts, identity, form.order_id, namespace) if known else None
     if key_or_none is None:
         return replies.form_of_another()
     return Order(form.order_id, key_or_none, fingerprint, request, stale=stale)

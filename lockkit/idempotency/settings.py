@@ -32,6 +32,7 @@ class OrderSettings:
     paths: tuple[re.Pattern[str], ...] | None = None  #: None: every path
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
     required: bool = False  #: without an order ID: 400
+    namespace: str = ""  #: tells applications apart that share a store of records
     scope: str | None = None  #: dotted path of callable(request) -> str | None: whose order it is
     tenant: str | None = None  #: dotted path of callable(request) -> str | None
     authorize_replay: str | None = None  #: dotted path of callable(request) -> bool
@@ -79,12 +80,25 @@ def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
     values = {k.lower(): _CHECKS[k](f"{SOURCE}[{k!r}]", v) for k, v in mapping.items()}
     settings = OrderSettings(**values)
     _check_reach(settings)
-    if settings.claims and settings.using is not None:
+    if settings.claims:
+        _check_claims(settings)
+    return settings
+
+
+def _check_claims(settings: OrderSettings) -> None:
+    """A Redis serves many applications, so each must say which one it is. Nothing is derived:
+    most projects have modules of the same names."""
+    if not settings.namespace:
+        raise ConfigurationError(
+            f"{SOURCE}['NAMESPACE'] is missing: with STORE 'redis' say which application this is, "
+            f"such as 'shop-production', so that no other one with the same Redis answers its "
+            f"orders. It is the same on all machines, and stays as it is"
+        )
+    if settings.using is not None:
         raise ConfigurationError(
             f"{SOURCE}['USING'] is for records in a database; with STORE 'redis' they are in the "
             f"store of lock alias {settings.alias!r}. Remove one of the two"
         )
-    return settings
 
 
 def _check_reach(settings: OrderSettings) -> None:
@@ -161,6 +175,10 @@ def _text(key: str, value: object) -> str:
     raise _wrong(key, value, "a name")
 
 
+def _text_or_empty(key: str, value: object) -> str:
+    return "" if value == "" else _text(key, value)
+
+
 def _text_or_none(key: str, value: object) -> str | None:
     return None if value is None else _text(key, value)
 
@@ -195,6 +213,7 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "PATHS": _paths,
     "METHODS": _methods,
     "REQUIRED": _flag,
+    "NAMESPACE": _text_or_empty,
     "SCOPE": _dotted,
     "TENANT": _dotted,
     "AUTHORIZE_REPLAY": _dotted,

@@ -45,7 +45,9 @@ class Orphans:
     @pytest.fixture(scope="class")
     @classmethod
     def wanted(cls, on_postgres: Configuration, durable: RedisServer) -> Configuration:
-        return on_postgres._replace(locks=durable.url, orders={"STORE": "redis"})
+        return on_postgres._replace(
+            locks=durable.url, orders={"STORE": "redis", "NAMESPACE": "shop"}
+        )
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -63,7 +65,7 @@ class Orphans:
     @classmethod
     def retrying(cls, shop: Shop, wanted: Configuration, directory: Path) -> Iterator[list[int]]:
         """The port of another machine in the same shop, with the other policy."""
-        retry = wanted._replace(orders={"STORE": "redis", "ORPHANS": "retry"})
+        retry = wanted._replace(orders={"STORE": "redis", "NAMESPACE": "shop", "ORPHANS": "retry"})
         with machines(cls.module, retry, directory, count=1, creates=False) as (machine,):
             yield [machine.port]
 

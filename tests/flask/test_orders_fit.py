@@ -321,6 +321,27 @@ def login_shop(make_shop: Callable[..., Flask]) -> Flask:
     return shop
 
 
+class Clerk(Customer):
+    pass
+
+
+def test_a_customer_is_no_clerk_of_the_same_number(make_shop: Callable[..., Flask]) -> None:
+    """Flask-Login knows both by one ID; the loader says which of the two it is."""
+    shop = make_shop(LOCKKIT_ORDERS=HEADERS_ONLY, LOCKKIT_USER=None)
+
+    def load(name: str) -> Customer:
+        return (Clerk if request.headers.get("X-Clerk") else Customer)(name)
+
+    LoginManager(shop).user_loader(load)
+    shop.add_url_rule("/login", view_func=lambda: str(login_user(load("7"))), endpoint="login")
+    shop.add_url_rule("/covered", view_func=login_required(sell), methods=["POST"])
+    client, clerk = shop.test_client(), {"X-Clerk": "1", **A_1}
+    client.get("/login")
+    assert is_once((client.post("/covered", headers=A_1), client.post("/covered", headers=A_1)))
+    assert "Idempotent-Replayed" not in client.post("/covered", headers=clerk).headers
+    assert sold(shop) == 2
+
+
 def test_login_and_logout_between_tries(login_shop: Flask) -> None:
     client = login_shop.test_client()
     header = {"X-Order-ID": "A-1"}

@@ -66,6 +66,23 @@ def nothing_is_held(app: Flask) -> bool:
         return not list(locks["default"].holders())
 
 
+def test_two_applications_with_one_redis_answer_their_own_users(
+    make_shop: Callable[..., Flask], tmp_path: Path
+) -> None:
+    """The same prefix, route, user and key."""
+    shop, staff = make_shop(), make_shop(NAMESPACE="staff")
+    staff.config["PAID"] = tmp_path / "staff"
+    first, other = post(shop, "/answers"), post(staff, "/answers")
+    assert "Idempotent-Replayed" not in other.headers
+    assert (effects(shop), effects(staff)) == (1, 1)
+    assert [post(each, "/answers").data for each in (shop, staff)] == [first.data, other.data]
+
+
+def test_a_redis_that_others_may_use_needs_a_namespace(make_shop: Callable[..., Flask]) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=r"'NAMESPACE'.*shop-production"):
+        make_shop(NAMESPACE="")
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [("/answers", 201), ("/answers", 302), ("/answers", 404), ("/aborts", 410), ("/refuses", 422)],

@@ -26,7 +26,13 @@ def create_app(paid: Path, url: str, **orders: Any) -> Flask:
         PAID=paid,
         LOCKKIT={"default": {"LOCATION": url, "TTL": 30}},
         LOCKKIT_USER=lambda: request.headers.get("X-User"),
-        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "WAIT": 10, "STORE": "redis", **orders},
+        LOCKKIT_ORDERS={
+            "ORDER_ID": ["header:X-Order-ID"],
+            "WAIT": 10,
+            "STORE": "redis",
+            "NAMESPACE": "shop",
+            **orders,
+        },
     )
     LockKit(app)
     app.register_error_handler(Refused, lambda error: error.args)

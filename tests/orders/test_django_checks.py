@@ -23,6 +23,7 @@ from lockkit_django.orders import idempotent
 from lockkit_django.orders.checks import check_orders, check_records
 
 OURS = "lockkit_django.middleware.IdempotentOrderMiddleware"
+CLAIMS = {"STORE": "redis", "NAMESPACE": "shop"}
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 
 
@@ -40,8 +41,9 @@ def found(**changes: Any) -> list[str]:
         ("E102", {"LOCKKIT_ORDERS": {"SCOPE": "orders_django.hooks.nothing"}}),
         ("E102", {"LOCKKIT_ORDERS": {"AUTHORIZE_REPLAY": "no_such_module.x"}}),
         ("E102", {"LOCKKIT_ORDERS": {"RECOVER": "orders_django.hooks.nothing"}}),
-        ("E107", {"LOCKKIT_ORDERS": {"STORE": "redis"}}),
-        ("E101", {"LOCKKIT_ORDERS": {"STORE": "redis", "USING": "default"}}),
+        ("E107", {"LOCKKIT_ORDERS": CLAIMS}),
+        ("E101", {"LOCKKIT_ORDERS": {"STORE": "redis"}}),
+        ("E101", {"LOCKKIT_ORDERS": {**CLAIMS, "USING": "default"}}),
         ("E103", {"LOCKKIT_ORDERS": {"USING": "elsewhere"}}),
         ("E104", {"LOCKKIT_ORDERS": {"ALIAS": "elsewhere"}}),
         ("E105", {"MIDDLEWARE": [OURS, OURS]}),
@@ -129,7 +131,7 @@ def test_the_tables_are_as_the_migrations_say() -> None:
 
 
 def test_redis_for_the_records_is_no_mistake(redis_url: str) -> None:
-    assert found(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS={"STORE": "redis"}) == []
+    assert found(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=CLAIMS) == []
 
 
 @pytest.mark.django_db
@@ -183,7 +185,7 @@ def test_the_admin_page_is_read_only() -> None:
 
 def test_a_redis_that_forgets_the_records_of_orders(redis_server: RedisServer) -> None:
     """That of the tests persists nothing."""
-    claims = {"LOCKKIT": {"default": redis_server.url}, "LOCKKIT_ORDERS": {"STORE": "redis"}}
+    claims = {"LOCKKIT": {"default": redis_server.url}, "LOCKKIT_ORDERS": CLAIMS}
     with override_settings(**claims), redis_server.client() as admin:
         (message,) = check_records()
         assert message.id == "lockkit.W103"

@@ -135,7 +135,9 @@ def test_many_other_orders_cost_nothing(admin: redis.Redis) -> None:
 class TestRedis:
     @pytest.fixture(autouse=True)
     def claims(self, fresh_orders: None) -> Iterator[None]:
-        with override_settings(LOCKKIT_ORDERS={"PATHS": [r"^/orders/"], "STORE": "redis"}):
+        with override_settings(
+            LOCKKIT_ORDERS={"PATHS": [r"^/orders/"], "STORE": "redis", "NAMESPACE": "shop"}
+        ):
             yield
 
     def test_a_replay_is_one_request(self, admin: redis.Redis) -> None:

@@ -31,7 +31,7 @@ def project(fresh_orders: None) -> Iterator[None]:
 
 @pytest.fixture
 def in_redis(redis_url: str) -> Iterator[None]:
-    rules = {"PATHS": ["^/orders/"], "STORE": "redis", "WAIT": 0}
+    rules = {"PATHS": ["^/orders/"], "STORE": "redis", "NAMESPACE": "shop", "WAIT": 0}
     with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=rules):
         yield
 

@@ -39,13 +39,29 @@ def project(redis_url: str) -> Iterator[None]:
 
 def orders(**changes: Any) -> Any:
     return override_settings(
-        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "STORE": "redis", "WAIT": 0.2, **changes}
+        LOCKKIT_ORDERS={
+            "PATHS": ["^/orders/"],
+            "STORE": "redis",
+            "NAMESPACE": "shop",
+            "WAIT": 0.2,
+            **changes,
+        }
     )
 
 
 def buy(kind: str, body: str = "{}") -> Any:
     client = Client(raise_request_exception=False)
     return client.post(f"/orders/{kind}", body, content_type="application/json", headers=HEADERS)
+
+
+def test_two_applications_with_one_redis_answer_their_own_users() -> None:
+    """The same prefix, route, user and key."""
+    first = buy("plain")
+    with orders(NAMESPACE="staff"):
+        other = buy("plain")
+        assert REPLAYED not in other
+    assert len(claiming.payments) == 2
+    assert buy("plain").content == first.content != other.content
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[None]:
     with override_settings(
         ROOT_URLCONF="orders_django.claiming",
         LOCKKIT={"default": {"LOCATION": redis_url, "TTL": TTL}},
-        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "STORE": request.param},
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "STORE": request.param, "NAMESPACE": "shop"},
     ):
         yield
 

@@ -14,7 +14,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.urls import ResolverMatch
 from orders_django.running import Answer, Machine, Site
 
@@ -212,6 +212,26 @@ def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
         refused = orders.identify(request_facts(request, lambda: Identity(user="u")))
         assert isinstance(refused, Reject)
         assert (refused.status, body.tell(), "_body" in vars(request)) == (413, 0, False)
+
+
+@isolate_apps("django_project.shop")
+def test_users_of_two_models_with_one_key_own_different_orders() -> None:
+    class Clerk(User):
+        class Meta:
+            proxy = True
+            app_label = "shop"
+
+    orders, keys = Orders(read_order_settings({"NAMESPACE": "shop"})), set()
+    for user in (User(pk=7), Clerk(pk=7), User(pk=8)):
+        request = RequestFactory().post("/orders/", headers={"Idempotency-Key": "A-1"})
+        request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
+        request.user = user
+        order = orders.identify(
+            request_facts(request, lambda r=request: identity_of(r, orders.settings))
+        )
+        assert isinstance(order, Order)
+        keys.add(order.key)
+    assert len(keys) == 3
 
 
 def test_secrets_are_in_no_repr() -> None:

@@ -18,6 +18,7 @@ from lockkit.errors import BackendUnavailable, ConfigurationError
 from lockkit.idempotency import (
     Discard,
     FileFacts,
+    FormIds,
     Identity,
     Keep,
     MalformedOrderIdError,
@@ -191,6 +192,21 @@ def test_what_is_not_stored(status: int, orders: Orders) -> None:
 )
 def test_what_makes_another_order(changes: dict[str, Any], orders: Orders) -> None:
     assert order_of(orders).key != order_of(orders, **changes).key
+
+
+def test_a_namespace_makes_another_order_and_passes_for_nothing_else() -> None:
+    """Of two applications with one store; and what is in one part of the key is in no other."""
+    shop, staff, nobodys = [
+        Orders(read_order_settings({"NAMESPACE": name})) for name in ("shop", "staff", "")
+    ]
+    assert order_of(shop).key == order_of(shop).key
+    tenant = Identity(user="auth.User:1", tenant="shop")
+    keys = {order_of(each).key for each in (shop, staff, nobodys)}
+    assert len(keys | {order_of(nobodys, identity=tenant).key}) == 4
+    form = FormIds(lambda: ["secret"])
+    value = form.issue("a-guest")
+    guest = {"headers": {"Idempotency-Key": value}, "identity": Identity(guest="a-guest")}
+    assert len({order_of(Orders(o.settings, form), **guest).key for o in (shop, staff)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -370,7 +386,11 @@ def test_a_large_body_that_may_bring_an_id_is_refused(source: str, media_type: s
         {"ALIAS": ""},
         {"STORE": "cache"},
         {"STORE": None},
-        {"STORE": "redis", "USING": "default"},
+        {"STORE": "redis"},
+        {"STORE": "redis", "NAMESPACE": ""},
+        {"STORE": "redis", "NAMESPACE": "shop", "USING": "default"},
+        {"NAMESPACE": 7},
+        {"NAMESPACE": None},
         {"ORPHANS": "forget"},
         {"RECOVER": "nodots"},
         [],
