@@ -81,7 +81,7 @@ def space() -> str:
 
 
 def instance_id() -> str:
-    """Random, per process: names its wake-up channel."""
+    """Random, per process: two of one pid are told apart."""
     return _process.instance
 
 

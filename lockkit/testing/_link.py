@@ -48,7 +48,9 @@ class Link:
         self.threads: tuple[threading.Thread, ...] = ()
         self.drop: Fault | None = None
         self.delayed: Fault | None = None
+        self.request = b""
         self.swallowed = False
+        self.store_lost = False
         self.ended = 0
 
     def answered(self) -> bool:
@@ -60,6 +62,12 @@ class Link:
                 fault.answered()
         self.delayed = None
         return self.drop is not None
+
+    def lose_store(self) -> None:
+        """Close the store's side; the client is not told."""
+        self.swallowed = self.store_lost = True
+        with contextlib.suppress(OSError):
+            self.store.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
         """Reset the client, close the store's side; both threads then end and close the rest."""

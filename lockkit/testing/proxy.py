@@ -113,6 +113,14 @@ class FaultProxy:
         for link in swallowed:
             link.cut()
 
+    def lose_store(self, *, matching: bytes = b"") -> int:
+        """Close the store's side of the connections whose last request matches; their clients are
+        not told, and what they say is swallowed. How many there were."""
+        lost = [link for link in self._open_links() if matching in link.request]
+        for link in lost:
+            link.lose_store()
+        return len(lost)
+
     def drop_replies(self, n: int = 1, *, matching: bytes = b"") -> Fault:
         """Forward the next n matching requests, drop the store's replies, reset the client.
 
@@ -168,6 +176,7 @@ class FaultProxy:
         with contextlib.suppress(OSError):
             while data := link.client.recv(CHUNK):
                 self._count(data, sent=True)
+                link.request = data
                 if self._swallows(link):
                     continue
                 self._pause()
@@ -222,8 +231,9 @@ class FaultProxy:
 
     def _forget(self, other: socket.socket, link: Link) -> None:
         """One direction ended: pass that on, and close both after the second."""
-        with contextlib.suppress(OSError):
-            other.shutdown(socket.SHUT_WR)
+        if not (link.store_lost and other is link.client):
+            with contextlib.suppress(OSError):
+                other.shutdown(socket.SHUT_WR)
         with self._lock:
             link.ended += 1
             if link.ended < 2:

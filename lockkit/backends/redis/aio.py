@@ -76,6 +76,8 @@ class AsyncRedisBackend(AsyncBackend):
         mail = self._mail
         if request.mode is not Mode.ENQUEUE:
             reply = await self._ask(request, request.mode)
+            if isinstance(reply, Gone):
+                mail.doubt()
         elif not (mail.is_open or mail.forbidden):
             # Only somebody who listens may queue; somebody who finds it free need not listen.
             reply = await self._ask(request, Mode.TRY)

@@ -21,7 +21,7 @@ from lockkit.backends.redis.protocol import Command, load_scripts
 from lockkit.backends.redis.settings import Connection, Maker
 from lockkit.errors import OutcomeUnknown
 
-__all__ = ["Connection", "Link", "connect", "drop", "send"]
+__all__ = ["Connection", "Link", "abort", "connect", "drop", "send"]
 
 
 CONNECTS_AT_ONCE = 8
@@ -157,13 +157,18 @@ async def drop(connection: Connection) -> None:
     redis-py closes it after an error as well, but has no way to do so at once: over TLS that waits
     for the server, which may be silent, and maybe longer than the event loop runs.
     """
+    abort(connection)
+    connection.lockkit_transport = None
+    await connection.disconnect(nowait=True)
+
+
+def abort(connection: Connection) -> None:
+    """End it now; whoever reads it hears of the end."""
     transport = getattr(connection, "lockkit_transport", None)
     if transport is None and connection._writer is not None:
         transport = connection._writer.transport
     if transport is not None:
         transport.abort()
-    connection.lockkit_transport = None
-    await connection.disconnect(nowait=True)
 
 
 async def send(connection: Connection, packed: Sequence[bytes]) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from lockkit.backends.redis.aio_link import Connection, Link, connect, drop, send
+from lockkit.backends.redis.aio_link import Connection, Link, abort, connect, drop, send
 from lockkit.backends.redis.failures import lost_on_the_way
 from lockkit.backends.redis.mailbox import Pace
 from lockkit.backends.redis.protocol import pack
+from lockkit.backends.redis.pulse import Pulse
 from lockkit.backends.redis.replies import read_message
 from lockkit.errors import BackendError
 
@@ -45,6 +46,7 @@ class AsyncMailbox:
         self._connection: Connection | None = None  #: the reader's
         self._epoch = 0
         self._pace = Pace()
+        self._pulse: Pulse | None = None  #: of the connection
         self.is_open = False
         self.forbidden = False  #: to listen: who waits must ask
 
@@ -63,11 +65,17 @@ class AsyncMailbox:
     def forget(self, token: str) -> None:
         self._slots.pop(token, None)
 
+    def doubt(self) -> None:
+        """A claim that waited is gone from the store: maybe nobody has heard of its grant."""
+        if self._pulse is not None:
+            self._pulse.doubt()
+
     async def wait(self, token: str, ticket: int, seconds: float) -> int | None:
         """The fence of a grant of this enqueueing, or None: time is over, or better ask."""
         slot = self._slots.get(token)
         if slot is None:
             return None
+        await self._look_after()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while True:
@@ -122,8 +130,22 @@ class AsyncMailbox:
                 self._reader = None
                 await self._drop()
 
+    async def _look_after(self) -> None:
+        """Each who comes to wait does so: the reader itself waits as long as it is silent."""
+        connection, pulse = self._connection, self._pulse
+        if connection is None or pulse is None:
+            return
+        if pulse.is_dead:
+            abort(connection)  # the reader hears of it
+        elif pulse.is_due:
+            pulse.asked()
+            with contextlib.suppress(RedisError, OSError):  # broken: the reader hears of it, too
+                await send(connection, [pack(b"SUBSCRIBE", self.channel)])
+
     def _dispatch(self, reply: Any) -> None:
         self._pace.worked()
+        if self._pulse is not None:
+            self._pulse.heard()
         message = read_message(reply)
         slot = self._slots.get(message.token) if message else None
         if message is not None and slot is not None:
@@ -163,6 +185,7 @@ class AsyncMailbox:
             raise lost_on_the_way(error) from error
         else:
             if not self.forbidden:  # else it was closed meanwhile
+                self._pulse = Pulse(connection)
                 connection.socket_timeout = None  # silence is no fault here: nobody may be waiting
                 self._connection = connection
                 self.is_open = True

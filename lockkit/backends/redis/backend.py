@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -92,7 +93,7 @@ class RedisBackend(Backend):
         return AsyncRedisBackend.from_settings(settings)
 
     def _start(self) -> None:
-        channel = self._protocol.keys.channel(process.instance_id())
+        channel = self._protocol.keys.channel(secrets.token_hex(8))
         self._mail = Mailbox(self._connections, channel)
         self._mail.forbidden = not self._listens
 
@@ -100,6 +101,8 @@ class RedisBackend(Backend):
         mail = self._mail
         if request.mode is not Mode.ENQUEUE:
             reply = self._ask(request, request.mode)
+            if isinstance(reply, Gone):
+                mail.doubt()
         elif not (mail.is_open or mail.forbidden):
             # Only somebody who listens may queue; somebody who finds it free need not listen.
             reply = self._ask(request, Mode.TRY)

@@ -21,6 +21,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from lockkit.backends.redis.connections import Connections, connect
 from lockkit.backends.redis.failures import lost_on_the_way
 from lockkit.backends.redis.protocol import pack
+from lockkit.backends.redis.pulse import Pulse
 from lockkit.backends.redis.replies import read_message
 from lockkit.backends.redis.settings import Connection
 from lockkit.clock import now
@@ -81,6 +82,7 @@ class Mailbox:
         self._connection: Connection | None = None
         self._epoch = 0
         self._pace = Pace()
+        self._pulse: Pulse | None = None  #: of the connection
         self.is_open = False
         self.forbidden = False  #: to listen: who waits must ask
 
@@ -96,6 +98,11 @@ class Mailbox:
 
     def forget(self, token: str) -> None:
         self._slots.pop(token, None)
+
+    def doubt(self) -> None:
+        """A claim that waited is gone from the store: maybe nobody has heard of its grant."""
+        if self._pulse is not None:
+            self._pulse.doubt()
 
     def wait(self, token: str, ticket: int, seconds: float) -> int | None:
         """The fence of a grant of this enqueueing, or None: time is over, or better ask."""
@@ -157,15 +164,29 @@ class Mailbox:
                     self._resubscribe(None)
                 return
             try:
-                if connection.can_read(timeout=left):
-                    self._dispatch(connection.read_response(disable_decoding=True), slot)
+                alive = self._read(connection, slot, left)
             except (RedisError, OSError):
-                self._resubscribe(connection)
-                return
+                alive = False
             except BaseException:  # interrupted within a reply: the next leader starts anew
                 self._connection = None
                 connection.disconnect()
                 raise
+            if not alive:
+                self._resubscribe(connection)
+                return
+
+    def _read(self, connection: Connection, slot: Slot, left: float) -> bool:
+        """One reply, if it comes soon; whether the connection is worth another look."""
+        pulse = self._pulse
+        if pulse is None:
+            return False
+        if pulse.is_due:
+            pulse.asked()
+            self._say_subscribe(connection)
+        if connection.can_read(timeout=max(min(left, pulse.left()), 0)):
+            pulse.heard()
+            self._dispatch(connection.read_response(disable_decoding=True), slot)
+        return not pulse.is_dead
 
     def _dispatch(self, reply: Any, ours: Slot) -> None:
         self._pace.worked()
@@ -218,7 +239,7 @@ class Mailbox:
         connection = self._connections.fresh()
         connect(connection)
         try:
-            connection.send_packed_command([pack(b"SUBSCRIBE", self.channel)], check_health=False)
+            self._say_subscribe(connection)
             connection.read_response(disable_decoding=True)
         except NoPermissionError:
             connection.disconnect()
@@ -227,9 +248,13 @@ class Mailbox:
             connection.disconnect()
             raise lost_on_the_way(error) from error
         else:
+            self._pulse = Pulse(connection)
             self._connection = connection
             self.is_open = True
         self._have_all_ask()
+
+    def _say_subscribe(self, connection: Connection) -> None:
+        connection.send_packed_command([pack(b"SUBSCRIBE", self.channel)], check_health=False)
 
     def _have_all_ask(self) -> None:
         self._epoch += 1

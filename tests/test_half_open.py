@@ -1,0 +1,156 @@
+"""A subscription that only the client still believes in: nobody has told it of the end.
+
+So it is when a firewall forgets a connection, or when an address moves to another server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import pytest
+
+import lockkit
+from lockkit.testing.blocking import AnyClient, Api, connect
+from lockkit.testing.conformance.base import eventually, queued
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+NAME = "stock:42"
+TURNS = 3
+VISITORS = 5
+PATIENCE = 12.0
+"""Seconds for one turn: a starved waiter would have had dozens of turns."""
+
+
+class Scene(NamedTuple):
+    server: RedisServer
+    proxy: FaultProxy
+    near: AnyClient
+    far: AnyClient
+    """Through the proxy."""
+
+    def lose_subscription(self) -> None:
+        assert self.proxy.lose_store(matching=b"SUBSCRIBE") == 1
+        eventually(lambda: self.subscriptions("far") == 0)
+
+    def subscriptions(self, name: str) -> int:
+        with self.server.client() as admin:
+            return sum(c["name"] == name for c in admin.client_list(_type="pubsub"))
+
+
+@pytest.fixture(params=["sync", "async"])
+def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Scene]:
+    api: Api = request.param
+    redis_server.flush()
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy, ExitStack() as stack:
+        near = connect("sync", redis_server.url, ttl=30)
+        stack.callback(near.close)
+        options = {"socket_timeout": 1.0, "client_name": "far"}
+        far = connect(api, f"redis://127.0.0.1:{proxy.port}/0", ttl=30, options=options)
+        stack.callback(getattr(far, "stop", far.close))
+        yield Scene(redis_server, proxy, near, far)
+
+
+@contextmanager
+def crowd(client: AnyClient) -> Iterator[None]:
+    """The name is always held, and somebody always waits for it."""
+    over = threading.Event()
+
+    def visit() -> None:
+        while not over.is_set():
+            with client.lock(NAME, timeout=PATIENCE).acquire():
+                over.wait(0.02)
+
+    with ThreadPoolExecutor(VISITORS) as threads:
+        visitors = [threads.submit(visit) for _ in range(VISITORS)]
+        try:
+            yield
+        finally:
+            over.set()
+        for visitor in visitors:
+            visitor.result()
+
+
+def test_a_waiter_is_not_starved(scene: Scene) -> None:
+    """Each message of its grant reaches nobody, so its place goes to the next. It is told so when
+    it asks, doubts its subscription, and has another one soon."""
+    with crowd(scene.near):
+        scene.far.lock(NAME, timeout=PATIENCE).acquire().release()
+        scene.lose_subscription()
+        for _ in range(TURNS):
+            scene.far.lock(NAME, timeout=PATIENCE).acquire().release()
+
+
+def test_a_silent_subscription_is_asked_whether_it_lives(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing makes the waiter doubt: nobody has handed it anything."""
+    monkeypatch.setattr("lockkit.backends.redis.pulse.SILENCE", 0.2)
+    with waiting_behind(scene) as granted:
+        scene.lose_subscription()
+        eventually(lambda: scene.subscriptions("far") == 1)
+        assert not granted()
+
+
+def test_a_silent_subscription_that_answers_is_kept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockkit.backends.redis.pulse.SILENCE", 0.01)
+    monkeypatch.setattr("lockkit.flow.alive_for", lambda _: 0.1)  # it looks at it so often
+    with waiting_behind(scene):
+        before = asked(scene)
+        made = scene.proxy.connections
+        eventually(lambda: asked(scene) >= before + 5)
+        assert scene.proxy.connections == made
+
+
+def asked(scene: Scene) -> int:
+    """How often somebody subscribed, or asked whether the subscription lives."""
+    with scene.server.client() as admin:
+        stats = admin.info("commandstats")
+    return int(stats["cmdstat_subscribe"]["calls"])
+
+
+@contextmanager
+def waiting_behind(scene: Scene) -> Iterator[Callable[[], bool]]:
+    """Somebody waits for what another holds; whether it was granted. Granted in the end."""
+    with ThreadPoolExecutor(1) as threads:
+        with scene.near.lock(NAME).acquire():
+            waiting = threads.submit(scene.far.lock(NAME, timeout=PATIENCE).acquire)
+            queued(scene.near, NAME, 1)
+            yield waiting.done
+        assert waiting.result().release()
+
+
+def test_what_is_told_gone_for_other_reasons_keeps_its_subscription(scene: Scene) -> None:
+    """Its place was evicted: a doubt, and an answer."""
+    with waiting_behind(scene):
+        made, before = scene.proxy.connections, asked(scene)
+        with scene.server.client() as admin:
+            assert admin.delete(*[key for key in admin.scan_iter() if admin.ttl(key) > 0])
+        eventually(lambda: asked(scene) > before)
+        assert scene.proxy.connections == made
+        assert scene.subscriptions("far") == 1
+
+
+def test_another_client_of_the_process_does_not_listen_for_it(scene: Scene) -> None:
+    """Each has a channel of its own: a message that only the other one hears is heard by nobody."""
+    with scene.near.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
+        scene.near.lock(NAME).acquire(timeout=0.05)  # it has subscribed now
+    with scene.server.client() as admin:
+        with scene.near.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
+            scene.far.lock(NAME).acquire(timeout=0.05)
+        assert len(admin.pubsub_channels()) == 2
+
+
+def test_nobody_waits_is_no_reason_to_reconnect(scene: Scene) -> None:
+    """The next one who waits notices that the subscription is gone."""
+    with scene.near.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
+        scene.far.lock(NAME).acquire(timeout=0.05)
+    scene.lose_subscription()
+    with crowd(scene.near):
+        scene.far.lock(NAME, timeout=PATIENCE).acquire().release()
