@@ -17,6 +17,7 @@
     ├ LeaseLost                        not ours any more, finally
     └ BackendError                     __cause__ is the driver's error
        ├ BackendUnavailable            not applied
+       │  └ StoreRefused               it is up, and refuses this user or this database
        └ OutcomeUnknown                sent, no reply: may or may not have been applied
 
 All carry ``name``, pickle, and contain no token, password or URL credentials.
@@ -110,6 +111,13 @@ class BackendError(LockError):
 
 class BackendUnavailable(BackendError):
     """The store could not be reached, or refused. The request was not applied."""
+
+
+class StoreRefused(BackendUnavailable):
+    """The store is up and refuses: a wrong password, a missing permission, no such database.
+
+    It will refuse the next request as well: the settings, or the server's, must change.
+    """
 
 
 class OutcomeUnknown(BackendError):

@@ -26,8 +26,8 @@ class Result(NamedTuple):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of a table, without its title line."""
-        return [line.split() for line in self.out.splitlines()[1:]]
+        """The cells of a table, without its title line and the reasons below its rows."""
+        return [line.split() for line in self.out.splitlines()[1:] if not line.startswith(" ")]
 
     @property
     def locks(self) -> list[dict[str, Any]]:

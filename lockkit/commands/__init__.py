@@ -11,7 +11,6 @@ stock:42 is free
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.records import OrderRecords, RecordsFactory, no_records
 from lockkit.commands.stores import ClientFactory, Stores
 from lockkit.commands.terminal import Console, Readable, Writable, printable
-from lockkit.errors import BackendError, ConfigurationError, LockError
+from lockkit.errors import BackendError, LockError, StoreRefused
 
 __all__ = ["OPTIONS", "ClientFactory", "Exit", "OrderRecords", "run"]
 
@@ -51,7 +50,7 @@ def run(
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     except BrokenPipeError:
-        _forget_broken_pipe()
+        console.forget_reader()
         return int(Exit.OK)
 
 
@@ -67,14 +66,12 @@ def _run(
     except UsageError as error:
         console.complain(f"{error.usage}{prog}: {printable(str(error))}")
         return Exit.USAGE
-    except BackendError as error:
-        console.complain(f"{prog}: {printable(str(error))}")
-        return Exit.STORE_DOWN
     except BrokenPipeError:
         raise
-    except (ConfigurationError, LockError, OSError) as error:
+    except (LockError, OSError) as error:
         console.complain(f"{prog}: {printable(str(error))}")
-        return Exit.ERROR
+        is_down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
+        return Exit.STORE_DOWN if is_down else Exit.ERROR
 
 
 def _command(name: str, records: RecordsFactory) -> Callable[..., int]:
@@ -98,12 +95,3 @@ def _command(name: str, records: RecordsFactory) -> Callable[..., int]:
     from lockkit.commands.listing import list_locks, show
 
     return show if name == "show" else list_locks
-
-
-def _forget_broken_pipe() -> None:
-    """Whoever read our output has enough, as ``head`` does: the interpreter must not complain
-    when it flushes at exit."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        return

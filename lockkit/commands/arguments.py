@@ -145,7 +145,7 @@ def _first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
 
 FLAGS = ("done", "dry_run", "fail_on_stuck", "retry", "reverse", "stuck", "yes")
 VALUES = ("alias", "batch", "database", "fence", "format", "limit", "match", "max_hold",
-          "older_than", "owner", "sort", "timeout", "ttl", "watch")  # fmt: skip
+          "older_than", "owner", "reason", "sort", "timeout", "ttl", "watch")  # fmt: skip
 OPTIONS = (*FLAGS, *VALUES)
 """Of all commands, as Python spells them. A test compares them with the parsers."""
 
@@ -246,6 +246,9 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
 def _add_caution(parser: argparse.ArgumentParser, what: str) -> None:
     add = parser.add_argument
     add("--fence", type=to.fence, metavar="N", help=f"{what} only if this is its fencing token")
+    add(
+        "--reason", metavar="TEXT", help="why: it is kept with who did it, in the log and the store"
+    )
     add("--yes", action="store_true", help="do not ask; needed where there is no terminal")
     add("--dry-run", action="store_true", help=f"only show what it would {what}")
 

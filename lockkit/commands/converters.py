@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from lockkit.commands.terminal import seconds
+from lockkit.commands.terminal import seconds, unescape
 from lockkit.errors import InvalidName
 from lockkit.naming import check_name
 
@@ -15,8 +15,9 @@ KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def name(text: str) -> str:
+    """As it is shown: with its escapes."""
     try:
-        return check_name(text)
+        return check_name(unescape(text))
     except InvalidName as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -13,7 +13,7 @@ class Exit(IntEnum):
     OK = 0
     ERROR = 1  #: it could not be done, or was declined
     USAGE = 2
-    STUCK = 3  #: ``--fail-on-stuck`` found something
+    STUCK = 3  #: ``--fail-on-stuck`` found something, also if another store is down
     STORE_DOWN = 69  #: sysexits' EX_UNAVAILABLE: at least one store did not answer
     NOT_ACQUIRED = 75  #: sysexits' EX_TEMPFAIL: ``run`` did not get the lock
     INTERRUPTED = 130

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
 from lockkit.commands.exits import Exit, UsageError
-from lockkit.commands.formats import Format, format_named, held_as
-from lockkit.commands.stores import Row, Stores, limited, ordered
+from lockkit.commands.formats import Format, format_named
+from lockkit.commands.stores import Row, Stores, limited, ordered, paged
+from lockkit.commands.table import held_as, verdict
 from lockkit.commands.terminal import Console, duration, escape, printable
 from lockkit.types import LockInfo, LockState
 
@@ -26,7 +27,7 @@ def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) 
     look = _Listing(arguments, stores, console)
     while True:
         ending = look.once()
-        if arguments.watch is None or ending is Exit.STUCK:
+        if arguments.watch is None or ending is Exit.STUCK or not console.has_reader:
             return ending
         time.sleep(arguments.watch)
         look.again()
@@ -34,15 +35,12 @@ def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) 
 
 def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
     """All that is known of one name, in each alias. A free name is an answer, not an error."""
-    pages = stores.pages(stores.select(arguments.alias), arguments.name)
+    rows = stores.of_name(stores.select(arguments.alias), arguments.name)
     if arguments.format != "table":
-        return _written(pages, format_named(arguments.format, console), stores, console)
-    found = False
-    for page in pages:
-        for row in page:
-            found = True
-            console.write(details(row, console))
-    if not found and stores.ending() is Exit.OK:
+        return _written(paged(rows), format_named(arguments.format, console), stores, console)
+    for row in rows:
+        console.write(details(row, console))
+    if not rows and stores.ending() is Exit.OK:
         console.write(f"{escape(arguments.name)} is free\n")
     console.flush()
     return stores.ending()
@@ -57,7 +55,8 @@ class _Listing:
         self._console = console
         self._aliases = stores.select(arguments.alias)
         self._wanted = _filter(arguments)
-        self._format = format_named(arguments.format, console)
+        one_alias = len(self._aliases) == 1
+        self._format = format_named(arguments.format, console, one_alias=one_alias)
         self._matched = False
         self._stuck = False
 
@@ -75,14 +74,20 @@ class _Listing:
         shown = ordered(
             pages, arguments.sort, reverse=arguments.reverse, limit=arguments.limit
         ) if arguments.sort else limited(pages, arguments.limit)  # fmt: skip
-        ending = _written(shown, self._format, self._stores, self._console)
+        try:
+            _written(shown, self._format, self._stores, self._console)
+        except BrokenPipeError:
+            if not arguments.fail_on_stuck:
+                raise
+            self._console.forget_reader()
         if arguments.fail_on_stuck:
             self._look_on(pages)
+            if self._stuck:
+                return Exit.STUCK
+        ending = self._stores.ending()
         if not self._matched and ending is Exit.OK and arguments.format in ("table", "wide"):
             nothing = "nothing matches" if self._is_filtered() else "nothing is held"
             self._console.complain(f"{nothing} in {printable(self._stores.where(self._aliases))}")
-        if ending is Exit.OK and arguments.fail_on_stuck and self._stuck:
-            return Exit.STUCK
         return ending
 
     def _pages(self) -> Iterator[list[Row]]:
@@ -142,9 +147,10 @@ def details(row: Row, console: Console) -> str:
     """One name, a line for each fact."""
     info = row.info
     lines = [("name", escape(info.name)), ("alias", escape(row.alias))]
-    lines.append(("state", console.red("STUCK") if row.stuck else held_as(info)))
-    if row.stuck:
-        lines.append(("reason", escape(row.stuck.reason)))
+    lines.append(("state", held_as(info)))
+    lines.append(("verdict", console.red("STUCK") if row.stuck else verdict(row)))
+    if row.reason:
+        lines.append(("reason", escape(row.reason)))
     if info.owner:
         lines.append(("owner", escape(str(info.owner))))
         lines.append(("thread", escape(info.owner.thread)))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.stores import Stores
 from lockkit.commands.terminal import Console, escape, printable
-from lockkit.errors import BackendError
+from lockkit.errors import BackendError, StoreRefused
 
 __all__ = ["OrderRecords", "Pruner", "RecordsFactory", "no_records", "prune"]
 
@@ -66,7 +66,7 @@ def _prune(name: str, pruner: Pruner, batch: int, console: Console) -> Exit:
             deleted += count
     except BackendError as error:
         console.complain(f"database {escape(name)}: {printable(str(error))}")
-        ending = Exit.STORE_DOWN
+        ending = Exit.ERROR if isinstance(error, StoreRefused) else Exit.STORE_DOWN
     finally:
         console.write(f"{escape(name)}: {deleted} expired order records deleted\n")
         console.flush()

@@ -7,11 +7,8 @@ taken by somebody else while the operator was reading stays with its new holder.
 from __future__ import annotations
 
 import argparse
-import getpass
-import logging
-import os
 
-from lockkit import process
+from lockkit.commands.audit import audit
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.listing import details
 from lockkit.commands.stores import Row, Stores
@@ -19,18 +16,15 @@ from lockkit.commands.terminal import Console, escape
 from lockkit.errors import BackendError
 from lockkit.types import LockState
 
-__all__ = ["audit", "confirmed", "operator", "release"]
-
-audit = logging.getLogger("lockkit.audit")
-"""One line for each attempt, as a warning: without a logging configuration it is printed."""
+__all__ = ["asked_alone", "confirmed", "release"]
 
 
 def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
     """Show, ask, compare and release. Never more than one lease."""
     aliases = stores.select([arguments.alias] if arguments.alias else None)
-    rows = [row for page in stores.pages(aliases, arguments.name) for row in page]
-    if stores.ending() is not Exit.OK:
-        return stores.ending()  # the name may be held in the alias that could not be asked
+    rows = stores.one_name(aliases, arguments.name)
+    if not asked_alone(rows, arguments, stores, console, "released"):
+        return stores.ending()
     held = [row for row in rows if _is_held(row)]
     if not held:
         console.complain(_nothing(arguments.name, rows))
@@ -38,10 +32,34 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
     return _release(_only(held, arguments), arguments, stores, console)
 
 
+def asked_alone(
+    rows: list[Row], arguments: argparse.Namespace, stores: Stores, console: Console, done: str
+) -> bool:
+    """Whether all aliases have answered: else the name may be in one that could not be asked. Then
+    it says what it does not do. Raises UsageError for a clipped name that nobody will look at."""
+    silent = [*stores.down, *stores.wrong]
+    if silent:
+        name = escape(arguments.name)
+        also = ", ".join(map(escape, silent))
+        found = ", ".join(dict.fromkeys(escape(row.alias) for row in rows))
+        seen = f"{name} is in {found}, and may be in {also} as well" if found else (
+            f"{name} may be in {also}"
+        )  # fmt: skip
+        console.complain(f"nothing was {done}: {seen}. Say which is meant with --alias")
+        return False
+    is_clipped = any(row.info.name != arguments.name for row in rows)
+    if is_clipped and arguments.yes and arguments.fence is None:
+        raise UsageError(
+            f"{escape(arguments.name)} is clipped: with --yes say the whole name, "
+            f"{escape(rows[0].info.name)}"
+        )
+    return True
+
+
 def _only(held: list[Row], arguments: argparse.Namespace) -> list[Row]:
     """The one to release, or all that its owner holds by one fencing token. Raises UsageError if
     that is not clear."""
-    name, aliases = escape(arguments.name), list(dict.fromkeys(row.alias for row in held))
+    name, aliases = escape(held[0].info.name), list(dict.fromkeys(row.alias for row in held))
     if len(aliases) > 1:
         raise UsageError(
             f"{name} is held in several aliases ({', '.join(map(escape, aliases))}): "
@@ -77,7 +95,7 @@ def _release(
     if not confirmed(arguments, console, "Release this lease? Its holder is not stopped."):
         console.complain("not released")
         return Exit.ERROR
-    if not _broken(rows, fence, stores):
+    if not _broken(rows, fence, arguments.reason, stores):
         console.complain("not released: it is not the lease that was shown any more")
         return Exit.ERROR
     console.write("released; its holder was not stopped\n")
@@ -94,45 +112,30 @@ def confirmed(arguments: argparse.Namespace, console: Console, question: str) ->
     return console.confirm(question)
 
 
-def _broken(rows: list[Row], fence: int, stores: Stores) -> bool:
+def _broken(rows: list[Row], fence: int, reason: str | None, stores: Stores) -> bool:
     """Release, and write down who did it and what came of it."""
     try:
         done = stores.client(rows[0].alias).break_(rows[0].info.name, fence=fence)
     except BackendError as error:
-        _audit(rows, f"unknown: {type(error).__name__}")
+        _audit(rows, f"unknown: {type(error).__name__}", reason)
         raise
-    _audit(rows, "released" if done else "not released: it had changed")
+    _audit(rows, "released" if done else "not released: it had changed", reason)
     return done
 
 
-def _audit(rows: list[Row], outcome: str) -> None:
-    for row in rows:
-        _audit_one(row, outcome)
-
-
-def _audit_one(row: Row, outcome: str) -> None:
-    info = row.info
-    audit.warning(
-        "locks release: operator=%s alias=%s name=%s fence=%s owner=%s state=%s stuck=%s "
-        "outcome=%s",
-        escape(operator()),
-        escape(row.alias),
-        escape(info.name),
-        info.fence,
-        escape(str(info.owner or "-")),
-        info.state.value,
-        row.stuck.code if row.stuck else "-",
-        outcome,
-    )
-
-
-def operator() -> str:
-    """Who is at work, for the audit."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user may have no name
-        user = str(os.getuid()) if hasattr(os, "getuid") else "?"
-    return f"{user}@{process.host()}:{os.getpid()}"
+def _audit(rows: list[Row], outcome: str, reason: str | None) -> None:
+    for alias, info, stuck in rows:
+        audit(
+            "release",
+            outcome,
+            reason,
+            alias=alias,
+            name=info.name,
+            fence=info.fence,
+            owner=info.owner or "-",
+            state=info.state.value,
+            stuck=stuck.code if stuck else "-",
+        )
 
 
 def _nothing(name: str, rows: list[Row]) -> str:

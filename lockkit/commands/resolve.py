@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 
+from lockkit.commands.audit import audit
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.listing import details
-from lockkit.commands.release import audit, confirmed, operator
+from lockkit.commands.release import asked_alone, confirmed
 from lockkit.commands.stores import Row, Stores
 from lockkit.commands.terminal import Console, escape
 from lockkit.errors import BackendError
@@ -27,8 +28,8 @@ QUESTIONS = {
 def resolve_order(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
     """Show, ask, compare and write. Never more than one order."""
     aliases = stores.select([arguments.alias] if arguments.alias else None)
-    rows = [row for page in stores.pages(aliases, arguments.name) for row in page]
-    if stores.ending() is not Exit.OK:
+    rows = stores.one_name(aliases, arguments.name)
+    if not asked_alone(rows, arguments, stores, console, "resolved"):
         return stores.ending()
     found = [row for row in rows if row.info.state is LockState.ORPHAN]
     if not found:
@@ -56,7 +57,7 @@ def _resolve(row: Row, arguments: argparse.Namespace, stores: Stores, console: C
     if not confirmed(arguments, console, QUESTIONS[arguments.done]):
         console.complain("not resolved")
         return Exit.ERROR
-    if not _written(row, stores, done=arguments.done):
+    if not _written(row, stores, arguments):
         console.complain("not resolved: it is not the orphan that was shown any more")
         return Exit.ERROR
     console.write("resolved: done\n" if arguments.done else "resolved: it may be tried again\n")
@@ -64,27 +65,27 @@ def _resolve(row: Row, arguments: argparse.Namespace, stores: Stores, console: C
     return Exit.OK
 
 
-def _written(row: Row, stores: Stores, *, done: bool) -> bool:
+def _written(row: Row, stores: Stores, arguments: argparse.Namespace) -> bool:
     """Resolve, and write down who did it and what came of it."""
     from lockkit.idempotency.redis_records import resolve
 
     try:
-        resolved = resolve(stores.client(row.alias), row.info, done=done)
+        resolved = resolve(stores.client(row.alias), row.info, done=arguments.done)
     except BackendError as error:
-        _audit(row, f"unknown: {type(error).__name__}", done=done)
+        _audit(row, f"unknown: {type(error).__name__}", arguments)
         raise
-    _audit(row, "resolved" if resolved else "not resolved: it had changed", done=done)
+    _audit(row, "resolved" if resolved else "not resolved: it had changed", arguments)
     return resolved
 
 
-def _audit(row: Row, outcome: str, *, done: bool) -> None:
-    audit.warning(
-        "locks resolve: operator=%s alias=%s name=%s fence=%s owner=%s as=%s outcome=%s",
-        escape(operator()),
-        escape(row.alias),
-        escape(row.info.name),
-        row.info.fence,
-        escape(str(row.info.owner or "-")),
-        "done" if done else "retry",
+def _audit(row: Row, outcome: str, arguments: argparse.Namespace) -> None:
+    audit(
+        "resolve",
         outcome,
+        arguments.reason,
+        alias=row.alias,
+        name=row.info.name,
+        fence=row.info.fence,
+        owner=row.info.owner or "-",
+        **{"as": "done" if arguments.done else "retry"},
     )

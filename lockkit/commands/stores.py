@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from lockkit.client import LockClient
 from lockkit.commands.exits import Exit, UsageError
-from lockkit.commands.terminal import Console, escape, printable
-from lockkit.errors import BackendError, ConfigurationError
+from lockkit.commands.side_by_side import side_by_side
+from lockkit.commands.terminal import ELLIPSIS, Console, escape, printable
+from lockkit.errors import BackendError, ConfigurationError, StoreRefused
 from lockkit.inspect import Stuck, stuck
 from lockkit.types import LockInfo
 
@@ -28,6 +29,11 @@ class Row(NamedTuple):
     alias: str
     info: LockInfo
     stuck: Stuck | None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is stuck, in words."""
+        return self.stuck.reason if self.stuck else None
 
 
 class Stores:
@@ -57,10 +63,13 @@ class Stores:
 
     def where(self, aliases: Iterable[str]) -> str:
         """Which stores these are, without passwords."""
-        shown = {alias: self.client(alias).settings.shown_location for alias in aliases}
+        shown = {alias: self.place(alias) for alias in aliases}
         if len(shown) == 1:
             return next(iter(shown.values()))
         return ", ".join(f"{escape(alias)} ({place})" for alias, place in shown.items())
+
+    def place(self, alias: str) -> str:
+        return self.client(alias).settings.shown_location
 
     def forgive(self) -> None:
         """Forget the failures of an earlier look."""
@@ -71,8 +80,30 @@ class Stores:
         self, aliases: Iterable[str], name: str | None = None, older_than: float | None = None
     ) -> Iterator[list[Row]]:
         """All, or what is known of one name; each page holds rows of one alias only."""
-        for alias in aliases:
-            yield from self._pages(alias, name, older_than)
+        readers = {alias: self._pages(alias, name, older_than) for alias in aliases}
+        return side_by_side(readers)
+
+    def of_name(self, aliases: Sequence[str], name: str) -> list[Row]:
+        """What is known of the name; of one that a table has clipped, of all that begin so."""
+        rows = [row for page in self.pages(aliases, name) for row in page]
+        if rows or not name.endswith(ELLIPSIS):
+            return rows
+        return [
+            row
+            for page in self.pages(aliases)
+            for row in page
+            if row.info.name.startswith(name.removesuffix(ELLIPSIS))
+        ]
+
+    def one_name(self, aliases: Sequence[str], name: str) -> list[Row]:
+        """The same, of one name. Raises UsageError where a clipped one may be several."""
+        rows = self.of_name(aliases, name)
+        names = dict.fromkeys(row.info.name for row in rows)
+        if len(names) > 1:
+            raise UsageError(
+                f"{escape(name)} is clipped: it may be {', '.join(map(escape, names))}"
+            )
+        return rows
 
     def ending(self) -> Exit:
         if self.down:
@@ -89,9 +120,10 @@ class Stores:
                 if len(page) == PAGE:
                     yield page
                     page = []
+        except StoreRefused as error:
+            failed = self.wrong, f"its store refuses: {error} ({self.place(alias)})"
         except BackendError as error:
-            place = self.client(alias).settings.shown_location
-            failed = self.down, f"its store is down: {error} ({place})"
+            failed = self.down, f"its store is down: {error} ({self.place(alias)})"
         except ConfigurationError as error:
             failed = self.wrong, str(error)
         if page:

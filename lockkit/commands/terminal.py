@@ -9,15 +9,31 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
+import sys
 import unicodedata
 from typing import Protocol
 
-__all__ = ["Console", "Readable", "Writable", "duration", "escape", "pad", "printable", "seconds"]
+__all__ = [
+    "Console",
+    "Readable",
+    "Writable",
+    "clipped",
+    "columns",
+    "duration",
+    "escape",
+    "pad",
+    "printable",
+    "seconds",
+    "unescape",
+]
 
 PLAIN = re.compile(r"\d+(\.\d+)?", re.ASCII)
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 CLEAR = "\x1b[H\x1b[2J"
+ESCAPE = r"\\(?:\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+ELLIPSIS = "…"
 
 
 class Writable(Protocol):
@@ -53,13 +69,28 @@ class Console:
         self._in = stdin
         self.is_terminal = _isatty(stdout)
         self.color = self.is_terminal and _color_wanted() if color is None else color
+        self.has_reader = True
         self.interactive = stdin is not None and _isatty(stdin) and _isatty(stderr)
 
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal, 80 if it does not say; None: it is not a terminal."""
+        return shutil.get_terminal_size().columns if self.is_terminal else None
+
     def write(self, text: str) -> None:
-        self._out.write(_encodable(text, self._out))
+        if self.has_reader:
+            self._out.write(_encodable(text, self._out))
 
     def flush(self) -> None:
-        self._out.flush()
+        if self.has_reader:
+            self._out.flush()
+
+    def forget_reader(self) -> None:
+        """Whoever read our output has enough, as ``head`` does: nothing more is written, and the
+        interpreter must not complain when it flushes at exit."""
+        self.has_reader = False
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def clear(self) -> None:
         if self.is_terminal:
@@ -68,7 +99,7 @@ class Console:
     def complain(self, text: str) -> None:
         """One message on standard error, after what has been written so far."""
         with contextlib.suppress(OSError):  # a full disk, say: that is what the message is about
-            self._out.flush()
+            self.flush()
         self._err.write(_encodable(text, self._err) + "\n")
         self._err.flush()
 
@@ -97,6 +128,31 @@ def escape(text: str) -> str:
     start = len(escaped) - len(escaped.lstrip(" "))
     end = len(escaped) - len(stripped) - start
     return r"\x20" * start + stripped + r"\x20" * end
+
+
+def unescape(text: str) -> str:
+    """What ``escape`` was given, of what it returned. A backslash that begins no escape stays."""
+    return re.sub(ESCAPE, _unescaped, text)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    found = match[0]
+    digits = found[2:] or "5c"  # a backslash stands for itself
+    code = int(digits, 16)
+    return chr(code) if code <= sys.maxunicode else found
+
+
+def clipped(text: str, width: int) -> str:
+    """Escaped text in so many columns. Where it is cut it ends in ``…``, never within an escape."""
+    if columns(text) <= width:
+        return text
+    taken, used = "", 1
+    for part in re.findall(f"{ESCAPE}|.", text):
+        used += columns(part)
+        if used > width:
+            break
+        taken += part
+    return taken + ELLIPSIS
 
 
 def printable(text: str) -> str:

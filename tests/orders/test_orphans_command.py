@@ -28,8 +28,9 @@ def client(redis_url: str) -> Iterator[LockClient]:
 def test_they_are_shown_as_stuck(client: LockClient) -> None:
     order = left_behind(client)
     (row,) = locks(client).rows
-    assert row[:3] == ["default", order.lock_name, "STUCK"]
-    assert " ".join(row).endswith("the order was begun and its end is not known: locks resolve")
+    assert row[:4] == ["default", order.lock_name, "orphan", "STUCK"]
+    reason = locks(client).out.splitlines()[-1]
+    assert reason.strip() == "the order was begun and its end is not known: locks resolve"
     assert locks(client, "--fail-on-stuck").status == 3
     shown = locks(client, "show", order.lock_name).out
     assert "POST /orders/ order A-1" in shown
@@ -135,7 +136,7 @@ def test_every_attempt_is_on_record(client: LockClient, caplog: pytest.LogCaptur
         locks(client, "resolve", order.key, "--done", "--yes")
     (line,) = caplog.messages
     assert f"name={order.lock_name}" in line
-    assert "as=done outcome=resolved" in line
+    assert "as=done reason=- outcome=resolved" in line
 
 
 def test_hostile_order_ids_cannot_act_on_a_terminal(client: LockClient) -> None:

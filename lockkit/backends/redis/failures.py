@@ -5,7 +5,13 @@ from __future__ import annotations
 import redis.exceptions as driver
 
 from lockkit.backends.redis.replies import layout_error
-from lockkit.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
+from lockkit.errors import (
+    BackendError,
+    BackendUnavailable,
+    LockError,
+    OutcomeUnknown,
+    StoreRefused,
+)
 
 __all__ = ["from_reply", "lost_on_the_way", "not_connected", "refused"]
 
@@ -28,13 +34,17 @@ REFUSALS = {
     "TRYAGAIN": "the cluster is moving slots",
 }
 
+FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
+"""What does not pass by itself."""
+
 
 def not_connected(error: Exception) -> BackendError:
     """The connection could not be made, so nothing was applied."""
     if isinstance(error, driver.MaxConnectionsError):
         return BackendUnavailable("all connections of the pool are in use: raise max_connections")
     if isinstance(error, (driver.ResponseError, driver.AuthenticationError)):
-        return BackendUnavailable(str(_refused(_message(error))))
+        found = _refused(_message(error))
+        return found if isinstance(found, StoreRefused) else BackendUnavailable(str(found))
     return BackendUnavailable(f"the Redis server cannot be reached: {_reason(error)}")
 
 
@@ -85,9 +95,10 @@ def _message(error: Exception) -> str:
 def _refused(message: str) -> BackendError:
     code = message.partition(" ")[0]
     if code in REFUSALS:
-        return BackendUnavailable(f"{REFUSALS[code]} ({code})")
+        kind = StoreRefused if code in FOR_GOOD else BackendUnavailable
+        return kind(f"{REFUSALS[code]} ({code})")
     if "OOM command not allowed" in message:
         return BackendUnavailable(f"{REFUSALS['OOM']} (OOM)")
     if "authentication" in message.lower() or "password" in message.lower():
-        return BackendUnavailable(REFUSALS["WRONGPASS"])
+        return StoreRefused(REFUSALS["WRONGPASS"])
     return OutcomeUnknown(f"the Redis server replied with an error ({code[:40]})")

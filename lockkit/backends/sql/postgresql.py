@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from lockkit.backends.sql.connector import Missed, Stale
-from lockkit.errors import BackendUnavailable, ConfigurationError, LockError, OutcomeUnknown
+from lockkit.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockError,
+    OutcomeUnknown,
+    StoreRefused,
+)
 
 __all__ = ["descriptor_of", "failure", "no_connection"]
 
@@ -12,6 +18,17 @@ MISSED = frozenset({"23505", "25P02", "40001", "40P01", "55P03"})
 
 MISSING_TABLE = "42P01"
 CANCELLED = "57014"
+REFUSED = ("28", "3D000", "42501")
+"""Authorization, a database that is not there, a missing permission."""
+
+REFUSALS = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "no password supplied",
+    "does not exist",
+)
+"""The words of libpq, which tells no code of what the server says before a session begins."""
+
 LOST_CLASSES = ("08", "57")
 """Connection exceptions, and a server that shuts down or has lost a process."""
 
@@ -27,11 +44,16 @@ def failure(error: BaseException, statement: str, remedy: str) -> Missed | LockE
         if statement.startswith("SELECT"):
             return Stale()
         return OutcomeUnknown(f"the connection to the lock database broke: {_line(error)}")
-    return BackendUnavailable(f"the lock database refused a statement: {_line(error)}")
+    kind = StoreRefused if state.startswith(REFUSED) else BackendUnavailable
+    return kind(f"the lock database refused a statement: {_line(error)}")
 
 
 def no_connection(error: BaseException) -> BackendUnavailable:
-    return BackendUnavailable(f"cannot connect to the lock database: {_line(error)}")
+    """Limit: of a server that speaks another language, a refusal counts as unavailable."""
+    refused = (_sqlstate(error) or "").startswith(REFUSED)
+    refused = refused or any(words in str(error) for words in REFUSALS)
+    kind = StoreRefused if refused else BackendUnavailable
+    return kind(f"cannot connect to the lock database: {_line(error)}")
 
 
 def descriptor_of(connection: object) -> int | None:

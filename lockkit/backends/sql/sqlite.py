@@ -24,6 +24,7 @@ from lockkit.errors import (
     BackendUnavailable,
     ConfigurationError,
     LayoutMismatch,
+    StoreRefused,
 )
 from lockkit.types import Capabilities
 from lockkit.values import check_ttl
@@ -207,8 +208,8 @@ class SQLiteConnection(Connection):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
             return Missed()
-        reason = _REASONS.get(code, str(error))
-        return BackendUnavailable(f"the lock database {self._path} {reason}")
+        kind = StoreRefused if code in _REFUSALS else BackendUnavailable
+        return kind(f"the lock database {self._path} {_REASONS.get(code, str(error))}")
 
 
 def _other_layout(path: str, layout: object) -> LayoutMismatch:
@@ -227,3 +228,8 @@ _REASONS = {
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_IOERR: "cannot be read or written",
 }
+
+_REFUSALS = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOTADB}
+)
+"""What does not pass by itself."""

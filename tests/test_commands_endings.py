@@ -1,0 +1,179 @@
+"""How ``locks`` ends with stores that are down, refuse or are slow; and what is on record."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import dead_port, hold, locks, start
+
+import lockkit
+from lockkit.client import LockClient
+from lockkit.types import LockInfo
+
+
+@pytest.fixture
+def memory() -> Iterator[LockClient]:
+    found = lockkit.connect("memory://")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/locks.sqlite3"
+
+
+@pytest.fixture
+def gone() -> LockClient:
+    return lockkit.connect(f"redis://127.0.0.1:{dead_port()}/0")
+
+
+def test_fail_on_stuck_survives_a_reader_that_has_enough(url: str) -> None:
+    client = lockkit.connect(url)
+    for number in range(200):
+        hold(client, f"job:{number}")
+    client.close()
+    stuck = ("--fail-on-stuck", "--older-than", "0")
+    for argv, status in ((stuck, 3), (("--fail-on-stuck", "--match", "job:*"), 0)):
+        with start(*argv, url=url) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            said = process.stderr.read()
+        assert (process.returncode, said) == (status, "")
+
+
+def test_stuck_and_down_are_told_apart(memory: LockClient, gone: LockClient) -> None:
+    hold(memory, "job")
+    both = {"default": lambda: memory, "reports": lambda: gone}
+    assert locks(both, "--fail-on-stuck").status == 69
+    found = locks(both, "--fail-on-stuck", "--older-than", "0")
+    assert found.status == 3
+    assert "alias reports: its store is down" in found.err
+
+
+def test_a_wrong_password_is_not_down(redis_url: str, memory: LockClient) -> None:
+    with_password = redis_url.replace("redis://", "redis://:canary@", 1)
+    refused = lockkit.connect(with_password)
+    both = {"default": lambda: refused, "other": lambda: memory}
+    shown = locks(both)
+    assert shown.status == 1
+    assert "its store refuses" in shown.err
+    assert "password" in shown.err
+    assert "down" not in shown.err
+    assert "canary" not in shown.err
+    with pytest.raises(lockkit.StoreRefused):
+        refused.lock("x").acquire()
+    run = locks({"default": lambda: refused}, "run", "x", "--", "true")
+    assert run.status == 1
+    refused.close()
+
+
+def test_nor_is_a_database_that_is_not_there(redis_url: str) -> None:
+    client = lockkit.connect(redis_url.rpartition("/")[0] + "/4242")
+    assert locks(client).status == 1
+    client.close()
+
+
+def test_nor_is_a_wrong_password_of_postgresql(postgres_url: str) -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    url = sqlalchemy.make_url(postgres_url).set(database="nobody-made-it")
+    text = url.render_as_string(hide_password=False)
+    client = lockkit.connect(f"sqlalchemy+{text}")
+    shown = locks(client)
+    assert (shown.status, "its store refuses" in shown.err) == (1, True)
+    client.close()
+
+
+def test_nor_is_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("not a database, and long enough to be read as one\n" * 40)
+    client = lockkit.connect(f"sqlite:///{tmp_path}/notes")
+    assert locks(client).status == 1
+    client.close()
+
+
+class Slow(LockClient):
+    """Its store answers only when it may."""
+
+    def __init__(self, client: LockClient, may: threading.Event) -> None:
+        super().__init__(client.backend, client.settings)
+        self._may = may
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        assert self._may.wait(10)
+        yield from super().holders(name)
+
+
+def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
+    """The first answers only once the second has been asked; and what is there is shown."""
+    asked, shown = threading.Event(), threading.Event()
+    slow = Slow(memory, shown)
+
+    class Second(LockClient):
+        def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+            asked.set()
+            yield from super().holders(name)
+            shown.set()
+
+    other = lockkit.connect("memory://")
+    second = Second(other.backend, other.settings)
+    hold(memory, "of the slow one")
+    hold(other, "of the fast one")
+    found = locks({"slow": lambda: slow, "fast": lambda: second}, "--format", "json")
+    assert asked.is_set()
+    assert sorted(found.names) == ["of the fast one", "of the slow one"]
+
+
+def test_a_defect_of_one_reader_is_raised(memory: LockClient) -> None:
+    class Broken(LockClient):
+        def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+            raise AssertionError(name)
+
+    broken = Broken(memory.backend, memory.settings)
+    with pytest.raises(AssertionError):
+        locks({"default": lambda: memory, "broken": lambda: broken})
+
+
+def test_release_says_what_it_did_not_do(memory: LockClient, gone: LockClient) -> None:
+    hold(memory, "x")
+    both = {"default": lambda: memory, "reports": lambda: gone}
+    refused = locks(both, "release", "x", "--yes")
+    assert refused.status == 69
+    assert (
+        "nothing was released: x is in default, and may be in reports as well. "
+        "Say which is meant with --alias"
+    ) in refused.err
+    assert memory.inspect("x") is not None
+    free = locks(both, "release", "y", "--yes")
+    assert "nothing was released: y may be in reports." in free.err
+
+
+def test_the_record_says_who_and_why(
+    memory: LockClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann\nforged")
+    hold(memory, "x")
+    with caplog.at_level(logging.WARNING, "lockkit.audit"):
+        done = locks(memory, "release", "x", "--yes", "--reason", "ticket 7\n\x1b[2J")
+    assert done.status == 0
+    (line,) = caplog.messages
+    assert f" uid={os.getuid()} sudo_user=ann\\x0aforged alias=default name=x " in line
+    assert r" reason=ticket 7\x0a\x1b[2J outcome=released" in line
+
+
+def test_without_sudo_nothing_is_said_of_it(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "x")
+    client.close()
+    clean = {key: value for key, value in os.environ.items() if key != "SUDO_USER"}
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "release", "x", "--yes"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=clean)
+    assert "sudo_user" not in ended.stderr
+    assert f"uid={os.getuid()} alias=default" in ended.stderr
