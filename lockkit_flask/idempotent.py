@@ -84,7 +84,7 @@ def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
         orders = app_locks().orders
         if orders is None:
             raise ConfigurationError(
-                "@idempotent needs LOCKKIT_ORDERS in the app's config; {} is enough"
+                "@idempotent needs LOCKKIT_ORDERS in the app's config; {'PATHS': []} is enough"
             )
         return cast(R, orders.run(call, options, view))
 

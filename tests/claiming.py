@@ -24,9 +24,8 @@ MADE = ResponseFacts(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"
 
 
 def rules(**settings: Any) -> Orders:
-    return Orders(
-        read_order_settings({"STORE": "redis", "NAMESPACE": "shop", "WAIT": 0, **settings})
-    )
+    redis = {"PATHS": [], "STORE": "redis", "NAMESPACE": "shop", "WAIT": 0}
+    return Orders(read_order_settings({**redis, **settings}))
 
 
 def order_of(orders: Orders, order_id: str = "A-1", body: bytes = b"{}") -> Order:

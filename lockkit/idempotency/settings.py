@@ -19,6 +19,10 @@ SOURCE = "LOCKKIT_ORDERS"
 DATABASE, REDIS = "database", "redis"
 BLOCK, RETRY = "block", "retry"
 UNSAFE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+_WHERE = (
+    "say which paths have orders with PATHS, such as [r'^/orders/']; [] is for views with "
+    "@idempotent only"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class OrderSettings:
         IdSource("header", ("Idempotency-Key",)),
         IdSource("header", ("X-Order-ID",)),
     )
-    paths: tuple[re.Pattern[str], ...] | None = None  #: None: every path
+    paths: tuple[re.Pattern[str], ...] = ()  #: of none: only views with ``@idempotent``
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
     required: bool = False  #: without an order ID: 400
     namespace: str = ""  #: tells applications apart that share a store of records
@@ -63,23 +67,26 @@ class OrderSettings:
 
     def covers(self, method: str, path: str) -> bool:
         """Whether a request is one that may be an order. ``path`` begins with a slash."""
-        if method not in self.methods:
-            return False
-        return self.paths is None or any(pattern.search(path) for pattern in self.paths)
+        return method in self.methods and any(pattern.search(path) for pattern in self.paths)
 
 
 def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
-    """Validate a settings mapping. Errors name the key and the remedy."""
+    """Validate a settings mapping. Errors name the key and the remedy.
+
+    PATHS must be there: an order rolls back what a failing view has saved, so nobody outside may
+    choose which requests are orders.
+    """
     if mapping is None:
-        return OrderSettings()
+        raise ConfigurationError(f"{SOURCE} is missing: {_WHERE}")
     if not isinstance(mapping, Mapping):
         raise ConfigurationError(f"{SOURCE} must be a mapping, not {type(mapping).__name__}")
     for key in mapping:
         if key not in _CHECKS:
             raise unknown_key(SOURCE, key, _CHECKS)
     values = {k.lower(): _CHECKS[k](f"{SOURCE}[{k!r}]", v) for k, v in mapping.items()}
+    if values.get("paths") is None:
+        raise ConfigurationError(f"{SOURCE}['PATHS'] is missing: {_WHERE}")
     settings = OrderSettings(**values)
-    _check_reach(settings)
     if settings.claims:
         _check_claims(settings)
     return settings
@@ -101,30 +108,13 @@ def _check_claims(settings: OrderSettings) -> None:
         )
 
 
-def _check_reach(settings: OrderSettings) -> None:
-    """What reads bodies or refuses requests must be told where."""
-    if settings.paths is not None:
-        return
-    if settings.required:
-        raise ConfigurationError(
-            f"{SOURCE}['REQUIRED'] would refuse every request without an order ID; "
-            f"say where with PATHS, such as [r'^/orders/']"
-        )
-    for source in settings.order_id:
-        if source.kind != "header":
-            raise ConfigurationError(
-                f"{SOURCE}['ORDER_ID'] has {str(source)!r}, which any request could bring by "
-                f"chance; say where it counts with PATHS, such as [r'^/orders/']"
-            )
-
-
 def _sources(key: str, value: object) -> tuple[IdSource, ...]:
     return tuple(IdSource.parse(text, where=key) for text in _strings(key, value))
 
 
 def _paths(key: str, value: object) -> tuple[re.Pattern[str], ...] | None:
-    if value is None:
-        return None
+    if value is None or value in ([], ()):
+        return None if value is None else ()
     return tuple(_pattern(key, text) for text in _strings(key, value))
 
 

@@ -51,8 +51,11 @@ def register() -> None:
 def check_orders(**_: Any) -> list[CheckMessage]:
     """E101 to E109, E111, W101 and W102."""
     middleware = list(settings.MIDDLEWARE)
+    mapping = getattr(settings, "LOCKKIT_ORDERS", None)
+    if mapping is None and not _is_there(middleware):
+        return list(_presence(middleware))
     try:
-        rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
+        rules = read_order_settings(mapping)
     except ConfigurationError as error:
         mistake = _error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")
         return [mistake, *_presence(middleware)]

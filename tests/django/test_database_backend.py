@@ -67,7 +67,10 @@ def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None
 
 
 def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> None:
-    orders = {"LOCKKIT_ORDERS": {"USING": "orders"}, "LOCKKIT": {"default": "django://orders"}}
+    orders = {
+        "LOCKKIT_ORDERS": {"USING": "orders", "PATHS": []},
+        "LOCKKIT": {"default": "django://orders"},
+    }
     with override_settings(**orders):
         (locks,), (records,) = check_store(), check_records()
         assert (locks.id, records.id) == ("lockkit.E010", "lockkit.E110")

@@ -15,7 +15,7 @@ from flask_project import Order, db
 
 from lockkit.testing.servers import PostgresServer, RedisServer
 
-ORDERS = {"ORDER_ID": ["header:X-Order-ID"]}
+ORDERS = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"]}
 SAVEPOINTS = ("SAVEPOINT", "RELEASE", "ROLLBACK")
 CONTROL = ("begin", "commit", "rollback", "savepoint", "release_savepoint", "rollback_savepoint")
 

@@ -106,7 +106,8 @@ def test_the_environment_wins_over_the_url_of_the_app_and_that_over_the_mapping(
         ({"LOCKKIT_URL": "reddis://h"}, "redis"),
         ({"LOCKKIT_VIEWS": {"TIMOUT": 1}}, "TIMEOUT"),
         ({"LOCKKIT_ORDERS": {"PATH": []}}, "PATHS"),
-        ({"LOCKKIT_ORDERS": {}}, "Flask-SQLAlchemy"),
+        ({"LOCKKIT_ORDERS": {}}, "PATHS"),
+        ({"LOCKKIT_ORDERS": {"PATHS": []}}, "Flask-SQLAlchemy"),
         ({"LOCKKIT_USER": "no.such.hook"}, "LOCKKIT_USER"),
         ({"LOCKKIT_USER": 7}, "LOCKKIT_USER"),
         ({"LOCKKIT_USER": "os.sep"}, "not callable"),
@@ -177,4 +178,4 @@ def test_orders_without_flask_sqlalchemy_say_what_to_install(
 ) -> None:
     monkeypatch.setattr("lockkit_flask.extension.find_spec", lambda _: None)
     with pytest.raises(lockkit.ConfigurationError, match=r"install 'lockkit\[flask-sqlalchemy\]'"):
-        make_app(LOCKKIT_ORDERS={})
+        make_app(LOCKKIT_ORDERS={"PATHS": []})

@@ -233,7 +233,11 @@ def test_hooks_of_blueprints_and_app_run_before_a_replay(shop: Flask) -> None:
 
 
 def test_a_replay_may_be_refused(make_shop: Callable[..., Flask]) -> None:
-    config = {"ORDER_ID": ["header:X-Order-ID"], "AUTHORIZE_REPLAY": "operator.not_"}
+    config = {
+        "ORDER_ID": ["header:X-Order-ID"],
+        "PATHS": ["^/"],
+        "AUTHORIZE_REPLAY": "operator.not_",
+    }
     shop = make_shop(LOCKKIT_ORDERS=config)
     assert post(shop, "/one").status_code == 201
     assert post(shop, "/one").status_code == 403
@@ -255,7 +259,9 @@ def test_files_are_part_of_the_order_and_the_view_can_still_read_them(shop: Flas
 
 
 def test_a_large_body_is_413(make_shop: Callable[..., Flask]) -> None:
-    shop = make_shop(LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "MAX_REQUEST": 10})
+    shop = make_shop(
+        LOCKKIT_ORDERS={"PATHS": ["^/"], "ORDER_ID": ["header:X-Order-ID"], "MAX_REQUEST": 10}
+    )
     response = shop.test_client().post("/one", headers=ALICE, data=b"x" * 11)
     assert response.status_code == 413
     assert orders(shop, "one") == 0

@@ -398,7 +398,9 @@ class OlderRequest(Request):
 def test_a_body_without_an_end_is_read_up_to_the_limit(
     make_shop: Callable[..., Flask], kind: str, request_class: type[Request]
 ) -> None:
-    shop = make_shop(LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "MAX_REQUEST": 1000})
+    shop = make_shop(
+        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "MAX_REQUEST": 1000}
+    )
     shop.request_class = request_class
     body = Endless()
     answer = shop.test_client().post(

@@ -424,7 +424,7 @@ def test_a_hook_that_cannot_be_imported_is_an_error_at_start(
     make_shop: Callable[..., Flask], key: str
 ) -> None:
     with pytest.raises(lockkit.ConfigurationError, match=key):
-        make_shop(LOCKKIT_ORDERS={key: "no.such_hook"})
+        make_shop(LOCKKIT_ORDERS={"PATHS": [], key: "no.such_hook"})
 
 
 @pytest.fixture

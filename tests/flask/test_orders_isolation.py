@@ -63,7 +63,7 @@ def _machine(url: str, level: str) -> Iterator[Machine]:
         SQLALCHEMY_DATABASE_URI=url,
         SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level},
         LOCKKIT_URL="memory://",
-        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "WAIT": 60},
+        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": 60},
     )
     made = Machine(app, threading.Semaphore(0), threading.Event())
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flask.typing import ResponseReturnValue
     from werkzeug.test import TestResponse
 
-ORDERS = {"ORDER_ID": ["header:X-Order-ID"], "WAIT": 20}
+ORDERS = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": 20}
 A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
 
 

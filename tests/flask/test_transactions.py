@@ -81,7 +81,7 @@ def failing_once() -> Callable[[object], None]:
 
 
 @pytest.mark.parametrize("hook", ["teardown_request", "teardown_appcontext"])
-@pytest.mark.parametrize("orders", [None, {}], ids=["lock_view", "order"])
+@pytest.mark.parametrize("orders", [None, {"PATHS": ["^/"]}], ids=["lock_view", "order"])
 def test_a_teardown_that_raises_leaves_no_lock_and_no_transaction(
     make_shop: MakeApp, hook: str, orders: dict[str, Any] | None
 ) -> None:

@@ -28,6 +28,7 @@ def create_app(paid: Path, url: str, **orders: Any) -> Flask:
         LOCKKIT_USER=lambda: request.headers.get("X-User"),
         LOCKKIT_ORDERS={
             "ORDER_ID": ["header:X-Order-ID"],
+            "PATHS": ["^/"],
             "WAIT": 10,
             "STORE": "redis",
             "NAMESPACE": "shop",

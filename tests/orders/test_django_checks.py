@@ -23,8 +23,9 @@ from lockkit_django.orders import idempotent
 from lockkit_django.orders.checks import check_orders, check_records
 
 OURS = "lockkit_django.middleware.IdempotentOrderMiddleware"
-CLAIMS = {"STORE": "redis", "NAMESPACE": "shop"}
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"
+ALL: dict[str, Any] = {"PATHS": ["^/"]}
+CLAIMS = {**ALL, "STORE": "redis", "NAMESPACE": "shop"}
 
 
 def found(**changes: Any) -> list[str]:
@@ -38,19 +39,21 @@ def found(**changes: Any) -> list[str]:
     ("expected", "changes"),
     [
         ("E101", {"LOCKKIT_ORDERS": {"PATH": ["^/"]}}),
-        ("E102", {"LOCKKIT_ORDERS": {"SCOPE": "orders_django.hooks.nothing"}}),
-        ("E102", {"LOCKKIT_ORDERS": {"AUTHORIZE_REPLAY": "no_such_module.x"}}),
-        ("E102", {"LOCKKIT_ORDERS": {"RECOVER": "orders_django.hooks.nothing"}}),
+        ("E102", {"LOCKKIT_ORDERS": {**ALL, "SCOPE": "orders_django.hooks.nothing"}}),
+        ("E102", {"LOCKKIT_ORDERS": {**ALL, "AUTHORIZE_REPLAY": "no_such_module.x"}}),
+        ("E102", {"LOCKKIT_ORDERS": {**ALL, "RECOVER": "orders_django.hooks.nothing"}}),
         ("E107", {"LOCKKIT_ORDERS": CLAIMS}),
-        ("E101", {"LOCKKIT_ORDERS": {"STORE": "redis"}}),
+        ("E101", {"LOCKKIT_ORDERS": {**ALL, "STORE": "redis"}}),
         ("E101", {"LOCKKIT_ORDERS": {**CLAIMS, "USING": "default"}}),
-        ("E103", {"LOCKKIT_ORDERS": {"USING": "elsewhere"}}),
-        ("E104", {"LOCKKIT_ORDERS": {"ALIAS": "elsewhere"}}),
+        ("E103", {"LOCKKIT_ORDERS": {**ALL, "USING": "elsewhere"}}),
+        ("E104", {"LOCKKIT_ORDERS": {**ALL, "ALIAS": "elsewhere"}}),
         ("E105", {"MIDDLEWARE": [OURS, OURS]}),
         ("E106", {"MIDDLEWARE": [OURS, CSRF]}),
         ("E111", {"MIDDLEWARE": [OURS, "orders_django.views.CatchKeyErrors"]}),
         ("W101", {"MIDDLEWARE": [OURS, "django.middleware.locale.LocaleMiddleware"]}),
-        ("E109", {"LOCKKIT_ORDERS": {}, "MIDDLEWARE": []}),
+        ("E101", {"LOCKKIT_ORDERS": {}}),
+        ("E101", {"LOCKKIT_ORDERS": None}),
+        ("E109", {"LOCKKIT_ORDERS": ALL, "MIDDLEWARE": []}),
         ("E109", {"LOCKKIT_ORDERS": None, "MIDDLEWARE": []}),  # a view has @idempotent
         ("W102", {"SESSION_ENGINE": "django.contrib.sessions.backends.signed_cookies"}),
     ],

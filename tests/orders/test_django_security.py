@@ -208,7 +208,7 @@ def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
         request = ASGIRequest({"type": "http", "method": "POST", "path": "/", "headers": []}, body)
         request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
-        orders = Orders(read_order_settings({"MAX_REQUEST": 10_000}))
+        orders = Orders(read_order_settings({"PATHS": [], "MAX_REQUEST": 10_000}))
         refused = orders.identify(request_facts(request, lambda: Identity(user="u")))
         assert isinstance(refused, Reject)
         assert (refused.status, body.tell(), "_body" in vars(request)) == (413, 0, False)
@@ -241,11 +241,11 @@ def test_secrets_are_in_no_repr() -> None:
     request.META["HTTP_AUTHORIZATION"] = "Token canary"
     request.COOKIES["sessionid"] = "canary"
     request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
-    identity = identity_of(request, read_order_settings(None))
+    identity = identity_of(request, read_order_settings({"PATHS": []}))
     facts = request_facts(request, lambda: identity)
     response = HttpResponse("canary")
     response.set_cookie("secret", "canary")
-    orders = Orders(read_order_settings(None))
+    orders = Orders(read_order_settings({"PATHS": []}))
     request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
     order = orders.identify(facts)
     texts = [facts, facts.payload(), identity, order, response_facts(response)]
@@ -297,7 +297,7 @@ def test_many_keys_leave_nothing_in_the_process() -> None:
 
     That records expire and are pruned is tested where they are kept.
     """
-    orders = Orders(read_order_settings({"WAIT": 0}))
+    orders = Orders(read_order_settings({"PATHS": [], "WAIT": 0}))
     locks = lockkit.connect("memory://")
 
     def identified() -> Order:

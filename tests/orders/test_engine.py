@@ -71,7 +71,7 @@ def locks() -> Iterator[LockClient]:
 
 @pytest.fixture
 def orders() -> Orders:
-    return Orders(read_order_settings({"WAIT": 0}))
+    return Orders(read_order_settings({"PATHS": ["^/"], "WAIT": 0}))
 
 
 def facts(**changes: Any) -> RequestFacts:
@@ -249,7 +249,7 @@ PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 
 @given(st.tuples(PAIRS, PAIRS), st.tuples(PAIRS, PAIRS))
 def test_query_and_form_never_pass_for_one_another(one: Any, other: Any) -> None:
-    orders = Orders(read_order_settings({}))
+    orders = Orders(read_order_settings({"PATHS": ["^/"]}))
 
     def fingerprint(query: Any, form: Any) -> str:
         return order_of(orders, query=query, payload=Payload(form=form)).fingerprint
@@ -368,11 +368,10 @@ def test_a_large_body_that_may_bring_an_id_is_refused(source: str, media_type: s
         {"ORDER_ID": []},
         {"ORDER_ID": ["cookie:x"]},
         {"ORDER_ID": "header:x"},
-        {"ORDER_ID": ["json:order_id"]},
-        {"REQUIRED": True},
         {"REQUIRED": 1},
         {"PATHS": ["("]},
         {"PATHS": "^/"},
+        {"PATHS": None},
         {"METHODS": ["GET"]},
         {"TTL": 0},
         {"TTL": None},
@@ -399,11 +398,23 @@ def test_a_large_body_that_may_bring_an_id_is_refused(source: str, media_type: s
 )
 def test_wrong_settings_are_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="LOCKKIT_ORDERS"):
-        read_order_settings(wrong)
+        read_order_settings({"PATHS": ["^/"], **wrong} if isinstance(wrong, dict) else wrong)
+
+
+@pytest.mark.parametrize("mapping", [None, {}, {"REQUIRED": True}, {"ORDER_ID": ["json:id"]}])
+def test_nobody_outside_chooses_which_paths_have_orders(mapping: Any) -> None:
+    """An order rolls back: a header on any request must not be enough."""
+    with pytest.raises(ConfigurationError, match=r"missing: .* PATHS, such as .*/orders.*\[\] is"):
+        read_order_settings(mapping)
+
+
+def test_with_no_paths_only_views_that_say_so_have_orders() -> None:
+    settings = read_order_settings({"PATHS": [], "REQUIRED": True, "ORDER_ID": ["json:id"]})
+    assert not settings.covers("POST", "/")
 
 
 def test_the_defaults() -> None:
-    settings = read_order_settings(None)
+    settings = read_order_settings({"PATHS": ["^/x"]})
     assert [str(source) for source in settings.order_id] == [
         "header:Idempotency-Key",
         "header:X-Order-ID",
@@ -411,3 +422,4 @@ def test_the_defaults() -> None:
     assert (settings.ttl, settings.wait, settings.max_request) == (86400, 2, 1 << 20)
     assert settings.covers("POST", "/x")
     assert not settings.covers("GET", "/x")
+    assert not settings.covers("POST", "/y")

@@ -54,7 +54,7 @@ def test_only_what_has_expired() -> None:
 
 
 def test_records_in_redis_expire_by_themselves() -> None:
-    with override_settings(LOCKKIT_ORDERS={"STORE": "redis", "NAMESPACE": "shop"}):
+    with override_settings(LOCKKIT_ORDERS={"PATHS": [], "STORE": "redis", "NAMESPACE": "shop"}):
         out, err = prune()
         assert (out, "in Redis, where they expire" in err, "python -m" in err) == ("", True, False)
         record("of before", left=-60)
