@@ -221,7 +221,7 @@ def test_users_of_two_models_with_one_key_own_different_orders() -> None:
             proxy = True
             app_label = "shop"
 
-    orders, keys = Orders(read_order_settings({"NAMESPACE": "shop"})), set()
+    orders, keys = Orders(read_order_settings({"PATHS": [], "NAMESPACE": "shop"})), set()
     for user in (User(pk=7), Clerk(pk=7), User(pk=8)):
         request = RequestFactory().post("/orders/", headers={"Idempotency-Key": "A-1"})
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")

@@ -197,7 +197,8 @@ def test_what_makes_another_order(changes: dict[str, Any], orders: Orders) -> No
 def test_a_namespace_makes_another_order_and_passes_for_nothing_else() -> None:
     """Of two applications with one store; and what is in one part of the key is in no other."""
     shop, staff, nobodys = [
-        Orders(read_order_settings({"NAMESPACE": name})) for name in ("shop", "staff", "")
+        Orders(read_order_settings({"PATHS": [], "NAMESPACE": name}))
+        for name in ("shop", "staff", "")
     ]
     assert order_of(shop).key == order_of(shop).key
     tenant = Identity(user="auth.User:1", tenant="shop")
