@@ -12,6 +12,7 @@ from lockkit.types import UNSET, Unset
 from lockkit.views import Guard
 from lockkit_django.client import InAtomic, check_in_atomic
 from lockkit_django.locked_view import LockedView, OnBusy
+from lockkit_django.writes import note_each_request
 
 __all__ = ["guards", "lock_view"]
 
@@ -65,5 +66,6 @@ def lock_view(
         options=options,
     )
     guards.add(guard)
+    note_each_request()
     durable = in_atomic == "refuse"
     return LockedView(guard, on_busy, durable=durable, keep=hold == "response").around

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, transaction
 
 from lockkit.errors import ConfigurationError
-from lockkit_django.writes import has_written
+from lockkit_django.writes import has_written, note_changes, why_assumed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
@@ -82,13 +82,14 @@ def refuse_atomic_requests(exempt: Exempt) -> None:
 
 
 @contextmanager
-def atomic_blocks(request: HttpRequest, aliases: Iterable[str], *, durable: bool) -> Iterator[None]:
+def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool) -> Iterator[None]:
     """Open a transaction on each; durable: leaving the block is the COMMIT, or an error."""
     before = getattr(request, OURS, ())
     with ExitStack() as stack:
         blocks = [transaction.Atomic(alias, savepoint=True, durable=durable) for alias in aliases]
-        for block in blocks:
+        for alias, block in zip(aliases, blocks, strict=True):
             stack.enter_context(block)
+            note_changes(connections[alias])
         setattr(request, OURS, (*before, *blocks))
         try:
             yield
@@ -106,21 +107,23 @@ def request_blocks_suspended(request: HttpRequest) -> Iterator[None]:
     would be committed before the view is.
     """
     suspended = list(_request_blocks(request))
-    for connection, block in suspended:
-        if has_written(connection, block):
+    for connection, _ in suspended:
+        if has_written(connection):
             raise OpenTransaction(
                 f"the view asks for its lock after something was changed in its transaction "
-                f"(ATOMIC_REQUESTS) on the database {connection.alias!r}: put the decorator above "
-                f"what changes it, such as on the view itself instead of its method, or let the "
-                f"view be @transaction.non_atomic_requests"
+                f"(ATOMIC_REQUESTS) on the database {connection.alias!r}{why_assumed(connection)}: "
+                f"put the decorator above what changes it, such as on the view itself instead of "
+                f"its method, or let the view be "
+                f"@transaction.non_atomic_requests(using={connection.alias!r})"
             )
     for _, block in suspended:
         block.__exit__(None, None, None)
     try:
         yield
     finally:
-        for _, block in reversed(suspended):
+        for connection, block in reversed(suspended):
             block.__enter__()
+            note_changes(connection)
 
 
 def _request_blocks(request: HttpRequest) -> Iterator[tuple[BaseDatabaseWrapper, Any]]:
@@ -149,21 +152,10 @@ def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
     """With autocommit off the first query opened a transaction, and with it a snapshot."""
     if connection.connection is None or connection.autocommit or connection.in_atomic_block:
         return
-    if _has_written(connection):
+    if has_written(connection):
         raise OpenTransaction(
             f"the lock {name!r} was asked for while the database {connection.alias!r} has a "
             f"transaction with changes: commit or roll it back before",
             name=name,
         )
     connection.rollback()
-
-
-def _has_written(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the open transaction changed anything. Where it cannot be known: yes."""
-    if connection.vendor == "sqlite":
-        return bool(connection.connection.in_transaction)  # reads do not begin one
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
-            return bool(cursor.fetchone()[0])
-    return True

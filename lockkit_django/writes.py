@@ -1,84 +1,76 @@
-"""Whether a block of ``atomic`` has changed anything yet.
+"""Whether the transaction that is open on a connection has changed anything yet.
 
-No database says so for a block, so the statements of Django's cursors are watched, on connections
-that are made after this module is imported: it is when the application is set up. A statement is
-known by its words, without comments and what is quoted; in doubt, what begins as a query is one.
-Limit: ``callproc``, what goes around Django's cursors, and functions that write when they are
-selected are not seen.
+The database is asked, and only when a lock is asked for: other queries cost nothing. Where it
+cannot tell, the answer is yes. PostgreSQL knows of every change and every locked row. SQLite counts
+the rows that a connection has changed, since the number that was noted when the request began;
+limit: changes of the schema are not counted. MySQL and MariaDB tell nobody in time: what they show
+(``innodb_trx``) is for administrators only, and may be 0.1 seconds old.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django.db.backends.signals import connection_created
+from django.core.signals import request_started
+from django.db import connections
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["has_written"]
+__all__ = ["has_written", "note_changes", "note_each_request", "why_assumed"]
 
-WROTE = "_lockkit_wrote"
-"""Attribute of a connection: the outermost block, or None without one, that wrote last."""
-
-READS = re.compile(
-    r"(?:SELECT|WITH|SHOW|SET|RESET|PRAGMA|EXPLAIN|DESC|DESCRIBE|SAVEPOINT|RELEASE|ROLLBACK|ABORT|"
-    r"BEGIN|START|COMMIT|END|USE|VALUES|TABLE|DECLARE|FETCH|MOVE|CLOSE|LISTEN|UNLISTEN)\b",
-    re.IGNORECASE,
-)
-NOISE = re.compile(
-    r"--[^\n]*|/\*.*?\*/|\A\s*\#[^\n]*"  # comments; the last is MySQL's
-    r"|'(?:[^']|'')*+'|\"(?:[^\"]|\"\")*+\"|`[^`]*`|\$((?:[a-z_]\w*)?)\$.*?\$\1\$",
-    re.IGNORECASE | re.DOTALL,
-)
-BEFORE_WORDS = re.compile(r"(?:[\s(;]|--[^\n]*|/\*.*?\*/|\#[^\n]*)*", re.DOTALL)
-CHANGES = re.compile(
-    r"(?:[()]|\bANALYZE)\s*(?:INSERT|UPDATE|DELETE|MERGE|REPLACE)\s+[\w.]"
-    r"|\bFOR\s+(?:NO\s+KEY\s+|KEY\s+)?(?:UPDATE|SHARE)\b"
-    r"|\A\s*PRAGMA\s+(?:\w+\.)?(?:user_version|application_id|schema_version)\s*[=(]",
-    re.IGNORECASE,
-)
-"""In what begins as a query: a change in a WITH, or under EXPLAIN ANALYZE; the locks of rows, which
-end with the transaction as changes become final with it; the settings in the file of SQLite that
-are rolled back with the transaction (others are not, or are the connection's)."""
+NOTED = "_lockkit_noted"
+"""Attribute of a connection: SQLite's own, and how many rows it had changed."""
 
 
-def has_written(connection: BaseDatabaseWrapper, block: object) -> bool:
-    """Whether a statement in this outermost block changed anything, or locked rows."""
-    marks = vars(connection)
-    return WROTE in marks and marks[WROTE] is block
+def has_written(connection: BaseDatabaseWrapper) -> bool:
+    """Whether what is open on it would be lost by a ROLLBACK."""
+    if connection.vendor == "postgresql":
+        return not _is_of_test(connection) and _has_number(connection)
+    if connection.vendor == "sqlite":
+        return _has_changed_rows(connection)
+    return True
 
 
-def _watch(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
-    if _note not in connection.execute_wrappers:
-        connection.execute_wrappers.insert(0, _note)
+def why_assumed(connection: BaseDatabaseWrapper) -> str:
+    """For people: the answer is not the database's."""
+    tells = connection.vendor in {"postgresql", "sqlite"}
+    return "" if tells else f" (assumed: {connection.vendor} does not tell)"
 
 
-def _note(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
-    connection = context["connection"]
-    if connection.in_atomic_block and _writes(sql):
-        blocks = (block for block in connection.atomic_blocks if not block._from_testcase)
-        vars(connection)[WROTE] = next(blocks, None)
-    return execute(sql, params, many, context)
+def note_each_request() -> None:
+    """From now on SQLite's numbers are noted when requests begin. For who uses ``lock_view``."""
+    request_started.connect(_note_all, dispatch_uid="lockkit_django.writes")
 
 
-def _writes(sql: Any) -> bool:
-    """``sql``: a string, or what psycopg composes."""
-    text = sql if isinstance(sql, str) else str(getattr(sql, "as_string", str)(None))
-    if not _is_query(text):
-        return True
-    return any(
-        CHANGES.search(part) or not _is_query(part) for part in NOISE.sub(" ", text).split(";")
-    )
+def note_changes(connection: BaseDatabaseWrapper) -> None:
+    """What was changed before this moment is not of the transaction that is asked about later."""
+    if connection.vendor == "sqlite" and connection.connection is not None:
+        changes = connection.connection.total_changes
+        vars(connection)[NOTED] = (connection.connection, changes)
 
 
-def _is_query(statement: str) -> bool:
-    """By its first word; a comment alone asks for nothing."""
-    before = BEFORE_WORDS.match(statement)
-    start = before.end() if before else 0
-    return start == len(statement) or READS.match(statement, start) is not None
+def _note_all(**_: Any) -> None:
+    for connection in connections.all(initialized_only=True):
+        note_changes(connection)
 
 
-connection_created.connect(_watch, dispatch_uid="lockkit_django.writes")
+def _is_of_test(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the block is a savepoint within a TestCase, whose end makes nothing final."""
+    blocks: list[Any] = connection.atomic_blocks
+    return any(block._from_testcase for block in blocks)
+
+
+def _has_number(connection: BaseDatabaseWrapper) -> bool:
+    """PostgreSQL numbers a transaction at its first change."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+        return bool(cursor.fetchone()[0])
+
+
+def _has_changed_rows(connection: BaseDatabaseWrapper) -> bool:
+    if not connection.in_atomic_block:
+        return bool(connection.connection.in_transaction)  # reads do not begin one
+    noted, changes = vars(connection).get(NOTED, (None, 0))
+    before = changes if noted is connection.connection else 0  # it was made since
+    return bool(connection.connection.total_changes > before)

@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections, transaction
 from django.db.models import Count, F
+from django_project.servers import database_of
 from django_project.shop.models import ChilledPallet, Pallet, Stock, Supplier
 from orders_django import mysql
 
 from lockkit.client import Lease
 from lockkit.errors import LeaseLost
-from lockkit.testing.servers import MariaDBServer, PostgresServer
 
 __all__ = ["mysql"]
 
@@ -73,33 +72,9 @@ def changed() -> list[Stock]:
 @pytest.fixture(scope="module", params=["postgres_server", "mariadb_server"])
 def database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[Any]:
     """The alias ``fenced``, with a table of each model."""
-    server: PostgresServer | MariaDBServer = request.getfixturevalue(request.param)
-    url = server.create_database()
-    connections.settings["fenced"] = entry(url)
-    connection = connections["fenced"]
-    with django_db_blocker.unblock():
-        with connection.schema_editor() as editor:
-            for model in MODELS:
-                editor.create_model(model)
+    server = request.getfixturevalue(request.param)
+    with django_db_blocker.unblock(), database_of(server, "fenced", *MODELS) as connection:
         yield connection
-        connection.close()
-    del connections["fenced"]
-    del connections.settings["fenced"]
-    server.drop_database(url)
-
-
-def entry(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    kind = "mysql" if parts.scheme == "mysql" else "postgresql"
-    own = {
-        "ENGINE": f"django.db.backends.{kind}",
-        "NAME": parts.path[1:],
-        "HOST": parts.hostname,
-        "PORT": parts.port,
-        "USER": parts.username,
-        "PASSWORD": parts.password or "",
-    }
-    return dict(type(connections)({"default": own}).settings["default"])
 
 
 @pytest.fixture(autouse=True)

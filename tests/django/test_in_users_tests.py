@@ -43,6 +43,7 @@ class Sale(models.Model):
 URLS = """
 from django.http import HttpResponse
 from django.urls import path
+from django.views import View
 from lockkit_django import lock_view
 from shop.models import Sale
 
@@ -53,7 +54,13 @@ def sell(request, sku):
         raise ValueError
     return HttpResponse("sold")
 
-urlpatterns = [path("sell/<sku>", sell)]
+class Give(View):
+    @lock_view("stock:{sku}", timeout=0)
+    def post(self, request, sku):
+        Sale.objects.create(sku=sku)
+        return HttpResponse("given")
+
+urlpatterns = [path("sell/<sku>", sell), path("give/<sku>", Give.as_view())]
 """
 TESTS = """
 from django.db import transaction
@@ -65,6 +72,11 @@ class Behaviour:
     def test_the_view_runs(self):
         assert self.client.post("/sell/A1").status_code == 200
         assert Sale.objects.count() == 1
+
+    def test_the_method_runs(self):
+        Sale.objects.create(sku="fixture")
+        assert self.client.post("/give/A1").status_code == 200
+        assert Sale.objects.count() == 2
 
     def test_a_failing_view_is_rolled_back(self):
         with self.assertRaises(ValueError):
@@ -168,7 +180,7 @@ def test_the_test_runner_on_sqlite(
 ) -> None:
     """The database and the locks beside it are gone afterwards."""
     place = project(settings)
-    assert "Ran 11 tests" in run(place, "-m", "django", "test", "--noinput", *options)
+    assert "Ran 13 tests" in run(place, "-m", "django", "test", "--noinput", *options)
     assert not left_in(place)
 
 
@@ -209,6 +221,6 @@ def test_the_test_runner_on_postgresql(project: Project, postgres_server: Postgr
     url = postgres_server.create_database()
     try:
         output = run(project(POSTGRES), "-m", "django", "test", "--noinput", POSTGRES_URL=url)
-        assert "Ran 11 tests" in output
+        assert "Ran 13 tests" in output
     finally:
         postgres_server.drop_database(url)

@@ -2,55 +2,118 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client, override_settings
-from django_project.dirty import QUERIES
+from django_project.dirty import OF_POSTGRESQL, READS, WRITES
+from django_project.servers import database_of
 from django_project.shop.models import Sale
+from orders_django import mysql
 
 from lockkit_django import OpenTransaction, locks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["mysql"]
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+SERVERS = {"postgresql": "postgres_server", "mysql": "mariadb_server"}
+SELL = """
+CREATE FUNCTION sell() RETURNS int LANGUAGE sql AS
+    'INSERT INTO shop_sale (sku) VALUES (''before'') RETURNING 1'
+"""
 
 
-@pytest.fixture(autouse=True)
-def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    settings = {"default": "memory://"}
-    with override_settings(ROOT_URLCONF="django_project.dirty", LOCKKIT=settings):
-        yield
+@pytest.fixture(params=["sqlite", *SERVERS])
+def using(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[str]:
+    """The alias of a database with one sale; it alone has ATOMIC_REQUESTS."""
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            alias = "default"
+            stack.enter_context(pytest.MonkeyPatch.context()).setitem(
+                connections.settings[alias], "ATOMIC_REQUESTS", True
+            )
+        else:
+            alias = "served"
+            server = request.getfixturevalue(SERVERS[request.param])
+            stack.enter_context(django_db_blocker.unblock())
+            connection = stack.enter_context(database_of(server, alias, Sale, ATOMIC_REQUESTS=True))
+            if request.param == "postgresql":
+                with connection.cursor() as cursor:
+                    cursor.execute(SELL)
+        Sale.objects.using(alias).create(sku="first")
+        urls = {"ROOT_URLCONF": "django_project.dirty", "LOCKKIT": {"default": "memory://"}}
+        stack.enter_context(override_settings(**urls))
+        yield alias
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "inserts",
-        "updates",
-        "locks-rows",
-        "cte-writes",
-        "in-savepoint",
-        "pragma-writes",
-        "comment-writes",
-    ],
-)
-def test_what_was_changed_before_the_lock_is_not_committed_by_it(what: str) -> None:
-    with pytest.raises(OpenTransaction, match="non_atomic_requests"):
-        Client().post(f"/dirty/{what}")
-    assert Sale.objects.count() == 0
+def skus(using: str) -> list[str]:
+    return list(Sale.objects.using(using).order_by("pk").values_list("sku", flat=True))
+
+
+def refused(url: str, why: str = "") -> None:
+    with pytest.raises(OpenTransaction, match=f"{why}.*non_atomic_requests"):
+        Client().post(url)
     assert not list(locks["default"].holders())
 
 
-@pytest.mark.parametrize(
-    "what", ["reads", "cte-reads", *(f"query-{number}" for number in range(len(QUERIES)))]
-)
-def test_who_has_only_read_gets_the_lock(what: str) -> None:
+@pytest.mark.parametrize("what", WRITES)
+def test_what_was_changed_before_the_lock_is_not_committed_by_it(what: str, using: str) -> None:
+    refused(f"/dirty/{using}/{what}")
+    assert skus(using) == ["first"]
+
+
+@pytest.mark.parametrize("using", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("what", OF_POSTGRESQL)
+def test_postgresql_knows_of_what_no_statement_tells(what: str, using: str) -> None:
+    refused(f"/dirty/{using}/{what}")
+    assert skus(using) == ["first"]
+
+
+@pytest.mark.parametrize("using", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("view", ["dirty", "twice"])
+@pytest.mark.parametrize("what", READS)
+def test_who_has_only_read_gets_the_lock(what: str, view: str, using: str) -> None:
     for _ in range(2):
-        assert Client().post(f"/dirty/{what}").content == b"True"
-    assert Sale.objects.count() == 2
+        assert Client().post(f"/{view}/{using}/{what}").content == b"True"
+    assert len(skus(using)) == (3 if view == "dirty" else 5)
 
 
-def test_the_remedy_of_the_message() -> None:
-    assert Client().post("/exempt/inserts").content == b"True"
-    assert Sale.objects.count() == 2
+@pytest.mark.parametrize("using", ["mysql"], indirect=True)
+@pytest.mark.parametrize("what", READS)
+def test_where_it_cannot_be_told_the_lock_is_refused(what: str, using: str) -> None:
+    refused(f"/dirty/{using}/{what}", "does not tell")
+
+
+def test_the_remedy_of_the_message(using: str) -> None:
+    assert Client().post(f"/exempt/{using}/inserts").content == b"True"
+    assert skus(using) == ["first", "before", "view"]
+
+
+def test_no_query_of_the_project_runs_a_line_of_lockkit(using: str) -> None:
+    """Whatever it locks: what is not asked for a lock costs nothing."""
+    Client().post(f"/exempt/{using}/inserts")
+    ours: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        module = str(frame.f_globals.get("__name__"))
+        if event == "call" and module.startswith("lockkit"):
+            ours.append(f"{module}.{frame.f_code.co_qualname}")
+
+    gc.collect()
+    gc.disable()  # what other tests left behind is not of these queries
+    sys.setprofile(note)
+    try:
+        with transaction.atomic(using):
+            Sale.objects.using(using).create(sku="x")
+            list(Sale.objects.using(using).filter(pk__in=range(500)))
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    assert ours == []

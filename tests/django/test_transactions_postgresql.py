@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django_project.servers import entry
 from psycopg import IsolationLevel, connect
 
 from lockkit_django import OpenTransaction, locks
@@ -20,28 +20,15 @@ def database(postgres_url: str, django_db_blocker: Any) -> Iterator[BaseDatabase
     with connect(postgres_url, autocommit=True) as other:
         other.execute("CREATE TABLE stock (n int)")
         other.execute("INSERT INTO stock VALUES (1)")
-    connections.settings["pg"] = _entry(postgres_url)
+    connections.settings["pg"] = entry(
+        postgres_url, OPTIONS={"isolation_level": IsolationLevel.REPEATABLE_READ}
+    )
     connection = connections["pg"]
     with django_db_blocker.unblock():
         yield connection
         connection.close()
     del connections["pg"]
     del connections.settings["pg"]
-
-
-def _entry(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    entry = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "HOST": parts.hostname,
-        "PORT": parts.port,
-        "USER": parts.username,
-        "PASSWORD": parts.password or "",
-        "OPTIONS": {"isolation_level": IsolationLevel.REPEATABLE_READ},
-    }
-    handler = type(connections)({"default": entry})
-    return dict(handler.settings["default"])
 
 
 def read(connection: BaseDatabaseWrapper) -> int:

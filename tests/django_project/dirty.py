@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connections, transaction
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -14,68 +15,75 @@ from django.views import View
 from django_project.shop.models import Sale
 from lockkit_django import lock_view
 
+Before = Callable[[str], object]
 
-def _execute(sql: str) -> None:
-    with connection.cursor() as cursor:
-        try:
+
+def _execute(sql: str) -> Before:
+    def execute(using: str) -> None:
+        with connections[using].cursor() as cursor:
             cursor.execute(sql)
-        except Exception:
-            if "FOR UPDATE" not in sql:  # SQLite has no such thing; it was asked for
-                raise
+
+    return execute
 
 
-def _in_savepoint() -> None:
-    with transaction.atomic():
-        Sale.objects.create(sku="before")
+def _in_savepoint(using: str) -> None:
+    with transaction.atomic(using):
+        Sale.objects.using(using).create(sku="before")
 
 
-QUERIES = [
-    "/* app=web */ SELECT 1",
-    "-- why\nSELECT 1",
-    "SELECT 1 /*note='(delete from shop_sale)'*/;",
-    "WITH a AS (SELECT '(delete from shop_sale)' AS b) SELECT * FROM a",
-    'WITH a AS (SELECT 1 AS "update") SELECT * FROM a',
-    "SELECT (replace ('a', 'b', 'c'))",
-    "SELECT 'it''s; DELETE FROM x FOR UPDATE'",
-    "PRAGMA user_version",
-    "PRAGMA table_info(shop_sale)",
-    "PRAGMA cache_size = 2000",
-]
-"""Each only reads, and looks as if it did not to who looks badly."""
-
-BEFORE = {
-    "reads": Sale.objects.count,
-    "inserts": lambda: Sale.objects.create(sku="before"),
-    "updates": lambda: Sale.objects.update(sku="before"),
-    "locks-rows": lambda: _execute("SELECT 1 /* of rows */ FOR UPDATE"),
-    "cte-reads": lambda: _execute("WITH a AS (SELECT 1) SELECT * FROM a"),
-    "cte-writes": lambda: _execute(
-        "WITH a AS (SELECT 1) INSERT INTO shop_sale (sku) SELECT 'before' FROM a"
-    ),
-    "in-savepoint": _in_savepoint,
-    "pragma-writes": lambda: _execute("PRAGMA main.user_version = 3"),
-    "comment-writes": lambda: _execute("/* a */ INSERT INTO shop_sale (sku) VALUES ('x;')"),
-    **{f"query-{i}": partial(_execute, query) for i, query in enumerate(QUERIES)},
+READS: dict[str, Before] = {
+    "nothing": lambda using: None,
+    "reads": lambda using: list(Sale.objects.using(using).all()),
+    "groups": lambda using: list(Sale.objects.using(using).values("sku").annotate(Count("pk"))),
+    "cte-reads": _execute("WITH a AS (SELECT 1 AS b) SELECT * FROM a"),
+    "looks-like-a-write": _execute("/* DELETE FROM shop_sale */ SELECT '; UPDATE shop_sale'"),
 }
+WRITES: dict[str, Before] = {
+    "inserts": lambda using: Sale.objects.using(using).create(sku="before"),
+    "updates": lambda using: Sale.objects.using(using).update(sku="before"),
+    "deletes": lambda using: Sale.objects.using(using).all().delete(),
+    "in-savepoint": _in_savepoint,
+    "comment-writes": _execute("/* SELECT */ INSERT INTO shop_sale (sku) VALUES ('before')"),
+}
+OF_POSTGRESQL: dict[str, Before] = {
+    "locks-rows": _execute("SELECT 1 FROM shop_sale FOR UPDATE"),
+    "cte-writes": _execute("WITH a AS (DELETE FROM shop_sale RETURNING 1) SELECT * FROM a"),
+    "function-writes": _execute("SELECT sell()"),
+}
+BEFORE = {**READS, **WRITES, **OF_POSTGRESQL}
 
 
 class Dirty(View):
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        BEFORE[kwargs["what"]]()
-        return super().dispatch(request, *args, **kwargs)
+    def dispatch(self, request: HttpRequest, using: str, what: str) -> Any:
+        BEFORE[what](using)
+        return super().dispatch(request, using, what)
 
     @lock_view("stock")
-    def post(self, request: HttpRequest, what: str) -> HttpResponse:
-        Sale.objects.create(sku="view")
-        return HttpResponse(str(connection.in_atomic_block))
+    def post(self, request: HttpRequest, using: str, what: str) -> HttpResponse:
+        Sale.objects.using(using).create(sku="view")
+        return HttpResponse(str(connections[using].in_atomic_block))
 
 
-@method_decorator(transaction.non_atomic_requests, name="dispatch")
+class Twice(Dirty):
+    """Each lock begins a transaction of its own; the second one finds no change in it."""
+
+    def post(self, request: HttpRequest, using: str, what: str) -> HttpResponse:
+        super().post(request, using, what)
+        return super().post(request, using, what)
+
+
+def _exempt(view: Callable[..., Any]) -> Callable[..., Any]:
+    """In one decorator: of several of them on a method, Django heeds one at the first call."""
+    return transaction.non_atomic_requests("served")(transaction.non_atomic_requests(view))
+
+
+@method_decorator(_exempt, name="dispatch")
 class Exempt(Dirty):
     pass
 
 
 urlpatterns = [
-    path("dirty/<str:what>", Dirty.as_view()),
-    path("exempt/<str:what>", Exempt.as_view()),
+    path("dirty/<using>/<what>", Dirty.as_view()),
+    path("twice/<using>/<what>", Twice.as_view()),
+    path("exempt/<using>/<what>", Exempt.as_view()),
 ]
