@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lockkit.client import Lease, Lock, LockClient
 from lockkit.config import default_url, load_backend, settings_from_url
@@ -33,6 +33,7 @@ from lockkit.errors import (
     UpgradeRefused,
 )
 from lockkit.naming import name
+from lockkit.options import ClientOptions
 from lockkit.types import LeaseState, LockInfo, LockState, Owner
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 
-def connect(url: str | None = None, **options: Any) -> LockClient:
+def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> LockClient:
     """A client for the store at ``url`` (default: $LOCKKIT_URL, else an SQLite file).
 
     An empty ``url`` is an error: a setting that was not filled in would lock in another store.

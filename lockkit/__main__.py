@@ -73,12 +73,13 @@ def _locks(url: str, key_prefix: str | None, argv: Sequence[str]) -> int:
     import lockkit
     from lockkit.client import LockClient
     from lockkit.commands import run
+    from lockkit.options import ClientOptions
 
     clients: list[LockClient] = []
 
     def connect() -> LockClient:
         if not clients:
-            prefix = {"key_prefix": key_prefix} if key_prefix else {}
+            prefix: ClientOptions = {"key_prefix": key_prefix} if key_prefix else {}
             clients.append(lockkit.connect(url, **prefix))
         return clients[0]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from lockkit import entrants, flow, process
 from lockkit.aio_driver import drive
@@ -22,6 +22,7 @@ from lockkit.hold import Hold
 from lockkit.kinds import Kinds
 from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave
 from lockkit.log import log
+from lockkit.options import ClientOptions, KindOptions
 from lockkit.tokens import new_token
 from lockkit.types import UNSET, Kind, LockInfo, Unset
 from lockkit.values import check_fence
@@ -36,7 +37,7 @@ __all__ = ["AsyncLease", "AsyncLock", "AsyncLockClient", "connect"]
 R = TypeVar("R")
 
 
-def connect(url: str | None = None, **options: Any) -> AsyncLockClient:
+def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> AsyncLockClient:
     """The twin of ``lockkit.connect``. Nothing is connected before the first lock."""
     settings = settings_from_url(default_url() if url is None else url, **options)
     return AsyncLockClient(load_async_backend(settings), settings)
@@ -62,19 +63,12 @@ class AsyncLockClient(Kinds["AsyncLock"]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def multi(
-        self,
-        *names: str,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        kind: str = "mutex",
-        **options: Any,
+        self, *names: str, kind: str = "mutex", **options: Unpack[KindOptions]
     ) -> AsyncMultiLock:
         """Several names at once, all or none. Arguments as in ``LockClient.multi``."""
         from lockkit.multi import AsyncMultiLock, in_order
 
-        arguments = {"ttl": ttl, "timeout": timeout, "label": label, **options}
-        return AsyncMultiLock([self.of_kind(kind, name, **arguments) for name in in_order(names)])
+        return AsyncMultiLock([self.of_kind(kind, name, **options) for name in in_order(names)])
 
     def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""

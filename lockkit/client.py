@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from lockkit import entrants, flow, process
 from lockkit.clock import now
@@ -18,6 +18,7 @@ from lockkit.hold import Hold
 from lockkit.kinds import Kinds
 from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave
 from lockkit.log import log
+from lockkit.options import KindOptions
 from lockkit.renewing import RenewingBackend
 from lockkit.tokens import new_token
 from lockkit.types import UNSET, Kind, LockInfo, Unset
@@ -49,15 +50,7 @@ class LockClient(Kinds["Lock"]):
         renewing = RenewingBackend(backend, settings)
         self._watchdog = Watchdog(lambda steps: drive(steps, renewing.get(), None), renewing.close)
 
-    def multi(
-        self,
-        *names: str,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        kind: str = "mutex",
-        **options: Any,
-    ) -> MultiLock:
+    def multi(self, *names: str, kind: str = "mutex", **options: Unpack[KindOptions]) -> MultiLock:
         """Several names at once, all or none: ``with client.multi("stock:a", "stock:b"):``
 
         Arguments as of ``of_kind``; ``timeout`` is for all together. The order and the number of
@@ -65,8 +58,7 @@ class LockClient(Kinds["Lock"]):
         """
         from lockkit.multi import MultiLock, in_order
 
-        arguments = {"ttl": ttl, "timeout": timeout, "label": label, **options}
-        return MultiLock([self.of_kind(kind, name, **arguments) for name in in_order(names)])
+        return MultiLock([self.of_kind(kind, name, **options) for name in in_order(names)])
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""

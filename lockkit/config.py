@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.errors import ConfigurationError, DriverMissing, UnknownBackend
+from lockkit.options import check_options
 from lockkit.values import check_count, check_timeout, check_ttl, unknown_key, wrong
 
 if TYPE_CHECKING:
@@ -147,10 +148,7 @@ def state_directory() -> str:
 
 def settings_from_url(location: str, **options: Any) -> AliasSettings:
     """The settings of ``lockkit.connect(url, ttl=…, key_prefix=…, options={…})``."""
-    known = [key.lower() for key in KEYS if key != "LOCATION"]
-    for key in options:
-        if key not in known:
-            raise unknown_key("lockkit.connect", key, known)
+    check_options("connect()", options, [key.lower() for key in KEYS if key != "LOCATION"])
     entry = {key.upper(): value for key, value in options.items()}
     return _read_alias(DEFAULT_ALIAS, {"LOCATION": location, **entry}, "connect", location)
 

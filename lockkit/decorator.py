@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, cast, overload
 
-from lockkit import process
 from lockkit.client import LockClient
-from lockkit.config import default_url, load_backend, settings_from_url
+from lockkit.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.decorating import refuse_bare
+from lockkit.environment import environment
 from lockkit.errors import AcquireTimeout, ConfigurationError
 from lockkit.naming import Template, check_name
-from lockkit.types import UNSET, Unset
+from lockkit.options import check_options
+from lockkit.types import UNSET
 from lockkit.values import check_timeout, check_ttl
 
 if TYPE_CHECKING:
     from lockkit.aio import AsyncLockClient
-    from lockkit.per_loop import PerLoop
 
 __all__ = ["Clients", "locked", "locked_by"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-WhenHeld = Literal["raise", "skip"]
 
 
 class Clients(Protocol):
@@ -37,14 +34,37 @@ class Clients(Protocol):
         """The one of the running event loop."""
 
 
+@overload
 def locked(
-    name: str | Callable[..., str],
+    name: Name,
     *,
-    ttl: float | Unset = UNSET,
-    timeout: float | None | Unset = UNSET,
-    when_held: WhenHeld = "raise",
-    lease_as: str | None = None,
-) -> Callable[[F], F]:
+    when_held: Literal["raise"] = ...,
+    lease_as: None = ...,
+    **options: Unpack[LockedOptions],
+) -> Callable[[F], F]: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["skip"],
+    lease_as: None = ...,
+    **options: Unpack[LockedOptions],
+) -> Skipped: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["raise"] = ...,
+    lease_as: str,
+    **options: Unpack[LockedOptions],
+) -> WithLease: ...
+@overload
+def locked(
+    name: Name, *, when_held: Literal["skip"], lease_as: str, **options: Unpack[LockedOptions]
+) -> LeasedOrSkipped: ...
+def locked(
+    name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+) -> Callable[..., Any]:
     """Have a function hold the lock ``name`` while it runs, in the store of $LOCKKIT_URL.
 
     For functions, methods, coroutine functions, partials and callable objects; put it below
@@ -54,46 +74,45 @@ def locked(
     arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
     ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for ever).
     when_held: "raise" LockHeld, AcquireTimeout or TooManyWaiters, or "skip" the call and return
-    None. lease_as: name of the keyword argument in which the function gets the lease.
+    None; it waits only if ``timeout`` is given. lease_as: name of the parameter in which the
+    function gets the lease; callers leave it out.
 
     Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
     raises ConfigurationError if what it returns has yet to run, a BackendError if the store fails,
     and LeaseLost at its end if the lease was lost.
     """
     refuse_bare("locked", name)
-    return locked_by(
-        _environment,
-        name,
-        ttl=ttl,
-        timeout=timeout,
-        when_held=when_held,
-        lease_as=lease_as,
-    )
+    check_options("@locked", options, LockedOptions.__optional_keys__)
+    return locked_by(environment, name, when_held, lease_as, options)
 
 
 def locked_by(
     clients: Clients,
-    name: str | Callable[..., str],
-    *,
-    ttl: float | Unset = UNSET,
-    timeout: float | None | Unset = UNSET,
-    when_held: WhenHeld = "raise",
-    lease_as: str | None = None,
-    **options: Any,
-) -> Callable[[F], F]:
-    """``locked``, for adapters: with their clients, and options of those clients' ``lock``."""
+    name: Name,
+    when_held: str,
+    lease_as: str | None,
+    options: dict[str, Any],
+) -> Callable[..., Any]:
+    """``locked``, for adapters: with their clients, and checked options of those clients' ``lock``.
+
+    Raises as ``locked``.
+    """
     if when_held not in ("raise", "skip"):
         raise ConfigurationError(f"when_held is {when_held!r}; it must be 'raise' or 'skip'")
-    if ttl is not UNSET:
-        options["ttl"] = check_ttl("ttl", ttl)
-    if timeout is not UNSET:
-        options["timeout"] = check_timeout("timeout", timeout)
+    if options.get("ttl", UNSET) is not UNSET:
+        check_ttl("ttl", options["ttl"])
+    if options.get("timeout", UNSET) is not UNSET:
+        check_timeout("timeout", options["timeout"])
+    elif when_held == "skip":
+        options["timeout"] = 0
     template = name if callable(name) else Template(name, bare_only=True)
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         call = _Call(function, template, lease_as, options, skip=when_held == "skip")
         around = _coroutine if inspect.iscoroutinefunction(_run_by(function)) else _function
-        return cast("F", around(function, call, clients))
+        wrapper = around(function, call, clients)
+        wrapper.__signature__ = call.signature  # type: ignore[attr-defined]
+        return wrapper
 
     return decorate
 
@@ -111,24 +130,32 @@ class _Call:
         skip: bool,
     ) -> None:
         _check_kind(function)
-        self._signature = inspect.signature(function)
+        self._function = function
         self._template = template
         self._lease_as = lease_as
         self.shown = _shown(function)
         self.options = {**options, "label": self.shown}
         self.skip = skip
-        self._check_parameters()
+        signature = inspect.signature(function)
+        self._check_parameters(signature)
+        self._lease_at = _place(signature, lease_as)
+        self.signature = _without(signature, lease_as)
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if not isinstance(self._template, Template):
             return check_name(self._template(*args, **kwargs))
-        bound = self._signature.bind_partial(*args, **kwargs)
+        bound = self.signature.bind_partial(*args, **kwargs)
         bound.apply_defaults()
         values = {**bound.kwargs, **bound.arguments}
         return self._template.fill(lambda field: values.get(field.path[0]))
 
-    def with_lease(self, kwargs: Mapping[str, Any], lease: object) -> dict[str, Any]:
-        return dict(kwargs) if self._lease_as is None else {**kwargs, self._lease_as: lease}
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], lease: object) -> Any:
+        if self._lease_as is None:
+            return self._function(*args, **kwargs)
+        at = self._lease_at
+        if at is not None and at <= len(args):
+            return self._function(*args[:at], lease, *args[at:], **kwargs)
+        return self._function(*args, **kwargs, **{self._lease_as: lease})
 
     def done(self, result: Any) -> Any:
         """Refuse what has yet to run: the release comes first."""
@@ -141,19 +168,32 @@ class _Call:
             )
         return result
 
-    def _check_parameters(self) -> None:
-        parameters = self._signature.parameters.values()
+    def _check_parameters(self, signature: inspect.Signature) -> None:
+        parameters = signature.parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return
         wanted = [self._lease_as] if self._lease_as else []
         if isinstance(self._template, Template):
             wanted += [field.path[0] for field in self._template.fields]
         for name in wanted:
-            if name not in self._signature.parameters:
+            if name not in signature.parameters:
                 raise ConfigurationError(
                     f"@locked: {self.shown} has no parameter {name!r}; "
-                    f"it has {', '.join(self._signature.parameters) or 'none'}"
+                    f"it has {', '.join(signature.parameters) or 'none'}"
                 )
+
+
+def _place(signature: inspect.Signature, name: str | None) -> int | None:
+    """The position of a parameter; None: it is given by keyword only."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [each.name for each in signature.parameters.values() if each.kind in kinds]
+    return positional.index(name) if name in positional else None
+
+
+def _without(signature: inspect.Signature, name: str | None) -> inspect.Signature:
+    """As callers see it."""
+    left = [each for each in signature.parameters.values() if each.name != name]
+    return signature.replace(parameters=left)
 
 
 def _check_kind(function: Callable[..., Any]) -> None:
@@ -203,7 +243,7 @@ def _function(function: Callable[..., Any], call: _Call, clients: Clients) -> Ca
                 return None
             raise
         with lease:
-            return call.done(function(*args, **call.with_lease(kwargs, lease)))
+            return call.done(call.run(args, kwargs, lease))
 
     return locked_function
 
@@ -219,47 +259,6 @@ def _coroutine(function: Callable[..., Any], call: _Call, clients: Clients) -> C
                 return None
             raise
         async with lease:
-            return call.done(await function(*args, **call.with_lease(kwargs, lease)))
+            return call.done(await call.run(args, kwargs, lease))
 
     return locked_coroutine
-
-
-class _Environment:
-    """Clients of the store that $LOCKKIT_URL names now: one per process, or per loop."""
-
-    def __init__(self) -> None:
-        self._clients: dict[str, LockClient] = {}
-        self._in_loops: PerLoop[AsyncLockClient] | None = None
-        self._renew_mutex()
-        process.after_fork(self._renew_mutex)
-
-    def _renew_mutex(self) -> None:
-        """A thread that stayed in the parent may have been making a client."""
-        self._mutex = threading.Lock()
-
-    def blocking(self) -> LockClient:
-        url = default_url()
-        client = self._clients.get(url)
-        if client is None:
-            with self._mutex:
-                client = self._clients.get(url) or self._make(url)
-                self._clients[url] = client
-        return client
-
-    def in_loop(self) -> AsyncLockClient:
-        """Who locks without asyncio does not import it."""
-        clients = self._in_loops
-        if clients is None:
-            from lockkit import aio
-            from lockkit.per_loop import PerLoop
-
-            with self._mutex:
-                clients = self._in_loops = self._in_loops or PerLoop(aio.connect)
-        return clients[default_url()]
-
-    def _make(self, url: str) -> LockClient:
-        settings = settings_from_url(url)
-        return LockClient(load_backend(settings), settings)
-
-
-_environment = _Environment()

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lockkit.errors import ConfigurationError, LeaseLost
-from lockkit.multi import AsyncMultiLease, MultiLease
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Delete, Select, Update
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import ColumnElement
 
     from lockkit.lease import BaseLease
+    from lockkit.multi_lease import ViewLease
 
 __all__ = ["COLUMN", "execute", "run", "stale", "token_of"]
 
@@ -59,7 +59,7 @@ def execute(
     statement: str,
     parameters: Sequence[Any] = (),
     *,
-    lease: BaseLease,
+    lease: BaseLease | ViewLease,
     column: str = COLUMN,
     rows: int = 1,
 ) -> None:
@@ -88,7 +88,7 @@ def run(
     connection: Connection | Session | scoped_session[Any],
     statement: Update | Delete,
     *,
-    lease: BaseLease,
+    lease: BaseLease | ViewLease,
     column: ColumnElement[int] | InstrumentedAttribute[int],
 ) -> int:
     """Execute SQLAlchemy's ``update()`` or ``delete()`` as its holder; returns the rows written.
@@ -114,24 +114,20 @@ def run(
     return written.rowcount
 
 
-def token_of(lease: BaseLease) -> int:
+def token_of(lease: BaseLease | ViewLease) -> int:
     """The fencing token for a write. Raises LeaseLost, or ConfigurationError if others may hold
     the name as well: of them, no one is the latest; or if there are several names."""
-    if isinstance(lease, MultiLease | AsyncMultiLease):
-        raise ConfigurationError(
-            f"a lease on several names has a token for each: fence with one, as leases"
-            f"[{lease.names[0]!r}]"
-        )
+    token = lease.fencing_token
     if lease.shared:
         raise ConfigurationError(
             f"the lease on {lease.name!r} is shared: it cannot fence a write, only a lock that "
             "one holds alone can"
         )
     lease.check()
-    return lease.fencing_token
+    return token
 
 
-def stale(lease: BaseLease) -> LeaseLost:
+def stale(lease: BaseLease | ViewLease) -> LeaseLost:
     """The error of a write that came too late."""
     return LeaseLost(
         f"a write under {lease.name!r} was refused: a later holder than this one "
@@ -159,7 +155,7 @@ def _found(
     return wrote.execute(rows).first() is not None
 
 
-def _filled(statement: str, lease: BaseLease, column: str) -> str:
+def _filled(statement: str, lease: BaseLease | ViewLease, column: str) -> str:
     if not _IDENTIFIER.fullmatch(column):
         raise ConfigurationError(f"column is {column!r}: it must be a plain column name")
     words = _COMMENTS.sub("", statement, count=1)

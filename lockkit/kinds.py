@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from lockkit.errors import ConfigurationError, UnsupportedCapability
 from lockkit.lease import BaseClient, BaseLock, Terms
-from lockkit.types import UNSET, Claim, Kind, Unset
+from lockkit.options import (
+    KindOptions,
+    LockOptions,
+    MutexOptions,
+    OwnedOptions,
+    check_options,
+)
+from lockkit.types import Claim, Kind
 from lockkit.values import check_kind, check_owner, check_permits
 
 __all__ = ["Kinds", "RWLock"]
@@ -16,6 +23,11 @@ __all__ = ["Kinds", "RWLock"]
 MUTEX, BARGE = Claim(), Claim(fair=False)
 REENTRANT = Claim(Kind.REENTRANT)
 READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
+
+LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS = (
+    kind.__optional_keys__ for kind in (LockOptions, OwnedOptions, MutexOptions)
+)
+NOTHING: Mapping[str, Any] = {}
 
 L = TypeVar("L", bound=BaseLock)
 AnyLock = TypeVar("AnyLock")
@@ -45,19 +57,10 @@ class RWLock(Generic[AnyLock]):
 class Kinds(BaseClient, Generic[L]):
     """A client of either API; ``L`` is the class of its locks."""
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        reentrant: bool = False,
-        owner: str = "",
-        fair: bool = True,
-        on_lost: Callable[[Any], object] | None = None,
-        **options: Any,
-    ) -> L:
+    _own_options: ClassVar[frozenset[str]] = frozenset()
+    """Of an adapter: its ``_make`` takes them. It declares the methods with their types, too."""
+
+    def lock(self, name: str, **options: Unpack[MutexOptions]) -> L:
         """A lock on ``name``: no I/O yet.
 
         ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
@@ -73,22 +76,10 @@ class Kinds(BaseClient, Generic[L]):
         release still hands a mutex to who waits longest, so it is free only between the end of a
         lease that expired and the next who asks.
         """
-        claim = self._claim(reentrant=reentrant, owner=owner, fair=fair)
-        terms = self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost)
-        return self._make(terms, **options)
+        own = self._own("lock()", options, MUTEX_OPTIONS)
+        return self._make(self._terms(self._claim(options), name, options), **own)
 
-    def semaphore(
-        self,
-        name: str,
-        permits: int,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        fair: bool = True,
-        on_lost: Callable[[Any], object] | None = None,
-        **options: Any,
-    ) -> L:
+    def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> L:
         """A lock that up to ``permits`` may hold at once; each lease is one permit.
 
         Each permit expires by itself. Other arguments as of ``lock``. Guarantee: no more than
@@ -96,24 +87,13 @@ class Kinds(BaseClient, Generic[L]):
         they write, so its leases cannot fence. Whoever asks with another number, or for another
         kind of lock, while the name is in use gets KindMismatch. Each step reads all who hold it.
         """
+        own = self._own("semaphore()", options, LOCK_OPTIONS)
+        fair = options.get("fair", True)
         claim = Claim(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
         self._needs_sharing()
-        return self._make(
-            self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost), **options
-        )
+        return self._make(self._terms(claim, name, options), **own)
 
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: float | Unset = UNSET,
-        timeout: float | None | Unset = UNSET,
-        label: str = "",
-        owner: str = "",
-        fair: bool = True,
-        on_lost: Callable[[Any], object] | None = None,
-        **options: Any,
-    ) -> RWLock[L]:
+    def rwlock(self, name: str, **options: Unpack[OwnedOptions]) -> RWLock[L]:
         """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
 
         Arguments as of ``lock``. Readers and writers are served in the order in which they came;
@@ -123,30 +103,43 @@ class Kinds(BaseClient, Generic[L]):
         the same, in any process. Who reads and asks to write gets UpgradeRefused at once; who
         writes may ``downgrade()`` its lease. Only a write lease can fence.
         """
+        own = self._own("rwlock()", options, OWNED_OPTIONS)
         self._needs_sharing()
-        owner = check_owner(owner)
-        claim = READ._replace(owner=owner, fair=fair)
-        read = self._terms(claim, name, ttl, timeout, label=label, on_lost=on_lost)
+        owner, fair = check_owner(options.get("owner", "")), options.get("fair", True)
+        read = self._terms(READ._replace(owner=owner, fair=fair), name, options)
         write = read._replace(claim=WRITE._replace(owner=owner, fair=fair))
-        return RWLock(self._make(read, **options), self._make(write, **options))
+        return RWLock(self._make(read, **own), self._make(write, **own))
 
-    def of_kind(self, kind: str, name: str, *, permits: int | None = None, **options: Any) -> L:
+    def of_kind(self, kind: str, name: str, **options: Unpack[KindOptions]) -> L:
         """The lock of a kind by its word: "mutex", "reentrant", "read", "write", "semaphore".
 
         permits: of a semaphore. Other arguments as of ``lock``. Raises ConfigurationError.
         """
+        others: Any = {**options}
+        permits = others.pop("permits", None)
         check_kind(kind, permits)
         if kind == "semaphore":
-            return self.semaphore(name, check_permits(permits), **options)
+            return self.semaphore(name, check_permits(permits), **others)
         if kind in {"read", "write"}:
-            both = self.rwlock(name, **options)
+            both = self.rwlock(name, **others)
             return both.read() if kind == "read" else both.write()
         if kind == "reentrant":
-            return self.lock(name, reentrant=True, **options)
-        return self.lock(name, **options)
+            others["reentrant"] = True
+        return self.lock(name, **others)
 
-    def _claim(self, *, reentrant: bool, owner: str, fair: bool) -> Claim:
-        if not reentrant:
+    def _own(
+        self, where: str, options: Mapping[str, object], known: frozenset[str]
+    ) -> Mapping[str, Any]:
+        """The adapter's options among these. Raises ConfigurationError for what is not known."""
+        if options.keys() <= known:
+            return NOTHING
+        own = self._own_options
+        check_options(where, options, {*known, *own})
+        return {key: options[key] for key in own & options.keys()}
+
+    def _claim(self, options: MutexOptions) -> Claim:
+        owner, fair = options.get("owner", ""), options.get("fair", True)
+        if not options.get("reentrant", False):
             if owner:
                 raise ConfigurationError("owner is for what can be entered again: reentrant=True")
             return MUTEX if fair else BARGE

@@ -6,16 +6,17 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from lockkit import entrants, process
 from lockkit.clock import now
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.naming import check_name
+from lockkit.options import LockOptions
 from lockkit.reentry import Entries, Entry
 from lockkit.tokens import new_token
-from lockkit.types import UNSET, Capabilities, Claim, Kind, LeaseState, Mode, Request, Unset
+from lockkit.types import UNSET, Capabilities, Claim, Kind, LeaseState, Mode, Request
 from lockkit.values import check_label, check_on_lost, check_timeout, check_ttl
 
 if TYPE_CHECKING:
@@ -67,24 +68,16 @@ class BaseClient:
             held.clear()
         held[name] = seconds if before is None else (3 * before + seconds) / 4
 
-    def _terms(
-        self,
-        claim: Claim,
-        name: str,
-        ttl: float | Unset,
-        timeout: float | None | Unset,
-        *,
-        label: str,
-        on_lost: Callable[[Any], object] | None,
-    ) -> Terms:
+    def _terms(self, claim: Claim, name: str, options: LockOptions) -> Terms:
         settings = self.settings
+        ttl, timeout = options.get("ttl", UNSET), options.get("timeout", UNSET)
         return Terms(
             claim,
             self._name(name),
             settings.ttl if ttl is UNSET else self._ttl(ttl),
             settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
-            check_label(label),
-            check_on_lost(on_lost),
+            check_label(options.get("label", "")),
+            check_on_lost(options.get("on_lost")),
         )
 
     def _name(self, name: str) -> str:
@@ -154,6 +147,17 @@ class BaseLease:
     @property
     def name(self) -> str:
         return self._hold.request.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """It alone. A lease on several names has more, and is used in the same way."""
+        return (self.name,)
+
+    def __getitem__(self, name: str) -> Self:
+        """The lease on this name. Raises KeyError for another one."""
+        if name != self.name:
+            raise KeyError(name)
+        return self
 
     @property
     def token(self) -> str:
@@ -290,7 +294,3 @@ def leave(entered: dict[int, list[L]], who: int) -> L:
     if not entered[who]:
         del entered[who]
     return leases
-
-
-def bad_value(key: str, value: object, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"{key} is {value!r}: {remedy}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar
 
-from lockkit.errors import BackendError, LeaseLost
+from lockkit.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.log import log
 from lockkit.types import LeaseState
 
@@ -14,9 +14,33 @@ if TYPE_CHECKING:
     from lockkit.aio import AsyncLease
     from lockkit.client import Lease
 
-__all__ = ["AsyncMultiLease", "MultiLease", "arelease_all", "release_all"]
+__all__ = ["AsyncMultiLease", "MultiLease", "ViewLease", "arelease_all", "release_all"]
 
 AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
+
+
+class ViewLease(Protocol):
+    """What a view holds, be it one name or several: a ``Lease`` or a ``MultiLease``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def fencing_token(self) -> int:
+        """Raises ConfigurationError for several names: each has its own."""
+
+    @property
+    def shared(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+    @property
+    def state(self) -> LeaseState: ...
+    def __getitem__(self, name: str, /) -> Lease: ...
+    def remaining(self) -> float: ...
+    def check(self) -> None: ...
+    def extend(self, ttl: float | None = None) -> None: ...
+    def release(self) -> bool: ...
 
 
 class _MultiLease(Generic[AnyLease]):
@@ -43,6 +67,19 @@ class _MultiLease(Generic[AnyLease]):
     def name(self) -> str:
         """All of them, for people."""
         return ", ".join(self._leases)
+
+    @property
+    def fencing_token(self) -> NoReturn:
+        """Raises ConfigurationError: each name has a token of its own."""
+        name = self.names[0]
+        raise ConfigurationError(
+            f"a lease on several names has a token for each: fence with one, as leases[{name!r}]"
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may hold one of the names at the same time."""
+        return any(lease.shared for lease in self._leases.values())
 
     @property
     def released(self) -> bool:

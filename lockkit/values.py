@@ -30,14 +30,16 @@ LONGEST = 366 * 24 * 3600.0
 LIKE_A_SETTING = r"LOCK_?K?ITS?(_|$)"
 
 
-def unknown_key(where: str, key: object, known: Iterable[str]) -> ConfigurationError:
+def unknown_key(
+    where: str, key: object, known: Iterable[str], what: str = "key"
+) -> ConfigurationError:
     """An error for a misspelt key, with the likely right one."""
     import difflib
 
     known = sorted(known)
     close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
-    return ConfigurationError(f"{where} has no key {key!r}: {hint}")
+    return ConfigurationError(f"{where} has no {what} {key!r}: {hint}")
 
 
 def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:

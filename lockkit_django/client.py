@@ -7,14 +7,16 @@ somebody else can take it and read what was there before. Such an acquire raises
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 
 from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.client import Lease, Lock, LockClient
 from lockkit.errors import ConfigurationError
-from lockkit.lease import Terms
+from lockkit.kinds import Kinds, RWLock
+from lockkit.lease import BaseLock, Terms
+from lockkit.options import KindOptions, LockOptions, MutexOptions, OwnedOptions
 from lockkit.types import UNSET, Unset
 from lockkit_django.settle import to_its_end, until_thread_is_idle
 from lockkit_django.transactions import refuse_open_transactions
@@ -22,14 +24,19 @@ from lockkit_django.transactions import refuse_open_transactions
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from lockkit.multi import AsyncMultiLock, MultiLock
+
 __all__ = [
     "AsyncDjangoLock",
     "AsyncDjangoLockClient",
     "DjangoLock",
     "DjangoLockClient",
     "InAtomic",
+    "Options",
     "check_in_atomic",
 ]
+
+L = TypeVar("L", bound=BaseLock)
 
 InAtomic: TypeAlias = Literal["refuse", "allow"]
 
@@ -39,11 +46,47 @@ def check_in_atomic(value: object) -> None:
         raise ConfigurationError(f"in_atomic is {value!r}; it must be 'refuse' or 'allow'")
 
 
-class DjangoLockClient(LockClient):
+class Options(TypedDict, total=False):
+    """``in_atomic="allow"``: for what is not in the database."""
+
+    in_atomic: InAtomic
+
+
+class _LockOptions(LockOptions, Options, total=False): ...
+
+
+class _OwnedOptions(OwnedOptions, Options, total=False): ...
+
+
+class _MutexOptions(MutexOptions, Options, total=False): ...
+
+
+class _KindOptions(KindOptions, Options, total=False): ...
+
+
+class _DjangoKinds(Kinds[L]):
+    """Every lock has ``in_atomic``, too."""
+
+    _own_options = Options.__optional_keys__
+
+    if TYPE_CHECKING:
+
+        def lock(self, name: str, **options: Unpack[_MutexOptions]) -> L: ...
+        def semaphore(self, name: str, permits: int, **options: Unpack[_LockOptions]) -> L: ...
+        def rwlock(self, name: str, **options: Unpack[_OwnedOptions]) -> RWLock[L]: ...
+        def of_kind(self, kind: str, name: str, **options: Unpack[_KindOptions]) -> L: ...
+
+
+class DjangoLockClient(_DjangoKinds[Lock], LockClient):
     """``LockClient``, whose locks refuse to be acquired inside an open ``atomic()`` block."""
 
+    if TYPE_CHECKING:
+
+        def multi(
+            self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
+        ) -> MultiLock: ...
+
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
-        """``in_atomic="allow"``: for what is not in the database."""
         check_in_atomic(in_atomic)
         kind = DjangoLock if in_atomic == "refuse" else Lock
         return kind(self, terms)
@@ -65,11 +108,16 @@ class DjangoLock(Lock):
         return super().acquire(timeout, on_lost=on_lost)
 
 
-class AsyncDjangoLockClient(AsyncLockClient):
+class AsyncDjangoLockClient(_DjangoKinds[AsyncLock], AsyncLockClient):
     """The async twin of ``DjangoLockClient``."""
 
+    if TYPE_CHECKING:
+
+        def multi(
+            self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
+        ) -> AsyncMultiLock: ...
+
     def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:
-        """``in_atomic="allow"``: for what is not in the database."""
         check_in_atomic(in_atomic)
         kind = AsyncDjangoLock if in_atomic == "refuse" else AsyncLock
         return kind(self, terms)

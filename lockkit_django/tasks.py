@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
+from lockkit.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.decorating import refuse_bare
-from lockkit.decorator import WhenHeld, locked_by
-from lockkit.types import UNSET, Unset
-from lockkit_django.client import InAtomic, check_in_atomic
+from lockkit.decorator import locked_by
+from lockkit.options import check_options
+from lockkit_django.client import Options, check_in_atomic
 from lockkit_django.handler import alocks, locks
 
 if TYPE_CHECKING:
@@ -20,32 +21,53 @@ __all__ = ["locked"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Options(LockedOptions, Options, total=False):
+    """``alias``: of LOCKKIT."""
+
+    alias: str
+
+
+@overload
 def locked(
-    name: str | Callable[..., str],
+    name: Name,
     *,
-    ttl: float | Unset = UNSET,
-    timeout: float | None | Unset = UNSET,
-    when_held: WhenHeld = "raise",
-    lease_as: str | None = None,
-    alias: str = "default",
-    in_atomic: InAtomic = "refuse",
-) -> Callable[[F], F]:
+    when_held: Literal["raise"] = ...,
+    lease_as: None = ...,
+    **options: Unpack[_Options],
+) -> Callable[[F], F]: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["skip"],
+    lease_as: None = ...,
+    **options: Unpack[_Options],
+) -> Skipped: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["raise"] = ...,
+    lease_as: str,
+    **options: Unpack[_Options],
+) -> WithLease: ...
+@overload
+def locked(
+    name: Name, *, when_held: Literal["skip"], lease_as: str, **options: Unpack[_Options]
+) -> LeasedOrSkipped: ...
+def locked(
+    name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+) -> Callable[..., Any]:
     """As ``lockkit.locked``, with the lock alias ``alias`` of LOCKKIT.
 
     The function's transactions belong inside it: called within an ``atomic()`` block it raises
     OpenTransaction, unless ``in_atomic="allow"``, as that block would COMMIT after the release.
     """
-    check_in_atomic(in_atomic)
+    check_in_atomic(options.get("in_atomic", "refuse"))
     refuse_bare("locked", name)
-    return locked_by(
-        _Alias(alias),
-        name,
-        ttl=ttl,
-        timeout=timeout,
-        when_held=when_held,
-        lease_as=lease_as,
-        in_atomic=in_atomic,
-    )
+    check_options("@locked", options, _Options.__optional_keys__)
+    clients = _Alias(options.pop("alias", "default"))
+    return locked_by(clients, name, when_held, lease_as, options)
 
 
 class _Alias:

@@ -15,6 +15,7 @@ from flask import after_this_request, g, has_request_context, request
 from flask import globals as flask_globals
 from werkzeug.wsgi import ClosingIterator
 
+from lockkit.errors import ConfigurationError
 from lockkit.handover import leave_thread
 from lockkit.views import give_back
 from lockkit_flask import sessions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from flask import Flask, Response
 
+    from lockkit.multi_lease import ViewLease
     from lockkit.views import AnyLease
 
 __all__ = [
@@ -122,13 +124,19 @@ def until_closed(lease: AnyLease) -> None:
         return response
 
 
-def current_lease() -> AnyLease | None:
+def current_lease() -> ViewLease:
     """The lease of the current request; of several ``lock_view``, the innermost one's.
 
-    For ``check()`` within a long view, and for its ``fencing_token``.
+    For ``check()`` within a long view, and for its ``fencing_token``; of several names,
+    ``current_lease()["stock:42"].fencing_token``. Raises ConfigurationError where no view of the
+    current request holds a lock.
     """
     mine = [held.lease for held in _all() if _is_of_view(held)]
-    return mine[-1] if mine else None
+    if not mine:
+        raise ConfigurationError(
+            "current_lease() is for views below @lock_view, while they run: none holds a lock here"
+        )
+    return mine[-1]
 
 
 def _end(ended: Callable[[], object], _: object) -> None:

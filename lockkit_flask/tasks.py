@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
+from lockkit.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.decorating import refuse_bare
-from lockkit.decorator import WhenHeld, locked_by
-from lockkit.types import UNSET, Unset
+from lockkit.decorator import locked_by
+from lockkit.options import check_options
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
@@ -19,20 +20,48 @@ __all__ = ["locked"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Options(LockedOptions, total=False):
+    """``alias``: of LOCKKIT."""
+
+    alias: str
+
+
+@overload
 def locked(
-    name: str | Callable[..., str],
+    name: Name,
     *,
-    ttl: float | Unset = UNSET,
-    timeout: float | None | Unset = UNSET,
-    when_held: WhenHeld = "raise",
-    lease_as: str | None = None,
-    alias: str = "default",
-) -> Callable[[F], F]:
+    when_held: Literal["raise"] = ...,
+    lease_as: None = ...,
+    **options: Unpack[_Options],
+) -> Callable[[F], F]: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["skip"],
+    lease_as: None = ...,
+    **options: Unpack[_Options],
+) -> Skipped: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["raise"] = ...,
+    lease_as: str,
+    **options: Unpack[_Options],
+) -> WithLease: ...
+@overload
+def locked(
+    name: Name, *, when_held: Literal["skip"], lease_as: str, **options: Unpack[_Options]
+) -> LeasedOrSkipped: ...
+def locked(
+    name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+) -> Callable[..., Any]:
     """As ``lockkit.locked``, with the alias of the current app: a call needs an app context."""
     refuse_bare("locked", name)
-    return locked_by(
-        _Alias(alias), name, ttl=ttl, timeout=timeout, when_held=when_held, lease_as=lease_as
-    )
+    check_options("@locked", options, _Options.__optional_keys__)
+    clients = _Alias(options.pop("alias", "default"))
+    return locked_by(clients, name, when_held, lease_as, options)
 
 
 class _Alias:

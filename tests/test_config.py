@@ -138,7 +138,7 @@ def test_more_seconds_than_a_float_can_be(digits: int) -> None:
 
 
 def test_an_unknown_option_of_connect() -> None:
-    with pytest.raises(ConfigurationError, match="no key 'tlt': did you mean 'ttl'"):
+    with pytest.raises(ConfigurationError, match="no option 'tlt': did you mean 'ttl'"):
         lockkit.connect("memory://", tlt=5)
 
 
@@ -267,3 +267,19 @@ def test_a_url_in_the_wrong_place_is_not_shown(mapping: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read(mapping)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("connect", [lockkit.connect, aio.connect])
+def test_a_misspelt_option_is_told_with_the_right_one(connect: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"connect\(\) has no option 'tll'.*mean 'ttl'"):
+        connect("memory://", tll=3)
+    client = connect("memory://")
+    for make, match in (
+        (lambda: client.lock("a", timout=5), r"lock\(\) has no option 'timout'.*mean 'timeout'"),
+        (lambda: client.semaphore("a", 3, ownr=""), r"semaphore\(\) has no option 'ownr': it has"),
+        (lambda: client.rwlock("a", tll=3), r"rwlock\(\) has no option 'tll'.*mean 'ttl'"),
+        (lambda: client.of_kind("read", "a", tll=3), r"no option 'tll'.*mean 'ttl'"),
+        (lambda: client.multi("a", "b", permit=3), r"no option 'permit'"),
+    ):
+        with pytest.raises(ConfigurationError, match=match):
+            make()

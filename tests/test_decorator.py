@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import subprocess
 import sys
 import threading
@@ -109,6 +110,56 @@ def test_held_by_somebody_else(locks: LockClient) -> None:
         assert asyncio.run(coroutine()) is None
     assert calls == []
     assert skipped() == asyncio.run(coroutine()) == "done"
+
+
+def test_what_is_skipped_does_not_wait_unless_told(locks: LockClient) -> None:
+    """Without a timeout it would wait for that of the client: ten seconds."""
+    calls: list[str] = []
+
+    @lockkit.locked("job", when_held="skip")
+    def skipped() -> None:
+        calls.append("skipped")
+
+    @lockkit.locked("job", when_held="skip")
+    async def coroutine() -> None:
+        calls.append("coroutine")
+
+    @lockkit.locked("job", when_held="skip", timeout=60)
+    def patient() -> str:
+        return "done"
+
+    with ThreadPoolExecutor(1) as threads:
+        with locks.lock("job", ttl=60).acquire():
+            waiting = threads.submit(patient)
+            while not next(locks.holders("job")).waiters:
+                threading.Event().wait(0.01)
+            skipped()
+            asyncio.run(coroutine())
+            (info,) = locks.holders("job")
+            assert info.waiters == 1  # neither of the two has been in the queue
+        assert waiting.result() == "done"
+    assert calls == []
+
+
+@pytest.mark.parametrize("day", [("monday",), {"day": "monday"}])
+def test_the_lease_goes_wherever_its_parameter_stands(locks: LockClient, day: Any) -> None:
+    def first(lease: Lease, day: str) -> tuple[bool, str]:
+        return lease.lost, day
+
+    def last(day: str, lease: Lease) -> tuple[bool, str]:
+        return lease.lost, day
+
+    def by_keyword(day: str, *, lease: Lease) -> tuple[bool, str]:
+        return lease.lost, day
+
+    def before_others(day: str, lease: Lease, /, *others: str) -> tuple[bool, str]:
+        return lease.lost, day
+
+    args, kwargs = (day, {}) if isinstance(day, tuple) else ((), day)
+    for function in (first, last, by_keyword, *([before_others] if args else [])):
+        report = lockkit.locked("report:{day}", lease_as="lease")(function)
+        assert report(*args, **kwargs) == (False, "monday")
+        assert "lease" not in inspect.signature(report).parameters
 
 
 def test_the_function_gets_the_lease(locks: LockClient) -> None:
@@ -273,6 +324,7 @@ def test_a_child_that_is_forked_while_another_thread_makes_the_client(
         ("x", {"lease_as": "lease"}, _function, "no parameter 'lease'"),
         ("x", {"ttl": 0}, _function, "ttl"),
         ("x", {"timeout": -1}, _function, "timeout"),
+        ("x", {"timout": 1}, _function, "no option 'timout': did you mean 'timeout'"),
         ("x", {"when_held": "wait"}, _function, "'raise' or 'skip'"),
         ("x", {}, _generator, "generator"),
         ("x", {}, _stream, "generator"),

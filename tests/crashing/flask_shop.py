@@ -42,7 +42,6 @@ def order() -> ResponseReturnValue:
     """As Django's ``sell``; and it commits twice, as such views do."""
     sku = request.get_json()["sku"]
     lease = current_lease()
-    assert lease is not None
     mine = sa.update(Stock).where(Stock.sku == sku, Stock.fence < lease.fencing_token)
     if not db.session.execute(mine.values(fence=lease.fencing_token)).rowcount:
         return "late", 503

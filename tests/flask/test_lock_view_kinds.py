@@ -21,7 +21,6 @@ def app(make_app: Callable[..., Flask]) -> Flask:
 
     def state(*_: str) -> ResponseReturnValue:
         lease = current_lease()
-        assert lease is not None
         return {"shared": lease.shared}
 
     for kind in ("read", "write", "reentrant"):
@@ -31,8 +30,8 @@ def app(make_app: Callable[..., Flask]) -> Flask:
     @app.get("/both")
     @lock_view("catalogue", "prices", kind="read")
     def both() -> ResponseReturnValue:
-        leases: Any = current_lease()
-        return [leases[name].shared for name in leases]
+        leases = current_lease()
+        return [leases[name].shared for name in leases.names]
 
     return app
 

@@ -36,9 +36,8 @@ class TestSeveralNames:
         @lock_view("stock:{a}", "stock:{b}", lambda a, b: "moves")
         def move(a: str, b: str) -> ResponseReturnValue:
             leases = current_lease()
-            assert leases is not None
             leases.check()
-            return {name: leases[name].fencing_token for name in leases}
+            return {name: leases[name].fencing_token for name in leases.names}
 
     def test_all_are_held_while_it_runs(self, app: Flask) -> None:
         tokens = app.test_client().post("/move/2/1").json
@@ -63,7 +62,6 @@ class TestUntilTheResponseIsClosed:
         @lock_view("stock:{sku}", hold="response")
         def export(sku: str) -> ResponseReturnValue:
             lease = current_lease()
-            assert lease is not None
             if request.args.get("fail"):
                 raise ZeroDivisionError
             if request.args.get("file"):

@@ -153,7 +153,7 @@ class Locking(View):
 
     @lock_view("stock:42")
     def dispatch_request(self) -> ResponseReturnValue:
-        assert current_lease() is not None
+        current_lease().check()
         return sell()
 
 

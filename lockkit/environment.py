@@ -1,0 +1,57 @@
+"""Clients of the store that $LOCKKIT_URL names, for what has no client of its own."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from lockkit import process
+from lockkit.client import LockClient
+from lockkit.config import default_url, load_backend, settings_from_url
+
+if TYPE_CHECKING:
+    from lockkit.aio import AsyncLockClient
+    from lockkit.per_loop import PerLoop
+
+__all__ = ["environment"]
+
+
+class Environment:
+    """Clients of the store that $LOCKKIT_URL names now: one per process, or per loop."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, LockClient] = {}
+        self._in_loops: PerLoop[AsyncLockClient] | None = None
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        """A thread that stayed in the parent may have been making a client."""
+        self._mutex = threading.Lock()
+
+    def blocking(self) -> LockClient:
+        url = default_url()
+        client = self._clients.get(url)
+        if client is None:
+            with self._mutex:
+                client = self._clients.get(url) or self._make(url)
+                self._clients[url] = client
+        return client
+
+    def in_loop(self) -> AsyncLockClient:
+        """Who locks without asyncio does not import it."""
+        clients = self._in_loops
+        if clients is None:
+            from lockkit import aio
+            from lockkit.per_loop import PerLoop
+
+            with self._mutex:
+                clients = self._in_loops = self._in_loops or PerLoop(aio.connect)
+        return clients[default_url()]
+
+    def _make(self, url: str) -> LockClient:
+        settings = settings_from_url(url)
+        return LockClient(load_backend(settings), settings)
+
+
+environment = Environment()
