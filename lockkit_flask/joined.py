@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from werkzeug.exceptions import HTTPException
 
 from lockkit.errors import ConfigurationError, LeaseLost
-from lockkit.idempotency import DuplicateKeyError, Keep, replies
+from lockkit.idempotency import DuplicateKeyError, Keep, StillRunningError, replies
 from lockkit_flask import held, sessions
 from lockkit_flask.opened import Opened
 from lockkit_flask.records import unavailable
@@ -71,7 +71,8 @@ class Joined(Opened):
             _refuse_autocommit(self.connection)
             self.connection.begin()
             running = self.orders.running(self.proceed.order)
-            self._records.insert(self.connection, running, replaces=self.proceed.replaces)
+            replaces, wait = self.proceed.replaces, self.proceed.patience
+            self._records.insert(self.connection, running, replaces=replaces, wait=wait)
             event.listen(self.connection, "before_cursor_execute", self._note_statement)
             event.listen(self.connection, "release_savepoint", self._note_commit)
         except BaseException:  # interrupted as well: its connection is in a transaction
@@ -160,11 +161,14 @@ class Joined(Opened):
         try:
             held.check_all()
             sessions.roll_back()  # of error handlers and hooks: the pool may have one connection
-            self._records.keep(record, replaces=self.proceed.replaces)
+            replaces, wait = self.proceed.replaces, self.proceed.patience
+            self._records.keep(record, replaces=replaces, wait=wait)
         except LeaseLost:
             return refused(replies.lease_lost())
         except IntegrityError as error:
             raise DuplicateKeyError from error
+        except StillRunningError:
+            pass
         except SQLAlchemyError as error:
             unavailable(error)
         return response

@@ -50,7 +50,7 @@ class Opened(ABC):
         self.environ = request.environ
         self._outer = sessions.ORDER.get()
         sessions.ORDER.set(self)
-        order, lease, _, orphan = self.proceed
+        order, lease, orphan = self.proceed.order, self.proceed.lease, self.proceed.orphan
         current = CurrentOrder(order.order_id, int(lease.fencing_token), orphan)
         setattr(request, _ATTRIBUTE, current)
 

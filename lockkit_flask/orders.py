@@ -170,12 +170,14 @@ class AppOrders:
 
     def _begin(self, state: Opened, store: Store) -> Replay | Reject | None:
         """None: the record is written. A duplicate key means that others were first."""
+        reject = replies.store_down()
         for _ in range(ATTEMPTS):
             try:
                 state.begin()
             except DuplicateKeyError:
                 decision = self._drive(self._orders.reconsider(state.proceed), store)
-            except BackendError:
+            except BackendError as failure:
+                reject = replies.not_claimed(failure)
                 break
             else:
                 return None
@@ -184,7 +186,7 @@ class AppOrders:
                 return decision
             state.proceed = decision
         state.forgo()
-        return replies.store_down()
+        return reject
 
     def _run(self, state: Opened, call: Callable[[], Any]) -> Any:
         try:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
-from lockkit.idempotency import Record, Snapshot, State, dump_headers, load_headers
+from lockkit.idempotency import (
+    Record,
+    Snapshot,
+    State,
+    StillRunningError,
+    dump_headers,
+    load_headers,
+)
+from lockkit.idempotency.databases import claiming, is_lock_timeout
 from lockkit.idempotency.record import VERSION
 from lockkit.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["TABLE_NAME", "Records", "record_table"]
 
@@ -65,12 +74,26 @@ class Records:
             raise self._failure(error) from error
         return None if row is None else _record(dict(row))
 
-    def insert(self, connection: sa.Connection, record: Record, *, replaces: bool) -> None:
+    def insert(
+        self, connection: sa.Connection, record: Record, *, replaces: bool, wait: float
+    ) -> None:
         """A new row; it ``replaces`` an expired one. Raises IntegrityError when the key is there.
 
-        It is the first statement of its transaction, and must be: SQLite's driver begins
-        transactions at the first write only, and a SAVEPOINT before that would be one of its own.
+        Raises StillRunningError after ``wait`` seconds behind somebody who has inserted the key
+        and has not ended. It is the first write of its transaction, and must be: SQLite's driver
+        begins transactions at the first write only, and a SAVEPOINT before that would be one of
+        its own.
         """
+        execute = partial(_execute, connection)
+        with claiming(connection.dialect.name, execute, wait):
+            try:
+                self._insert(connection, record, replaces=replaces)
+            except OperationalError as error:
+                if is_lock_timeout(error.orig):
+                    raise StillRunningError from error
+                raise
+
+    def _insert(self, connection: sa.Connection, record: Record, *, replaces: bool) -> None:
         if replaces:  # only the expired one: another request may have been quicker
             expired = self.table.c.expires <= int(time.time() * MICROSECONDS)
             mine = self.table.c.key == record.key
@@ -108,10 +131,10 @@ class Records:
                 return
             yield count
 
-    def keep(self, record: Record, *, replaces: bool) -> None:
+    def keep(self, record: Record, *, replaces: bool, wait: float) -> None:
         """A refusal, in a transaction of its own: the one of the order is rolled back."""
         with self.engine().begin() as connection:
-            self.insert(connection, record, replaces=replaces)
+            self.insert(connection, record, replaces=replaces, wait=wait)
 
     def _failure(self, error: SQLAlchemyError) -> LockError:
         """An outage passes, and repeating helps; a table that was never made does not come."""
@@ -129,6 +152,11 @@ class Records:
             return answered and not sa.inspect(self.engine()).has_table(self.table.name)
         except SQLAlchemyError:
             return False
+
+
+def _execute(connection: sa.Connection, sql: str) -> Sequence[Any] | None:
+    result = connection.exec_driver_sql(sql)
+    return result.first() if result.returns_rows else None
 
 
 def _for_one_query(engine: sa.Engine) -> sa.Connection:

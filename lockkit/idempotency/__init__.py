@@ -61,16 +61,18 @@ from lockkit.idempotency.facts import (
     ResponseFacts,
 )
 from lockkit.idempotency.forms import FormIds
+from lockkit.idempotency.judging import met_orphan
 from lockkit.idempotency.orderid import IdSource, MalformedOrderIdError, parse_order_id
 from lockkit.idempotency.record import (
     DuplicateKeyError,
     Record,
     Snapshot,
     State,
+    StillRunningError,
     dump_headers,
     load_headers,
 )
-from lockkit.idempotency.replies import REPLAYED_HEADER, Reject, Replay, met_orphan
+from lockkit.idempotency.replies import REPLAYED_HEADER, Reject, Replay
 from lockkit.idempotency.settings import OrderSettings, read_order_settings
 from lockkit.idempotency.steps import (
     Acquire,
@@ -124,6 +126,7 @@ __all__ = [
     "ResponseFacts",
     "Snapshot",
     "State",
+    "StillRunningError",
     "adrive",
     "agive",
     "drive",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
 from lockkit.idempotency import replies
+from lockkit.idempotency.judging import judge, left_running
 from lockkit.idempotency.record import (
     UNLIMITED,
     DuplicateKeyError,
@@ -22,7 +23,7 @@ from lockkit.idempotency.record import (
     snapshot_of,
     storable,
 )
-from lockkit.idempotency.replies import Reject, Replay, judge, left_running
+from lockkit.idempotency.replies import Reject, Replay
 from lockkit.idempotency.seats import Seats
 from lockkit.idempotency.steps import (
     Acquire,
@@ -62,21 +63,13 @@ class Admission:
 
     def admit(self, order: Order) -> Flow[Decision]:
         """Whether the view may run for this order, now. With STORE "redis" it is claimed then."""
-        try:
-            found = self._without_the_lock((yield Find(order.key, fresh=False)))
-            known = judge(order, found, time.time())
-            if known is not None:
-                return (yield from self._told(order, known))
-            return (yield from self._enter(order, found))
-        except BackendError as failure:
-            return _store_down(failure)
+        until = time.monotonic() + self.settings.wait
+        return (yield from _fail_closed(self._admit(order), until))
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
         """After a duplicate key: somebody was first, and one of the two has lost its lease."""
-        try:
-            return (yield from self._look_again(decision.order, decision.lease, is_sure=False))
-        except BackendError as failure:
-            return _store_down(failure)
+        again = self._look_again(decision.order, decision.lease, is_sure=False)
+        return (yield from _fail_closed(again, decision.until))
 
     def settle(
         self, decision: Proceed, response: ResponseFacts | None, *, failed: bool = False
@@ -118,6 +111,13 @@ class Admission:
     def _ended(self, order: Order, response: ResponseFacts) -> Record:
         state, snapshot = snapshot_of(response, self.settings.max_response)
         return replace(self.running(order), state=state, snapshot=snapshot)
+
+    def _admit(self, order: Order) -> Flow[Decision]:
+        found = self._without_the_lock((yield Find(order.key, fresh=False)))
+        known = judge(order, found, time.time())
+        if known is not None:
+            return (yield from self._told(order, known))
+        return (yield from self._enter(order, found))
 
     def _without_the_lock(self, found: Record | None) -> Record | None:
         """Between a COMMIT and its response an order is done, and somebody has its lock: wait.
@@ -284,7 +284,11 @@ def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:
     return tag is not None and tag[1] not in order.tags
 
 
-def _store_down(failure: BackendError) -> Reject:
-    """Fail closed, and tell the operator why; the client hears only that."""
-    log.error("an order is refused, a store failed: %s", failure)
-    return replies.store_down()
+def _fail_closed(flow: Flow[Decision], until: float) -> Flow[Decision]:
+    """A store that fails is told to the operator; the client hears only that."""
+    try:
+        decision = yield from flow
+    except BackendError as failure:
+        log.error("an order is refused, a store failed: %s", failure)
+        return replies.store_down()
+    return decision._replace(until=until) if isinstance(decision, Proceed) else decision

@@ -1,6 +1,6 @@
 """What is kept of an order: plain columns, with the version of their meaning.
 
-No pickle. A record of an unknown, newer version is never guessed at: see ``replies.judge``.
+No pickle. A record of an unknown, newer version is never guessed at: see ``judging``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
+
+from lockkit.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +26,7 @@ __all__ = [
     "Record",
     "Snapshot",
     "State",
+    "StillRunningError",
     "dump_headers",
     "is_unanswered",
     "load_headers",
@@ -43,6 +46,13 @@ NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
 
 class DuplicateKeyError(Exception):
     """Somebody else has written a record with this key."""
+
+
+class StillRunningError(BackendUnavailable):
+    """Somebody else writes a record with this key, and has for as long as a duplicate waits."""
+
+    def __init__(self) -> None:
+        super().__init__("another transaction has this order")
 
 
 class State(StrEnum):

@@ -7,10 +7,12 @@ problem details (RFC 9457) and name no other client's data.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lockkit.idempotency.facts import FINGERPRINT_VERSION, Order
-from lockkit.idempotency.record import VERSION, Record, Snapshot, State
+from lockkit.idempotency.record import Snapshot, StillRunningError
+
+if TYPE_CHECKING:
+    from lockkit.errors import BackendError
 
 __all__ = [
     "COMPLETED",
@@ -24,14 +26,12 @@ __all__ = [
     "different",
     "form_expired",
     "form_of_another",
-    "judge",
     "lease_lost",
-    "left_running",
     "malformed",
-    "met_orphan",
     "missing",
     "nobody",
     "not_allowed",
+    "not_claimed",
     "not_replayable",
     "not_saved",
     "orphaned",
@@ -39,6 +39,7 @@ __all__ = [
     "running",
     "store_down",
     "too_big",
+    "unreadable",
 ]
 
 REPLAYED_HEADER = ("Idempotent-Replayed", "true")
@@ -85,48 +86,6 @@ class Reject(NamedTuple):
             "code": self.code,
         }
         return json.dumps(members).encode()
-
-
-def judge(order: Order, record: Record | None, now: float) -> Replay | Reject | None:
-    """What a record says about a request with its key; None: it is the first, or one still runs.
-
-    ``now``: seconds since the epoch. A record that this release cannot read is never overwritten
-    or run over, even if it looks expired.
-    """
-    if record is None:
-        return form_expired() if order.stale else None
-    if record.version > VERSION or not record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"):
-        return _unreadable()
-    if record.expires <= now:
-        return form_expired() if order.stale else None
-    if not order.same(record.fingerprint):
-        return different()
-    return _known(record)
-
-
-def left_running(record: Record | None, now: float) -> bool:
-    """Of a record that ``judge`` has no answer for: whether it says that the order runs.
-
-    With the lock in hand, it is an orphan: whoever wrote it is gone or has lost its lease.
-    """
-    return record is not None and record.state == State.RUNNING and record.expires > now
-
-
-def met_orphan(decision: object) -> bool:
-    """Whether a decision was made about an orphan, whatever the policy: for the signal."""
-    if isinstance(decision, Reject):
-        return decision.code == ORPHANED
-    return bool(getattr(decision, "orphan", False))
-
-
-def _known(record: Record) -> Replay | Reject | None:
-    if record.state == State.DONE:
-        return Replay(record.snapshot)
-    if record.state == State.TOMBSTONE:
-        return not_replayable(record.snapshot.header("Location"))
-    if record.state == State.RUNNING:
-        return None
-    return _unreadable()
 
 
 def malformed(detail: str) -> Reject:
@@ -219,6 +178,11 @@ def store_down(retry_after: int = 5) -> Reject:
     )
 
 
+def not_claimed(failure: BackendError) -> Reject:
+    """The record of an order could not be written; its view has not run."""
+    return running(1) if isinstance(failure, StillRunningError) else store_down()
+
+
 def outcome_unknown(retry_after: int = 5, *, may_repeat: bool = False) -> Reject:
     """``may_repeat``: the settings let an order run again whose end is not known."""
     promise = (
@@ -285,7 +249,7 @@ def not_replayable(location: str | None = None) -> Reject:
     )
 
 
-def _unreadable() -> Reject:
+def unreadable() -> Reject:
     return Reject(
         503,
         "order-record-unreadable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +36,12 @@ class Proceed(NamedTuple):
     lease: Any  #: a Lease or AsyncLease, as the client that was driven with
     replaces: bool = False  #: an expired record with this key is in the way, or an orphan
     orphan: bool = False  #: an earlier try was begun, and its end is not known: ORPHANS "retry"
+    until: float = 0.0  #: by the monotonic clock, when a duplicate has waited for WAIT seconds
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the claim may yet wait for somebody who has the order's record."""
+        return max(self.until - time.monotonic(), 0.0)
 
 
 class Keep(NamedTuple):

@@ -94,7 +94,8 @@ class Ending(ABC):
                 suppress(DatabaseError, InterfaceError, BackendUnavailable),
                 transaction.atomic(using=store.using, durable=True),
             ):
-                store.start(record, replaces=self.opened.admitted.replaces)
+                admitted = self.opened.admitted
+                store.start(record, replaces=admitted.replaces, wait=admitted.patience)
         except DuplicateKeyError:
             raise OrderStopped(None) from None
 

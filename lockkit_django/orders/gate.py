@@ -238,8 +238,8 @@ class Gate:
 def _begun(opened: OpenOrder) -> HttpResponseBase | None:
     try:
         opened.begin()
-    except BackendError:
-        return refusal(replies.store_down())
+    except BackendError as failure:
+        return refusal(replies.not_claimed(failure))
     return None
 
 

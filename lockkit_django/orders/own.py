@@ -130,13 +130,14 @@ class OwnTransaction(Ending):
             raise ConfigurationError("commit_in() is used once for an order: it has committed")
 
     def _enter(self) -> None:
-        done = replace(self.opened.orders.running(self.opened.order), state=State.TOMBSTONE)
+        orders, admitted = self.opened.orders, self.opened.admitted
+        done = replace(orders.running(self.opened.order), state=State.TOMBSTONE)
         try:
-            self._store.start(done, replaces=self.opened.admitted.replaces)
+            self._store.start(done, replaces=admitted.replaces, wait=orders.settings.wait)
         except DuplicateKeyError:
             raise self._stop(None) from None
         except BackendUnavailable as error:
-            raise self._stop(replies.store_down()) from error
+            raise self._stop(replies.not_claimed(error)) from error
         self._inside, self._broken = True, False
         self._record = self._response = None
 

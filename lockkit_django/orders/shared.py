@@ -54,7 +54,8 @@ class SharedTransaction(Ending):
         try:
             self._enter_block()
             running = self.opened.orders.running(self.opened.order)
-            self._store.start(running, replaces=self.opened.admitted.replaces)
+            admitted = self.opened.admitted
+            self._store.start(running, replaces=admitted.replaces, wait=admitted.patience)
         except BaseException:  # interrupted as well: nobody else would end the transaction
             self.abandon()
             raise

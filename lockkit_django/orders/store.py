@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.db import (
@@ -14,6 +15,7 @@ from django.db import (
     InterfaceError,
     OperationalError,
     ProgrammingError,
+    connections,
     router,
 )
 
@@ -23,9 +25,14 @@ from lockkit.idempotency import (
     Record,
     Snapshot,
     State,
+    StillRunningError,
     dump_headers,
     load_headers,
 )
+from lockkit.idempotency.databases import claiming, is_lock_timeout
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 try:
     from lockkit_django.models import OrderRecord
@@ -61,17 +68,30 @@ class OrderStore:
             row = OrderRecord.objects.using(alias).filter(key=key).first()
         return None if row is None else _record(row)
 
-    def start(self, record: Record, *, replaces: bool) -> None:
-        """Insert. Raises DuplicateKeyError. ``replaces``: an expired one with this key goes."""
-        rows = OrderRecord.objects.using(self.using)
-        with typed_errors():
-            if replaces:
-                now = int(time.time() * MICROSECONDS)
-                rows.filter(key=record.key, expires__lte=now).delete()
+    def start(self, record: Record, *, replaces: bool, wait: float) -> None:
+        """Insert, in an open transaction. ``replaces``: an expired one with this key goes.
+
+        Raises DuplicateKeyError, and StillRunningError after ``wait`` seconds behind somebody who
+        has inserted the key and has not ended.
+        """
+        connection = connections[self.using]
+        execute = partial(_execute, connection)
+        with typed_errors(), claiming(connection.vendor, execute, wait):
             try:
-                rows.create(key=record.key, **_columns(record))
+                self._insert(record, replaces=replaces)
             except IntegrityError as error:
                 raise DuplicateKeyError from error
+            except OperationalError as error:
+                if is_lock_timeout(error.__cause__):
+                    raise StillRunningError from error
+                raise
+
+    def _insert(self, record: Record, *, replaces: bool) -> None:
+        rows = OrderRecord.objects.using(self.using)
+        if replaces:
+            now = int(time.time() * MICROSECONDS)
+            rows.filter(key=record.key, expires__lte=now).delete()
+        rows.create(key=record.key, **_columns(record))
 
     def finish(self, record: Record) -> None:
         """Write what became of a record that was started in this transaction."""
@@ -103,6 +123,17 @@ def typed_errors() -> Iterator[None]:
         raise BackendUnavailable("the database does not take this order record") from error
     except ProgrammingError as error:
         raise _not_migrated() from error
+
+
+def _execute(connection: BaseDatabaseWrapper, sql: str) -> Sequence[Any] | None:
+    """In the driver's own cursor: after an error Django's refuses what is not a rollback."""
+    with (
+        connection.wrap_database_errors,
+        closing(connection.connection.cursor()) as cursor,
+    ):
+        cursor.execute(sql)
+        row: Sequence[Any] | None = cursor.fetchone() if cursor.description else None
+        return row
 
 
 def _not_migrated() -> ConfigurationError:

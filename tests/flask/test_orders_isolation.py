@@ -50,20 +50,20 @@ class Machine(NamedTuple):
 @pytest.fixture
 def machine(
     url: str, level: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], Machine]]:
-    """``machine()``: each has locks of its own, so that only the unique key is common."""
+) -> Iterator[Callable[..., Machine]]:
+    """``machine(wait=…)``: each has locks of its own, so that only the unique key is common."""
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(_machine(url, level))
+        yield lambda wait=60: stack.enter_context(_machine(url, level, wait))
 
 
 @contextmanager
-def _machine(url: str, level: str) -> Iterator[Machine]:
+def _machine(url: str, level: str, wait: float) -> Iterator[Machine]:
     app = create_app(
         SQLALCHEMY_DATABASE_URI=url,
         SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level},
         LOCKKIT_URL="memory://",
-        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": 60},
+        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": wait},
     )
     made = Machine(app, threading.Semaphore(0), threading.Event())
 
@@ -152,6 +152,34 @@ def test_a_second_runner_waits_for_the_first_ones_record(machine: Callable[[], M
     _is_one_order(posts.join(), shops[0])
 
 
+def test_a_second_runner_waits_for_the_key_no_longer_than_wait(
+    machine: Callable[..., Machine],
+) -> None:
+    """It has its answer while the first one is paused, and leaves its connection as it was."""
+    first, second, posts = machine(), machine(wait=1), Posts()
+    second.app.add_url_rule("/patience", view_func=_patience, methods=["POST"])
+    before = second.app.test_client().post("/patience").text
+    posts.start(first)
+    assert first.inside.acquire(timeout=60)
+    late = post(second)
+    assert (late.status_code, late.json["code"]) == (409, "order-running")
+    assert int(late.headers["Retry-After"]) >= 1
+    first.gate.set()
+    assert [answer.status_code for answer in posts.join()] == [201]
+    assert (count(first), count(first, TABLE_NAME)) == (1, 1)
+    order = second.app.test_client().post("/patience", headers={**A_1, "X-Order-ID": "A-2"})
+    assert before == order.text == second.app.test_client().post("/patience").text
+
+
+def _patience() -> tuple[str, int]:
+    """How long a statement waits for a lock, as the connection of the session has it set."""
+    query = {
+        "postgresql": "SELECT current_setting('lock_timeout')",
+        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
+    }
+    return str(db.session.execute(sa.text(query[db.engine.dialect.name])).scalar_one()), 200
+
+
 def test_a_second_runner_goes_on_when_the_first_has_failed(
     machine: Callable[[], Machine],
 ) -> None:
@@ -174,12 +202,15 @@ def _is_one_order(answers: list[TestResponse], shop: Machine) -> None:
 
 
 def _until(true: Callable[[], bool]) -> None:
-    """A database says in no other way that somebody waits."""
+    """A database says in no other way that somebody waits.
+
+    InnoDB answers from a cache until nobody has asked for 0.1 seconds.
+    """
     pause = threading.Event()
-    for _ in range(3000):
+    for _ in range(400):
         if true():
             return
-        pause.wait(0.02)
+        pause.wait(0.15)
     raise AssertionError("it did not come to that")
 
 

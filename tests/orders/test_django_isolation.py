@@ -84,11 +84,11 @@ def reset() -> None:
     elsewhere.before_update.clear()
 
 
-def project() -> Any:
+def project(wait: float = SECONDS) -> Any:
     return override_settings(
         ROOT_URLCONF="orders_django.elsewhere",
         MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"],
-        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "USING": "orders", "WAIT": SECONDS},
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "USING": "orders", "WAIT": wait},
     )
 
 
@@ -164,6 +164,56 @@ def test_a_second_runner_is_blocked_by_the_key_until_the_first_has_ended(
     assert [a.status_code for a in answers] == [500 if end == "fails" else 201, 201]
     assert [REPLAYED in answer for answer in answers] == [False, end == "commits"]
     assert counts() == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["waits", "waits-in-commit-in"])
+def test_a_second_runner_waits_for_the_key_no_longer_than_wait(
+    kind: str, send: Any, database: Any
+) -> None:
+    """It has its answer while the first one, which lost its lease, is still paused."""
+    with project(wait=1):
+        first = send(kind)
+        assert elsewhere.started.wait(SECONDS)
+        (held,) = locks["default"].holders()
+        assert held.fence is not None
+        assert locks["default"].break_(held.name, fence=held.fence)
+        second = send(kind).result(SECONDS)
+        assert (second.status_code, second.json()["code"]) == (409, "order-running")
+        assert int(second["Retry-After"]) >= 1
+        assert not list(locks["default"].holders())
+        elsewhere.go_on.set()
+        assert first.result(SECONDS).status_code == 201
+    assert (elsewhere.calls, counts()) == (["waits"], (1, 1))
+
+
+@pytest.mark.parametrize("kind", ["patient", "patient-in-commit-in"])
+def test_the_view_waits_for_locks_as_long_as_the_project_says(kind: str, database: Any) -> None:
+    """The bound is for the claim: neither the view has it, nor what uses the connection later."""
+    with database.cursor() as cursor:
+        if database.vendor == "postgresql":
+            cursor.execute("SET lock_timeout = '7s'")
+        else:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 7")
+    before = elsewhere.patience()
+    with project(wait=2):
+        assert buy(kind).content.decode() == before
+    assert elsewhere.patience() == before
+    assert "7" in before
+
+
+def test_a_claim_that_waited_in_vain_leaves_the_connection_as_it_was(
+    send: Any, database: Any
+) -> None:
+    before = elsewhere.patience()
+    with project(wait=1):
+        first = send("waits")
+        assert elsewhere.started.wait(SECONDS)
+        (held,) = locks["default"].holders()
+        assert locks["default"].break_(held.name, fence=held.fence or 0)
+        assert buy("waits").status_code == 409
+        elsewhere.go_on.set()
+        first.result(SECONDS)
+    assert elsewhere.patience() == before
 
 
 def test_of_a_deadlock_one_is_told_to_repeat_and_is_done_then(send: Any) -> None:

@@ -64,6 +64,36 @@ def reads_first(request: HttpRequest, row: int) -> HttpResponse:
     return HttpResponse("changed", status=201)
 
 
+PATIENCE = {
+    "postgresql": "SELECT current_setting('lock_timeout')",
+    "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
+}
+
+
+def patience() -> str:
+    """How long a statement waits for a lock, as this thread's connection has it set."""
+    connection = connections["orders"]
+    with connection.cursor() as cursor:
+        cursor.execute(PATIENCE[connection.vendor])
+        return str(cursor.fetchone()[0])
+
+
+def patient(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(patience(), status=201)
+
+
+@idempotent(using="orders", atomic=False)
+def patient_in_commit_in(request: HttpRequest) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic("orders", durable=True)):  # type: ignore[attr-defined]
+        return HttpResponse(patience(), status=201)
+
+
+@idempotent(using="orders", atomic=False)
+def waits_in_commit_in(request: HttpRequest) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic("orders", durable=True)):  # type: ignore[attr-defined]
+        return waits(request)
+
+
 @idempotent(using="orders", atomic=False)
 def commits(request: HttpRequest) -> HttpResponse:
     with request.order.commit_in(transaction.atomic("orders", durable=True)):  # type: ignore[attr-defined]
@@ -144,6 +174,9 @@ urlpatterns = [
     path("orders/crosses/<int:first>/<int:second>", crosses),
     path("orders/reads-first/<int:row>", reads_first),
     path("orders/commits", commits),
+    path("orders/patient", patient),
+    path("orders/patient-in-commit-in", patient_in_commit_in),
+    path("orders/waits-in-commit-in", waits_in_commit_in),
     path("orders/outside", outside),
     path("orders/inside", inside),
     path("orders/inside-other", inside_other),
