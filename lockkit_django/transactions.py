@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, transaction
 
 from lockkit.errors import ConfigurationError
-from lockkit_django.writes import has_written, note_changes, why_assumed
+from lockkit_django.writes import has_written, note_changes, user_blocks, why_assumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +58,7 @@ def refuse_open_transactions(name: str) -> None:
     last holder committed.
     """
     for connection in connections.all(initialized_only=True):
-        if _user_blocks(connection):
+        if user_blocks(connection):
             raise OpenTransaction(
                 f"the lock {name!r} was asked for inside atomic() on the database "
                 f"{connection.alias!r}: it would be released before that block commits. Acquire "
@@ -128,7 +128,7 @@ def request_blocks_suspended(request: HttpRequest) -> Iterator[None]:
 
 def _request_blocks(request: HttpRequest) -> Iterator[tuple[BaseDatabaseWrapper, Any]]:
     for connection in connections.all(initialized_only=True):
-        blocks = _user_blocks(connection)
+        blocks = user_blocks(connection)
         if len(blocks) == 1 and _belongs_to(request, connection, blocks[0]):
             yield connection, blocks[0]
 
@@ -141,11 +141,6 @@ def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: ob
         return False
     exempt = getattr(request.resolver_match.func, "_non_atomic_requests", ())
     return connection.alias not in exempt
-
-
-def _user_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
-    blocks: list[Any] = connection.atomic_blocks
-    return [block for block in blocks if not block._from_testcase]
 
 
 def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:

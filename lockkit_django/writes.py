@@ -17,7 +17,14 @@ from django.db import connections
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["has_written", "note_changes", "note_each_request", "why_assumed"]
+__all__ = [
+    "has_written",
+    "note_changes",
+    "note_each_request",
+    "note_what_is_final",
+    "user_blocks",
+    "why_assumed",
+]
 
 NOTED = "_lockkit_noted"
 """Attribute of a connection: SQLite's own, and how many rows it had changed."""
@@ -40,7 +47,14 @@ def why_assumed(connection: BaseDatabaseWrapper) -> str:
 
 def note_each_request() -> None:
     """From now on SQLite's numbers are noted when requests begin. For who uses ``lock_view``."""
-    request_started.connect(_note_all, dispatch_uid="lockkit_django.writes")
+    request_started.connect(note_what_is_final, dispatch_uid="lockkit_django.writes")
+
+
+def note_what_is_final(**_: Any) -> None:
+    """What was changed where no transaction is open, such as by authentication, is committed."""
+    for connection in connections.all(initialized_only=True):
+        if not user_blocks(connection):
+            note_changes(connection)
 
 
 def note_changes(connection: BaseDatabaseWrapper) -> None:
@@ -50,15 +64,15 @@ def note_changes(connection: BaseDatabaseWrapper) -> None:
         vars(connection)[NOTED] = (connection.connection, changes)
 
 
-def _note_all(**_: Any) -> None:
-    for connection in connections.all(initialized_only=True):
-        note_changes(connection)
+def user_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
+    """The open ``atomic`` blocks, without those that TestCase has opened around a test."""
+    blocks: list[Any] = connection.atomic_blocks
+    return [block for block in blocks if not block._from_testcase]
 
 
 def _is_of_test(connection: BaseDatabaseWrapper) -> bool:
     """Whether the block is a savepoint within a TestCase, whose end makes nothing final."""
-    blocks: list[Any] = connection.atomic_blocks
-    return any(block._from_testcase for block in blocks)
+    return len(user_blocks(connection)) < len(connection.atomic_blocks)
 
 
 def _has_number(connection: BaseDatabaseWrapper) -> bool:

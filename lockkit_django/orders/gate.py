@@ -41,6 +41,7 @@ from lockkit_django.orders.responses import refusal, replay
 from lockkit_django.orders.shared import SharedTransaction
 from lockkit_django.orders.store import AsyncOrderStore, OrderStore
 from lockkit_django.signals import tell
+from lockkit_django.writes import note_what_is_final
 
 if TYPE_CHECKING:
     from lockkit.client import LockClient
@@ -134,6 +135,7 @@ class Gate:
             )
         except RefusedError as refused:
             return refused.response
+        note_what_is_final()
         return refusal(order) if isinstance(order, Reject) else order
 
     def _let_in(self, order: Order, decision: Decision, *, begin: bool) -> HttpResponseBase | None:
