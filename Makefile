@@ -4,7 +4,8 @@
 # make check        lint and types only
 # make bench        the numbers in the README
 # make soak-orders  orders at two machines that are killed hundreds of times, and a verdict
-# make matrix       the tests on Python 3.11 + Django 5.2, 3.12 and 3.13 + the newest Django
+# make matrix       the tests on the lowest versions of every dependency, and on Python 3.11 + Django 5.2,
+#                   3.12 and 3.13 + the newest Django
 # make constraints  move constraints.txt to the newest releases
 #
 # Variables: VENV, PYTHON (the interpreter of a new VENV), PYTEST_ARGS ("-k redis", "-n 0"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from asgi_scope import http_scope
+from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
+from django.db import connections
 from django.test import override_settings
 from django_project.shop.models import Sale
 from orders_django import views
@@ -58,8 +61,9 @@ class Exchange:
 
 
 @pytest.fixture
-def application() -> ASGIHandler:
-    return ASGIHandler()
+async def application() -> AsyncIterator[ASGIHandler]:
+    yield ASGIHandler()
+    await sync_to_async(connections.close_all)()  # what the test itself has asked by acount()
 
 
 async def buy(application: ASGIHandler, *args: Any) -> Exchange:

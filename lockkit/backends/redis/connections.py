@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import redis
@@ -86,11 +87,13 @@ class PooledConnections:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
+        before_5_3 = redis.VERSION < (5, 3)  # which wants the command's name, and then ignores it
+        self._get = partial(pool.get_connection, "_") if before_5_3 else pool.get_connection
         self.fresh = Maker(pool)
 
     def take(self) -> Connection:
         try:
-            return self._pool.get_connection()
+            return self._get()
         except RedisError as error:
             raise not_connected(error) from error
 
@@ -106,6 +109,7 @@ class PooledConnections:
 
 
 def connect(connection: Connection) -> None:
+    """Unless it is connected already, which each version of redis-py tells in another way."""
     try:
         connection.connect()
     except (RedisError, OSError) as error:
@@ -144,8 +148,7 @@ def exchange(connections: Connections, packed: bytes) -> Any:
     script was not run."""
     connection = connections.take()
     try:
-        if not connection.is_connected:
-            connect(connection)
+        connect(connection)
         connection.send_packed_command((packed,), check_health=False)
         reply = connection.read_response(disable_decoding=True)
     except ResponseError as error:
@@ -165,8 +168,7 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
     """Send some commands at once and read their replies. Errors as of ``exchange``."""
     connection = connections.take()
     try:
-        if not connection.is_connected:
-            connect(connection)
+        connect(connection)
         # In one piece: redis-py makes one system call, and maybe one packet, of each.
         connection.send_packed_command((b"".join(packed),), check_health=False)
         replies = [_read(connection) for _ in packed]
