@@ -38,8 +38,13 @@ SECONDS = 5.0
 
 def client_of(url: str) -> redis.Redis:
     """A client that neither retries nor introduces itself: a request is a request."""
+    unnamed = ("driver_info",) if redis.VERSION >= (8,) else ("lib_name", "lib_version")
     return redis.Redis.from_url(
-        url, retry=Retry(NoBackoff(), 0), driver_info=None, socket_timeout=SECONDS, protocol=2
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=SECONDS,
+        protocol=2,
+        **dict.fromkeys(unnamed),
     )
 
 

@@ -45,7 +45,7 @@ def order() -> ResponseReturnValue:
     mine = sa.update(Stock).where(Stock.sku == sku, Stock.fence < lease.fencing_token)
     if not db.session.execute(mine.values(fence=lease.fencing_token)).rowcount:
         return "late", 503
-    shelf = db.session.get_one(Stock, sku, populate_existing=True)
+    shelf = db.session.get(Stock, sku, populate_existing=True)
     if not shelf.units:
         db.session.commit()
         return "sold out", 410
@@ -64,7 +64,7 @@ def create_app() -> Flask:
     timeout = {"timeout": 30} if wanted.database.startswith("sqlite") else {}
     app = Flask("crashing")
     app.config.update(
-        SQLALCHEMY_DATABASE_URI=wanted.database,
+        SQLALCHEMY_DATABASE_URI=wanted.database.replace("postgresql:", "postgresql+psycopg:"),
         SQLALCHEMY_ENGINE_OPTIONS={"pool_pre_ping": True, "connect_args": timeout},
         LOCKKIT={"default": locks.settings(wanted.locks, wanted.ttl)},
         LOCKKIT_VIEWS={"TIMEOUT": wanted.wait, "MAX_WAITERS": 64},

@@ -174,8 +174,8 @@ def test_a_read_transaction_ends_before_the_lock_is_asked_for(
         lambda: (db.session.add(Order(name="flushed")), db.session.flush()),
         lambda: db.session.execute(sa.insert(Order).values(name="core")),
         lambda: db.session.execute(sa.text('UPDATE "user" SET seen = 1')),
-        lambda: setattr(db.session.get_one(User, 1), "seen", 7),
-        lambda: db.session.delete(db.session.get_one(User, 1)),
+        lambda: setattr(db.session.get(User, 1), "seen", 7),
+        lambda: db.session.delete(db.session.get(User, 1)),
     ],
 )  # fmt: skip
 def test_changes_that_are_not_committed_are_an_error(
@@ -202,7 +202,7 @@ def test_changes_that_are_not_committed_are_an_error(
     "harmless",
     [
         lambda: db.session.execute(sa.text("SELECT 1")),
-        lambda: setattr(db.session.get_one(User, 1), "name", "alice"),
+        lambda: setattr(db.session.get(User, 1), "name", "alice"),
         lambda: (db.session.add(Order(name="x")), db.session.commit()),
         lambda: (db.session.add(Order(name="x")), db.session.flush(), db.session.rollback()),
     ],

@@ -215,7 +215,7 @@ class ClassView(MethodView):
 
 def seen() -> ResponseReturnValue:
     """As Flask-Login and then a view: the user is read before the order's transaction."""
-    user = db.session.get_one(User, 1)
+    user = db.session.get(User, 1)
     return user.name
 
 
