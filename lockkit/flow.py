@@ -43,6 +43,7 @@ from lockkit.types import (
     Request,
     alive_for,
     drift,
+    is_placed,
 )
 
 __all__ = [
@@ -88,7 +89,9 @@ def acquire(
             yield from _withdraw(attempt.request)
         raise
     except BaseException:  # interrupted or cancelled: a tombstone follows what is under way
-        yield from _withdraw(attempt.request._replace(unsure=True))
+        unsure = attempt.joining or attempt.request.unsure
+        if attempt.placed or unsure:
+            yield from _withdraw(attempt.request._replace(unsure=unsure))
         raise
 
 
@@ -102,17 +105,14 @@ class _Acquire:
         self.timeout = timeout
         self.new_token = new_token
         self.placed = False  #: the store knows our token
+        self.joining = False  #: a request is under way after which it may
         self.start = 0.0
 
     def run(self) -> Generator[Step, Reply, Granted]:
-        reply = yield Attempt(self.request)
-        self.start = reply.sent
-        if isinstance(reply.value, BackendError):
-            reply = yield from self._once_more(reply)
+        reply = yield from self._attempt()
         while True:
             value = reply.value
             if isinstance(value, Grant):
-                self.placed = True
                 deadline = reply.sent + value.left - drift(value.left)
                 if deadline > reply.now:
                     whole = value.left >= self.request.ttl
@@ -134,7 +134,6 @@ class _Acquire:
         A grant by message counts from the last request whose reply said that the claim was not
         ours: the grant cannot be older than that.
         """
-        self.placed = self.placed or busy.ticket > 0
         left = self._give_up_in_time(reply.now, busy)
         known = reply.sent
         self.request = self.request._replace(mode=Mode.POLL)
@@ -152,9 +151,14 @@ class _Acquire:
         return pause if left is None else min(pause, left)
 
     def _attempt(self) -> Generator[Step, Reply, Reply]:
+        """A poll never joins: one that arrives late, after a withdraw, is told that it is gone."""
+        self.joining = self.request.mode is not Mode.POLL
         reply = yield Attempt(self.request)
+        self.start = self.start or reply.sent
         if isinstance(reply.value, BackendError):
             reply = yield from self._once_more(reply)
+        self.placed = self.placed or is_placed(reply.value)
+        self.joining = False  # last: it may be interrupted between any two lines
         return reply
 
     def _once_more(self, reply: Reply) -> Generator[Step, Reply, Reply]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lockkit.errors import KindMismatch, UpgradeRefused
-from lockkit.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
+from lockkit.state import GRACE_SECONDS, MOST_TOMBS, SECOND, TOMB_SECONDS, Holder, State, Waiter
 from lockkit.types import (
     Busy,
     Gone,
@@ -36,6 +36,7 @@ from lockkit.types import (
 
 __all__ = [
     "GRACE_SECONDS",
+    "MOST_TOMBS",
     "SECOND",
     "TOMB_SECONDS",
     "Holder",

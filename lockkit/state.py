@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 
 from lockkit.types import Kind, Request, alive_for
 
-__all__ = ["GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "State", "Waiter"]
+__all__ = ["GRACE_SECONDS", "MOST_TOMBS", "SECOND", "TOMB_SECONDS", "Holder", "State", "Waiter"]
 
 SECOND = 1_000_000
 TOMB_SECONDS = 600
 """How long a withdrawn token stays refused: longer than a request can linger in a network."""
+
+MOST_TOMBS = 256
+"""How many a name has at most, where each step on it reads and writes them all: an older request
+that is still under way may then be granted, to nobody, until its TTL has passed."""
 
 GRACE_SECONDS = 600
 """How long an abandoned claim is kept, so that ``locks`` can report it."""
@@ -110,9 +114,17 @@ class State:
 
     def bury(self, token: str, now: int, *, broken: bool = False) -> None:
         """Refuse it for a while. Who was broken stays so, also when it withdraws afterwards."""
-        self.tombs = {t: v for t, v in self.tombs.items() if v[0] > now}
-        broken = broken or self.tombs.get(token, (0, False))[1]
-        self.tombs[token] = (now + TOMB_SECONDS * SECOND, broken)
+        _, was_broken = self.tombs.pop(token, (0, False))
+        self.tombs[token] = (now + TOMB_SECONDS * SECOND, broken or was_broken)
+        self._forget_tombs(now)
+
+    def _forget_tombs(self, now: int) -> None:
+        """They are in the order in which their time is over."""
+        while self.tombs:
+            oldest = next(iter(self.tombs))
+            if self.tombs[oldest][0] > now and len(self.tombs) <= MOST_TOMBS:
+                return
+            del self.tombs[oldest]
 
     def install(self, holder: Holder, now: int) -> None:
         """One more holder. What was abandoned is forgotten: the name is in use again."""
@@ -122,8 +134,7 @@ class State:
 
     def prune(self, now: int) -> bool:
         """Forget tombs and abandoned holders that are past their time; whether nothing is left."""
-        if self.tombs:
-            self.tombs = {t: v for t, v in self.tombs.items() if v[0] > now}
+        self._forget_tombs(now)
         if self.holders:
             oldest = now - GRACE_SECONDS * SECOND
             self.holders = [holder for holder in self.holders if holder.until > oldest]

@@ -31,6 +31,7 @@ __all__ = [
     "Unset",
     "alive_for",
     "drift",
+    "is_placed",
 ]
 
 
@@ -167,6 +168,11 @@ class Renewal(NamedTuple):
 
     left: float | None
     error: Exception | None = None
+
+
+def is_placed(reply: object) -> bool:
+    """Whether the store that replied so to a claim knows its token now."""
+    return isinstance(reply, Grant) or (isinstance(reply, Busy) and reply.ticket > 0)
 
 
 class Release(IntEnum):

@@ -181,18 +181,29 @@ class TestAcquire:
             play.reply(None)
 
     @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, ValueError])
-    @pytest.mark.parametrize("waiting", [False, True])
-    def test_whatever_interrupts_it_withdraws_in_doubt(
-        self, interruption: type[BaseException], waiting: bool
+    @pytest.mark.parametrize("doing", ["joining", "waiting", "polling"])
+    def test_whatever_interrupts_it_withdraws(
+        self, interruption: type[BaseException], doing: str
     ) -> None:
+        """In doubt only if a request may be under way that would put it there: no poll does."""
         play = acquire()
-        if waiting:
+        if doing != "joining":
             play.reply(Busy(ticket=3))
+        if doing == "polling":
+            play.reply(None)
         withdraw = play.interrupt(interruption())
         assert isinstance(withdraw, Withdraw)
-        assert withdraw.request.unsure
+        assert withdraw.request.unsure == (doing == "joining")
         with pytest.raises(interruption):
             play.reply(None)
+
+    def test_interrupted_after_a_lost_reply_it_stays_in_doubt(self) -> None:
+        play = acquire()
+        play.reply(OutcomeUnknown())
+        play.reply(Busy(ticket=3))
+        withdraw = play.interrupt(KeyboardInterrupt())
+        assert isinstance(withdraw, Withdraw)
+        assert withdraw.request.unsure
 
     def test_a_withdraw_that_fails_is_left_to_the_watchdog(self) -> None:
         play = acquire()

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lockkit import grant
 from lockkit.errors import KindMismatch, UpgradeRefused
-from lockkit.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
+from lockkit.grant import GRACE_SECONDS, MOST_TOMBS, SECOND, TOMB_SECONDS, Outcome, State
 from lockkit.types import Busy, Gone, Grant, Kind, Mode, Release, Request, alive_for
 
 TTL = 10.0
@@ -133,6 +133,16 @@ class TestForgetting:
         assert not state.prune(after(TOMB_SECONDS - 1))
         assert isinstance(grant.acquire(state, claim("a"), after(TOMB_SECONDS - 1)).reply, Gone)
         assert state.prune(after(TOMB_SECONDS))
+
+    def test_of_many_tombs_the_newest_are_kept(self) -> None:
+        """Each step on the name reads and writes them."""
+        state = State()
+        for number in range(MOST_TOMBS + 2):
+            grant.withdraw(state, claim(f"t{number}"), START + number)
+        grant.withdraw(state, claim("t2"), START + MOST_TOMBS + 2)
+        assert [*state.tombs] == [f"t{number}" for number in [*range(3, MOST_TOMBS + 2), 2]]
+        assert not state.prune(START + MOST_TOMBS + TOMB_SECONDS * SECOND)
+        assert [*state.tombs] == [f"t{MOST_TOMBS + 1}", "t2"]
 
     def test_an_abandoned_claim_is_kept_for_a_while(self) -> None:
         state = State()

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from lockkit import process
@@ -24,9 +24,11 @@ from lockkit.types import (
     Gone,
     Grant,
     LockInfo,
+    Mode,
     Release,
     Renewal,
     Request,
+    is_placed,
 )
 
 __all__ = ["OffloadedBackend"]
@@ -46,11 +48,13 @@ class _Lane:
         """The threads stayed in the parent."""
         self._threads: ThreadPoolExecutor | None = None
 
-    async def run(self, step: Callable[..., T], *args: object) -> T:
+    def begin(self, step: Callable[..., T], *args: object) -> Future[T]:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="lockkit-offload")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, functools.partial(step, *args))
+        return self._threads.submit(step, *args)
+
+    async def run(self, step: Callable[..., T], *args: object) -> T:
+        return await asyncio.wrap_future(self.begin(step, *args))
 
     def close(self) -> None:
         threads, self._threads = self._threads, None
@@ -66,8 +70,8 @@ PAGE = 100
 
 
 class OffloadedBackend(AsyncBackend):
-    """Runs the steps of a sync backend in threads. Cancelling leaves a step running to its end:
-    the tombstone of the withdraw that follows makes a late grant impossible."""
+    """Runs the steps of a sync backend in threads. Cancelling leaves a step running to its end: the
+    withdraw that follows waits for it, so that it knows what there is to withdraw."""
 
     def __init__(self, backend: Backend, *, is_shared: bool = False) -> None:
         """``is_shared``: a blocking client uses it as well, so it is not closed with this one."""
@@ -77,14 +81,32 @@ class OffloadedBackend(AsyncBackend):
         self._asking = _Lane(4)
         self._ending = _Lane(2)
         self._renewing = _Lane(1)
+        self._cancelled: dict[str, Future[Grant | Busy | Gone]] = {}  #: claims, by their tokens
 
     async def acquire(self, request: Request) -> Grant | Busy | Gone:
-        return await self._asking.run(self.backend.acquire, request)
+        step = self._asking.begin(self.backend.acquire, request)
+        try:
+            return await asyncio.wrap_future(step)
+        except asyncio.CancelledError:
+            if request.mode is not Mode.POLL and not request.unsure:
+                self._cancelled[request.token] = step
+            raise
 
     async def release(self, request: Request) -> Release:
         return await self._ending.run(self.backend.release, request)
 
     async def withdraw(self, request: Request) -> None:
+        """Of a claim that was cancelled in its thread it is known what came of it."""
+        step = self._cancelled.pop(request.token, None)
+        if step is not None:
+            ended = asyncio.wrap_future(step)
+            await asyncio.wait([ended])
+            if ended.cancelled():
+                return  # it never began
+            if ended.exception() is None:
+                request = request._replace(unsure=False)
+                if not is_placed(ended.result()):
+                    return
         await self._ending.run(self.backend.withdraw, request)
 
     async def extend(self, requests: Sequence[Request]) -> list[Renewal]:

@@ -1,0 +1,175 @@
+"""Waits that are given up leave nothing in the store: not even a mark that they were given up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+import lockkit
+from lockkit import aio
+from lockkit.backends.memory import MemoryBackend
+from lockkit.backends.offload import OffloadedBackend
+from lockkit.backends.sql import create_table
+from lockkit.backends.sql.backend import SQLBackend
+from lockkit.config import settings_from_url
+from lockkit.grant import Outcome, State
+from lockkit.testing.conformance.base import TRIES, eventually, queued
+from lockkit.testing.servers import RedisServer
+from lockkit.types import Busy, Gone, Grant, Request
+
+NAME = "stock:42"
+MARKED = "marked each time"
+"""Not only when the reply to its request was still under way, as on a machine that stalls."""
+
+Marks = Callable[[], int]
+
+
+class GivenUp(BaseException):
+    pass
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return with_table(request.getfixturevalue("postgres_url"))
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    path = tmp_path / "locks.sqlite3"
+    return f"sqlite:///{path}" if request.param == "sqlite" else "memory://waits"
+
+
+def with_table(url: str) -> str:
+    url = url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sqlalchemy.create_engine(url)
+    create_table(engine)
+    engine.dispose()
+    return f"sqlalchemy+{url}"
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[lockkit.LockClient]:
+    with lockkit.connect(url, ttl=30, max_queue=None) as client:
+        yield client
+
+
+@pytest.fixture
+def marks(locks: lockkit.LockClient, request: pytest.FixtureRequest) -> Marks:
+    """How many of those who gave up the store remembers."""
+    backend: Any = locks.backend
+    if isinstance(backend, MemoryBackend):
+        return lambda: len(backend._states[NAME].tombs)
+    if isinstance(backend, SQLBackend):
+        return lambda: len(backend._step(NAME, lambda state, _: _tombs(state)))
+    server: RedisServer = request.getfixturevalue("redis_server")
+
+    def in_redis() -> int:
+        with server.client() as admin:
+            return sum(int(admin.zcard(key)) for key in admin.scan_iter("*:t"))
+
+    return in_redis
+
+
+def _tombs(state: State) -> Outcome[list[str]]:
+    return Outcome(list(state.tombs))
+
+
+async def _cancelled(client: aio.AsyncLockClient, locks: lockkit.LockClient, crowd: int) -> None:
+    """Some wait, and are cancelled while they do."""
+    waiting = [asyncio.create_task(client.lock(NAME).acquire(timeout=None)) for _ in range(crowd)]
+    await asyncio.to_thread(queued, locks, NAME, crowd)
+    await asyncio.sleep(0.05)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert all(task.cancelled() for task in waiting)
+
+
+async def test_cancelled_waits_leave_nothing(
+    locks: lockkit.LockClient, url: str, marks: Marks
+) -> None:
+    client = aio.connect(url, ttl=30, max_queue=None)
+    with locks.lock(NAME).acquire():
+        for _ in range(TRIES):
+            before = marks()
+            await _cancelled(client, locks, 10)
+            eventually(lambda: not (info := locks.inspect(NAME)) or not info.waiters)
+            if marks() == before:
+                break
+        else:
+            raise AssertionError(MARKED)
+    await client.close()
+
+
+class Slow(MemoryBackend):
+    """Once it is slow, each claim is in its step until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = False
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        if self.slow:
+            self.begun.set()
+            self.go_on.wait()
+        return super().acquire(request)
+
+
+@pytest.mark.parametrize("patience", [None, 0])
+async def test_a_step_that_was_cancelled_in_a_thread_leaves_nothing(patience: float | None) -> None:
+    """What runs in a thread of ours is waited for, and what has not begun never does."""
+    backend = Slow()
+    client = aio.AsyncLockClient(OffloadedBackend(backend), settings_from_url("memory://"))
+    holder = await client.lock(NAME).acquire()
+    backend.slow = True
+    waiting = [asyncio.create_task(client.lock(NAME).acquire(patience)) for _ in range(8)]
+    await asyncio.to_thread(backend.begun.wait)
+    for task in waiting:
+        task.cancel()
+    await asyncio.sleep(0)
+    backend.go_on.set()
+    await asyncio.wait(waiting)
+    state = backend._states[NAME]
+    assert (state.queue, state.tombs) == ([], {})
+    assert await holder.release()
+    await client.close()
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite", "redis"], indirect=True)
+def test_interrupted_waits_leave_nothing(locks: lockkit.LockClient, url: str, marks: Marks) -> None:
+    """By a signal, as of a task queue that has run out of patience."""
+
+    def give_up(*_: object) -> None:
+        raise GivenUp
+
+    def interrupt() -> None:
+        queued(locks, NAME, 1)
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, give_up)
+    try:
+        with lockkit.connect(url, ttl=30) as client, locks.lock(NAME).acquire():
+            for _ in range(TRIES):
+                left = marks()
+                watcher = threading.Thread(target=interrupt)
+                watcher.start()
+                with pytest.raises(GivenUp):
+                    client.lock(NAME).acquire(timeout=None)
+                watcher.join()
+                eventually(lambda: not (info := locks.inspect(NAME)) or not info.waiters)
+                if marks() == left:
+                    return
+            raise AssertionError(MARKED)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
