@@ -16,7 +16,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from werkzeug.exceptions import HTTPException
 
 from lockkit.errors import ConfigurationError, LeaseLost
-from lockkit.idempotency import DuplicateKeyError, Keep, StillRunningError, replies
+from lockkit.idempotency import DuplicateKeyError, Keep, Refused, StillRunningError, replies
+from lockkit.idempotency.record import refuses
 from lockkit_flask import held, sessions
 from lockkit_flask.opened import Opened
 from lockkit_flask.records import unavailable
@@ -49,6 +50,7 @@ class Joined(Opened):
         self._records = records
         self._committed = False  #: by the view: a savepoint of this connection was released
         self._failed = False  #: the view raised, and all was rolled back
+        self._refused = False  #: the view raised a refusal, which rolls nothing back
         self._wrote = False  #: something besides the record, on this connection
 
     def begin(self) -> None:
@@ -92,16 +94,21 @@ class Joined(Opened):
         """Roll back at once: error handlers write outside of the order's transaction.
 
         They find its connection in the pool, which may have no other. ``abort(redirect(…))`` is a
-        way to answer, and no failure.
+        way to answer, and no failure; after a refusal what the view has committed stays.
         """
-        if isinstance(error, HTTPException) and _status(error) < HTTPStatus.BAD_REQUEST:
+        status = _status(error) if isinstance(error, HTTPException) else 500
+        self._refused = refuses(status)
+        if self._refused or status < HTTPStatus.BAD_REQUEST:
             return
         self._failed = True
         self._roll_back()
 
     def conclude(self, response: Response) -> Response:
         outcome = self.facts and self.orders.conclude(self.proceed.order, self.facts)
-        if not isinstance(outcome, Keep) or self._sends_a_guest_away():
+        refused = isinstance(outcome, Refused) or self._refused or self._sends_a_guest_away()
+        if isinstance(outcome, (Keep, Refused)) and refused and not self._failed:
+            return self._commit(None, response)
+        if not isinstance(outcome, Keep):
             self._roll_back()
             return response
         if self._failed:
@@ -173,9 +180,13 @@ class Joined(Opened):
             unavailable(error)
         return response
 
-    def _commit(self, record: Record, response: Response) -> Response:
-        """One COMMIT for the record and everything that the view has committed."""
-        if response.status_code < HTTPStatus.BAD_REQUEST and sessions.has_writes():
+    def _commit(self, record: Record | None, response: Response) -> Response:
+        """One COMMIT for everything that the view has committed, and for the record.
+
+        ``record``: None to delete it, because the view has refused.
+        """
+        is_success = record is not None and response.status_code < HTTPStatus.BAD_REQUEST
+        if is_success and sessions.has_writes():
             raise ConfigurationError(
                 "the view of an order answers with success, but has changes in db.session that "
                 "are not committed. Commit them before the response leaves; nothing was saved"
@@ -190,9 +201,12 @@ class Joined(Opened):
             return _not_committed(error)
         return response
 
-    def _end(self, record: Record) -> None:
+    def _end(self, record: Record | None) -> None:
         assert self.connection is not None
-        self._records.update(self.connection, record)
+        if record is None:
+            self._records.forget(self.connection, self.proceed.order.key)
+        else:
+            self._records.update(self.connection, record)
         self.active = False
         self.connection.commit()
 

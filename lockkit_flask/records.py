@@ -110,6 +110,10 @@ class Records:
         if found.rowcount != 1:
             raise RuntimeError("the record of this order was deleted while its view was running")
 
+    def forget(self, connection: sa.Connection, key: str) -> None:
+        """Delete the row that ``insert`` made."""
+        connection.execute(sa.delete(self.table).where(self.table.c.key == key))
+
     def prune(self, batch: int) -> Iterator[int]:
         """Delete what has expired, so many at a time; yields how many, after each COMMIT.
 

@@ -22,6 +22,7 @@ An adapter translates: facts of the request in, ``Proceed | Replay | Reject`` ou
             # 3. call the view, render the response
             # 4. match orders.conclude(order, ResponseFacts(...)):
             #        Keep(record): lease.check(), update the row, commit
+            #        Refused(): lease.check(), delete the row, commit what the view has saved
             #        Discard(): roll back
             #    an exception rolls back as well; a response made of it may be kept
             #    afterwards, in a transaction of its own
@@ -87,6 +88,7 @@ from lockkit.idempotency.steps import (
     Keep,
     Proceed,
     Recover,
+    Refused,
 )
 
 __all__ = [
@@ -120,6 +122,7 @@ __all__ = [
     "RecordStore",
     "Recover",
     "RecoverHook",
+    "Refused",
     "Reject",
     "Replay",
     "RequestFacts",

@@ -20,6 +20,7 @@ from lockkit.idempotency.record import (
     Record,
     State,
     is_unanswered,
+    refuses,
     snapshot_of,
     storable,
 )
@@ -38,6 +39,7 @@ from lockkit.idempotency.steps import (
     Keep,
     Proceed,
     Recover,
+    Refused,
 )
 from lockkit.log import log
 
@@ -86,7 +88,7 @@ class Admission:
             return None
         fence = decision.lease.fencing_token
         ending = self.conclude(decision.order, response)
-        if isinstance(ending, Discard):
+        if not isinstance(ending, Keep):
             yield from _forget(decision)
             return None
         try:
@@ -104,8 +106,10 @@ class Admission:
         expires = now + self.settings.ttl
         return Record(order.key, order.order_id, order.request, order.fingerprint, now, expires)
 
-    def conclude(self, order: Order, response: ResponseFacts) -> Keep | Discard:
+    def conclude(self, order: Order, response: ResponseFacts) -> Keep | Refused | Discard:
         """What becomes of the order, given the response of its view."""
+        if refuses(response.status):
+            return Refused()
         return Keep(self._ended(order, response)) if storable(response.status) else Discard()
 
     def _ended(self, order: Order, response: ResponseFacts) -> Record:

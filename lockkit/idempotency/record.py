@@ -30,6 +30,7 @@ __all__ = [
     "dump_headers",
     "is_unanswered",
     "load_headers",
+    "refuses",
     "snapshot_of",
     "storable",
 ]
@@ -41,7 +42,7 @@ KEPT_HEADERS = ("Content-Type", "Content-Language", "Location", "ETag", "Link")
 """All others are made anew for each reply, or belong to one client alone (Set-Cookie)."""
 
 NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
-"""Refusals that another try may overcome."""
+"""Refusals that another try may overcome: what the view saved stays, without a record."""
 
 
 class DuplicateKeyError(Exception):
@@ -97,8 +98,13 @@ def is_unanswered(record: Record) -> bool:
     return record.state == State.TOMBSTONE and record.snapshot.status == NOTHING_YET.status
 
 
+def refuses(status: int) -> bool:
+    """Whether a response is a passing refusal."""
+    return status in NOT_STORED
+
+
 def storable(status: int) -> bool:
-    """Whether a response ends the order. 5xx and passing refusals do not: they are rolled back."""
+    """Whether a response ends the order. 5xx and passing refusals do not."""
     return HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in NOT_STORED
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Keep",
     "Proceed",
     "Recover",
+    "Refused",
     "Step",
 ]
 
@@ -52,6 +53,11 @@ class Keep(NamedTuple):
 
 class Discard(NamedTuple):
     """Roll back: the order did not take effect, and another try runs anew."""
+
+
+class Refused(NamedTuple):
+    """Commit what the view would have saved without an order, and delete the record in the same
+    COMMIT: a guess that was counted stays counted, and another try runs the view again."""
 
 
 Decision = Proceed | Replay | Reject

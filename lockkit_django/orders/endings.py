@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
 from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
-from lockkit.idempotency import DuplicateKeyError, Keep, replies
+from lockkit.idempotency import DuplicateKeyError, Keep, Refused, replies
 from lockkit_django.orders.facts import asks_to_log_in, response_facts
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
-    from lockkit.idempotency import Record, Reject
+    from lockkit.idempotency import Discard, Record, Reject
     from lockkit_django.orders.opened import OpenOrder
     from lockkit_django.orders.store import OrderStore
 
@@ -99,12 +99,16 @@ class Ending(ABC):
         except DuplicateKeyError:
             raise OrderStopped(None) from None
 
-    def _verdict(self, response: HttpResponseBase) -> Record | None:
+    def _verdict(self, response: HttpResponseBase) -> Keep | Refused | Discard:
+        """What becomes of the order by this response. Sending somebody to log in is a refusal."""
+        if asks_to_log_in(self.opened.request, response):
+            return Refused()
+        return self.opened.orders.conclude(self.opened.order, response_facts(response))
+
+    def _record(self, response: HttpResponseBase) -> Record | None:
         """The record that this response makes; None: it does not end the order."""
-        verdict = self.opened.orders.conclude(self.opened.order, response_facts(response))
-        if not isinstance(verdict, Keep) or asks_to_log_in(self.opened.request, response):
-            return None
-        return verdict.record
+        verdict = self._verdict(response)
+        return verdict.record if isinstance(verdict, Keep) else None
 
 
 def is_conflict(error: BaseException) -> bool:

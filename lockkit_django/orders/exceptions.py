@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.http import Http404
 
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
-__all__ = ["is_of_check", "is_of_exception", "is_of_handler", "is_of_hook"]
+__all__ = ["is_of_check", "is_of_exception", "is_of_handler", "is_of_hook", "status_of"]
 
 DRF = "rest_framework.views"
 CHECKS = {"django.contrib.auth.decorators", "django.contrib.auth.mixins"}
 AROUND_VIEWS = {"asgiref", "asyncio", "concurrent", "contextlib", "django", "lockkit_django"}
+
+
+ANSWERS = {"rest_framework.exceptions.APIException", "ninja.errors.HttpError"}
+
+
+def status_of(error: Exception) -> int | None:
+    """Of an exception that a view raises to be answered; None: of any other."""
+    if isinstance(error, (PermissionDenied, Http404)):
+        return HTTPStatus.FORBIDDEN if isinstance(error, PermissionDenied) else HTTPStatus.NOT_FOUND
+    names = {f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__}
+    return int(getattr(error, "status_code", 0)) if names & ANSWERS else None
 
 
 def is_of_check(error: Exception) -> bool:

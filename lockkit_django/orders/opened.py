@@ -53,6 +53,8 @@ class OpenOrder:
         self.closed = False
         self._decision: Proceed | None = None
         self._adopted: list[AnyLease | AnyAsyncLease] = []
+        self.error: Exception | None = None  #: that the view has raised, if it was seen
+        self.in_request_block = False  #: the order's transaction is that of ATOMIC_REQUESTS, too
         self._failed = False
         self._ending = make_ending(self)
         setattr(request, OPEN_ORDER, self)
@@ -140,11 +142,13 @@ class OpenOrder:
 
     def besides(self, aliases: Iterable[str]) -> list[str]:
         """Those databases that need a transaction of their own around the view."""
+        aliases = list(aliases)
+        self.in_request_block = self._ending.database in aliases
         return [alias for alias in aliases if alias != self._ending.database]
 
     def fail(self, error: Exception) -> HttpResponseBase | None:
         """The view raised: it has not answered, whatever response is made of it."""
-        self._failed = True
+        self._failed, self.error = True, error
         return self._ending.answer_to(error)
 
     def close(self, response: HttpResponseBase) -> HttpResponseBase:

@@ -84,6 +84,9 @@ def _run(view: View, options: ViewOptions, exempt: Exempt, args: Any, kwargs: An
             return _called(http, view, exempt, call)
         except OrderStopped as stop:
             return gate.stopped(opened, stop)
+        except Exception as error:
+            opened.error = error  # others may make a response of it
+            raise
 
 
 def _called(http: HttpRequest, view: View, exempt: Exempt, call: Callable[[], Any]) -> Any:
@@ -114,6 +117,9 @@ async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any
         return await _awaited(view(*args, **kwargs))
     except OrderStopped as stop:
         return await gate.astopped(opened, stop)
+    except Exception as error:
+        opened.error = error
+        raise
 
 
 async def _aenter(http: HttpRequest, gate: Gate, *, begin: bool) -> HttpResponseBase | None:

@@ -55,7 +55,7 @@ class OwnTransaction(Ending):
         self._using = self.database = store.using
         self._inside = self._committed = self._broken = self._stopped = False
         self._response: HttpResponseBase | None = None
-        self._record: Record | None = None
+        self._sealed: Record | None = None
 
     def begin(self) -> None:
         self.begun = True
@@ -86,8 +86,8 @@ class OwnTransaction(Ending):
         response = rendered(self.opened.front, response)
         if callable(getattr(response, "render", None)):
             response.render()
-        self._record = self._verdict(response)
-        if self._record is None:
+        self._sealed = self._record(response)
+        if self._sealed is None:
             raise ConfigurationError(
                 f"respond_with() stores what ends an order, and {response.status_code} does not: "
                 f"leave commit_in() by an exception"
@@ -100,7 +100,7 @@ class OwnTransaction(Ending):
             return response
         if self._committed:
             return self._answer(response)
-        record = self._verdict(response)
+        record = self._record(response)
         if record is None:
             return response
         if response.status_code < FIRST_ERROR:
@@ -139,7 +139,7 @@ class OwnTransaction(Ending):
         except BackendUnavailable as error:
             raise self._stop(replies.not_claimed(error)) from error
         self._inside, self._broken = True, False
-        self._record = self._response = None
+        self._sealed = self._response = None
 
     def _seal(self) -> bool:
         """The last look before the COMMIT. Returns whether there will be one."""
@@ -150,8 +150,8 @@ class OwnTransaction(Ending):
             self.opened.check_leases()
         except LeaseLost as error:
             raise self._stop(replies.lease_lost()) from error
-        if self._record is not None:
-            self._store.finish(self._record)
+        if self._sealed is not None:
+            self._store.finish(self._sealed)
         return True
 
     def _stop(self, reject: replies.Reject | None) -> OrderStopped:
@@ -162,7 +162,7 @@ class OwnTransaction(Ending):
         """After the COMMIT: what is stored, or is to be stored, is the answer."""
         if self._response is not None:
             return response if same(response, self._response) else self._response
-        record = self._verdict(response)
+        record = self._record(response)
         if record is not None:
             self._remember(record)
         return response

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from django.db import connections, transaction
 
 from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
-from lockkit.idempotency import replies
+from lockkit.idempotency import Keep, Refused, replies
+from lockkit.idempotency.record import refuses
 from lockkit.log import log
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
@@ -16,7 +17,7 @@ from lockkit_django.orders.endings import (
     is_conflict,
     unsaved,
 )
-from lockkit_django.orders.exceptions import is_of_exception, is_of_hook
+from lockkit_django.orders.exceptions import is_of_exception, is_of_hook, status_of
 from lockkit_django.orders.responses import refusal
 from lockkit_django.orders.store import OrderStore
 
@@ -79,12 +80,15 @@ class SharedTransaction(Ending):
         return conflict_answer(error)
 
     def _conclude(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
-        record = self._verdict(response)
-        if record is None:
+        verdict = self._verdict(response)
+        if isinstance(verdict, Refused) or (isinstance(verdict, Keep) and self._raised_refusal()):
+            return self._refuse(response, failed=failed)
+        if not isinstance(verdict, Keep):
             return response
+        record = verdict.record
         raised = failed or is_of_exception(response)
         if not (raised or is_rolled_back(self._using)):
-            return self._commit(record, response)
+            return self._commit(response, record)
         broken = not raised and is_broken(self._using)
         self.abandon()
         if response.status_code >= FIRST_ERROR:
@@ -95,10 +99,36 @@ class SharedTransaction(Ending):
             broken = True
         return refusal(replies.not_saved()) if broken else response
 
-    def _commit(self, record: Record, response: HttpResponseBase) -> HttpResponseBase:
+    def _raised_refusal(self) -> bool:
+        """Whether the view has refused, though what is made of it does not look like that."""
+        error = self.opened.error
+        return error is not None and refuses(status_of(error) or 0)
+
+    def _refuse(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+        """Save what would be saved if there were no orders: a guess that was counted counts."""
+        error = self.opened.error
+        if error is not None and status_of(error) is None:
+            return response  # an accident: what is made of it does not change that
+        if failed and self.opened.in_request_block:
+            return response  # as ATOMIC_REQUESTS rolls back
+        if not is_rolled_back(self._using):
+            return self._commit(response, None)
+        if is_broken(self._using):
+            log.warning(
+                "%r refuses after an error of the database outside of atomic(): what its view "
+                "saved before is rolled back",
+                self.opened.order.request,
+            )
+        return response
+
+    def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
+        """``record``: None to delete what was written when the order began."""
         self.opened.check_leases()
         try:
-            self._store.finish(record)
+            if record is None:
+                self._store.forget(self.opened.order.key)
+            else:
+                self._store.finish(record)
             self._leave_block()
         except CONNECTION_ERRORS as error:
             if is_of_hook(error):

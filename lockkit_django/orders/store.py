@@ -99,6 +99,10 @@ class OrderStore:
         if rows.update(**_columns(record)) != 1:
             raise RuntimeError("the record of this order was deleted while its view was running")
 
+    def forget(self, key: str) -> None:
+        """Delete a record that was started in this transaction."""
+        OrderRecord.objects.using(self.using).filter(key=key).delete()
+
 
 class AsyncOrderStore:
     """Finds records from the event loop, on the thread that has the request's connection."""

@@ -1,0 +1,174 @@
+"""What a view commits before it refuses: as without orders, so that no header undoes it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask, Response, abort, redirect, request
+from flask_project import Order, Refused, db, put
+from werkzeug.exceptions import Forbidden
+
+from lockkit.errors import LeaseLost
+from lockkit_flask import current_order, idempotent, locks
+from lockkit_flask.held import _all
+from lockkit_flask.records import TABLE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.typing import ResponseReturnValue
+
+STATUSES = [401, 403, 408, 409, 423, 425, 429]
+
+
+def guess() -> None:
+    """One that counts, one that the view undoes, and one that it forgets to commit."""
+    put("guess")
+    db.session.commit()
+    put("undone")
+    db.session.flush()
+    db.session.rollback()
+    put("forgotten")
+    db.session.flush()
+
+
+def status() -> int:
+    return int(request.args.get("status", "403"))
+
+
+def returns() -> ResponseReturnValue:
+    guess()
+    return "wrong", status()
+
+
+def aborts() -> ResponseReturnValue:
+    guess()
+    abort(status() if status() != 425 else Response("wrong", 425))
+
+
+def forbidden() -> ResponseReturnValue:
+    guess()
+    raise Forbidden("not you")
+
+
+async def coroutine() -> ResponseReturnValue:
+    guess()
+    abort(429)
+
+
+def breaks() -> ResponseReturnValue:
+    """Of which an error handler makes a refusal."""
+    guess()
+    raise Refused("busy", 409)
+
+
+def loses() -> ResponseReturnValue:
+    """Somebody breaks its lock meanwhile."""
+    guess()
+    (held,) = _all()
+    assert locks["default"].break_(held.lease.name, fence=current_order.fencing_token)
+    with pytest.raises(LeaseLost):
+        held.lease.extend()  # type: ignore[union-attr]
+    abort(403)
+
+
+VIEWS = [returns, aborts, forbidden, coroutine, breaks, loses]
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    app = make_shop()
+    for view in VIEWS:
+        app.add_url_rule(f"/bare-{view.__name__}", f"{view}", view, methods=["POST"])
+        inside = f"/inside-{view.__name__}"
+        app.add_url_rule(inside, inside, idempotent(view), methods=["POST"])
+    return app
+
+
+def send(app: Flask, path: str, order_id: str | None) -> Any:
+    headers = {"Authorization": "x"}  # nobody has verified it
+    if order_id is not None:
+        headers["X-Order-ID"] = order_id
+    return app.test_client().post(path, headers=headers)
+
+
+def saved(app: Flask) -> list[str]:
+    with app.app_context():
+        return list(db.session.scalars(sa.select(Order.name).order_by(Order.name)))
+
+
+def records(app: Flask) -> int:
+    with app.app_context():
+        return int(db.session.scalar(sa.text(f"SELECT count(*) FROM {TABLE_NAME}")) or 0)
+
+
+@pytest.mark.parametrize("place", ["bare", "inside"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        *(f"{view}?status={status}" for view in ("returns", "aborts") for status in STATUSES),
+        "forbidden",
+        "coroutine",
+    ],
+)
+def test_a_refusal_keeps_what_it_keeps_without_lockkit(shop: Flask, view: str, place: str) -> None:
+    without = send(shop, f"/bare-{view}", None)
+    assert saved(shop) == ["guess"]
+    refused = send(shop, f"/{place}-{view}", "A-1")
+    assert (refused.status_code, refused.data) == (without.status_code, without.data)
+    assert (saved(shop), records(shop)) == (["guess"] * 2, 0)
+    with shop.app_context():
+        assert not list(locks["default"].holders())
+
+
+def test_a_header_does_not_undo_the_counter_of_guesses(shop: Flask) -> None:
+    """The seventh guess of somebody who brings a new order ID with each of them, or the same."""
+    for number in range(1, 8):
+        order_id = secrets.token_hex(8) if number % 2 else "A-1"
+        assert send(shop, "/bare-aborts", order_id).status_code == 403
+        assert saved(shop) == ["guess"] * number
+
+
+@pytest.mark.parametrize("answer", [("go away", 404), ("please log in", 200), redirect("/login")])
+def test_a_refusal_is_one_whatever_page_is_made_of_it(shop: Flask, answer: Any) -> None:
+    shop.register_error_handler(403, lambda _: answer)
+    for number in (1, 2):
+        refused = send(shop, "/bare-aborts", "A-1")
+        assert "Idempotent-Replayed" not in refused.headers
+        assert (saved(shop), records(shop)) == (["guess"] * number, 0)
+
+
+def test_what_an_error_handler_commits_after_a_refusal_stays_too(shop: Flask) -> None:
+    def note(error: Exception) -> ResponseReturnValue:
+        db.session.rollback()
+        put("noted")
+        db.session.commit()
+        return "no", 403
+
+    shop.register_error_handler(403, note)
+    send(shop, "/bare-aborts", "A-1")
+    assert saved(shop) == ["guess", "noted"]
+
+
+def test_a_refusal_whose_error_handler_fails_is_rolled_back(shop: Flask) -> None:
+    def fail(error: Exception) -> ResponseReturnValue:
+        raise KeyError
+
+    shop.register_error_handler(403, fail)
+    assert send(shop, "/bare-aborts", "A-1").status_code == 500
+    assert (saved(shop), records(shop)) == ([], 0)
+
+
+@pytest.mark.parametrize("place", ["bare", "inside"])
+def test_other_exceptions_roll_back_whatever_is_made_of_them(shop: Flask, place: str) -> None:
+    assert send(shop, f"/{place}-breaks", "A-1").status_code == 409
+    assert (saved(shop), records(shop)) == ([], 0)
+
+
+def test_a_refusal_that_comes_after_the_lease_saves_nothing_and_says_so(shop: Flask) -> None:
+    answer = send(shop, "/bare-loses", "A-1")
+    assert (answer.status_code, answer.json["code"]) == (503, "order-lease-lost")
+    assert (saved(shop), records(shop)) == ([], 0)

@@ -1,0 +1,128 @@
+"""What a view saves before it refuses: as if there were no orders, so that no header undoes it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connections
+from django.test import Client, override_settings
+from django_project.shop.models import Sale
+from orders_django import refusing
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SYNC = [
+    "returns?status=401",
+    "returns?status=403",
+    "returns?status=408",
+    "returns?status=409",
+    "returns?status=423",
+    "returns?status=425",
+    "returns?status=429",
+    *(
+        kind
+        for kind in refusing.VIEWS
+        if "break" not in kind and kind not in ("api-broken", "once", "clashes", "loses")
+    ),
+    "ninja/raises",
+    "ninja/inside",
+]
+
+
+@pytest.fixture(autouse=True)
+def project(fresh_orders: None) -> Iterator[None]:
+    refusing.allowed.clear()
+    with override_settings(ROOT_URLCONF="orders_django.refusing"):
+        yield
+
+
+@pytest.fixture(params=["autocommit", "atomic"])
+def atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    is_on = bool(request.param == "atomic")
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", is_on)
+    return is_on
+
+
+def send(kind: str, order_id: str | None, query: str = "") -> Any:
+    headers = {"Authorization": "x"}  # nobody has verified it
+    if order_id is not None:
+        headers["Idempotency-Key"] = order_id
+    client = Client(raise_request_exception=False)
+    path = kind + ("&" if "?" in kind else "?") + query
+    return client.post(f"/orders/{path}", b"{}", content_type="application/json", headers=headers)
+
+
+def _bare(kind: str) -> str:
+    """The same view without anything of lockkit's on it."""
+    kind = kind.replace("-inside", "").replace("ninja/inside", "ninja/raises")
+    return kind.replace("locked", "raises").replace("-mixed", "")
+
+
+def saved() -> list[str]:
+    return sorted(Sale.objects.values_list("sku", flat=True))
+
+
+@pytest.mark.parametrize("kind", SYNC)
+def test_a_refusal_keeps_what_it_keeps_without_lockkit(kind: str, atomic: bool) -> None:
+    if atomic and kind.startswith("async"):
+        pytest.skip("Django has no ATOMIC_REQUESTS for async views")
+    without = send(_bare(kind), None)
+    expected = saved()
+    Sale.objects.all().delete()
+    answer = send(kind, "A-1")
+    assert (answer.status_code, answer.content) == (without.status_code, without.content)
+    assert saved() == expected
+    assert OrderRecord.objects.count() == 0
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("kind", ["returns?status=429", "raises", "raises-inside", "api-mixed"])
+def test_the_next_try_runs_the_view_again(kind: str) -> None:
+    refusals = [send(kind, "A-1").status_code for _ in range(3)]
+    assert (len(set(refusals)), saved()) == (1, ["guess"] * 3)
+
+
+def test_the_refused_order_is_made_once_when_it_is_let_in() -> None:
+    assert send("once", "A-1").status_code == 403
+    refusing.allowed.append(True)
+    assert [send("once", "A-1").status_code for _ in range(3)] == [201] * 3
+    assert saved() == ["guess", "guess"]
+
+
+def test_a_header_does_not_undo_the_counter_of_guesses() -> None:
+    """The seventh guess of somebody who brings a new order ID with each of them."""
+    for number in range(1, 8):
+        assert send("raises", secrets.token_hex(8)).status_code == 403
+        assert Sale.objects.filter(sku="guess").count() == number
+
+
+def test_a_refusal_after_an_error_of_the_database_says_that_it_saves_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert send("clashes", "A-1").status_code == 409
+    assert (saved(), OrderRecord.objects.count()) == ([], 0)
+    assert "outside of atomic()" in caplog.text
+
+
+def test_a_refusal_that_comes_after_the_lease_saves_nothing_and_says_so() -> None:
+    answer = send("loses", "A-1")
+    assert (answer.status_code, answer.json()["code"]) == (503, "order-lease-lost")
+    assert (saved(), OrderRecord.objects.count()) == ([], 0)
+
+
+@pytest.mark.parametrize("kind", ["breaks", "breaks-inside", "api-mixed-breaks", "api-broken"])
+def test_other_exceptions_roll_back_whatever_is_made_of_them(kind: str) -> None:
+    middleware = [
+        "orders_django.endings.Thanks" if "Catch" in path else path for path in settings.MIDDLEWARE
+    ]
+    with override_settings(MIDDLEWARE=middleware):
+        answer = send(kind, "A-1", "status=409")
+    assert answer.status_code == (500 if kind == "api-broken" else 409)
+    assert (saved(), OrderRecord.objects.count()) == ([], 0)

@@ -1,0 +1,179 @@
+"""Views that count a guess and then refuse, in each way that a view has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path
+from django_project.shop.models import Sale
+from ninja import NinjaAPI
+from ninja.errors import HttpError
+from rest_framework.exceptions import APIException, Throttled
+from rest_framework.response import Response
+from rest_framework.views import APIView, exception_handler
+
+from lockkit.errors import LeaseLost
+from lockkit_django import lock_view, locks
+from lockkit_django.orders import IdempotentMixin, idempotent
+
+allowed: list[bool] = []
+
+
+def guess() -> None:
+    """Count it, and undo what belongs to a block of the view's own that fails."""
+    Sale.objects.create(sku="guess")
+    with suppress(LookupError), transaction.atomic():
+        Sale.objects.create(sku="undone")
+        raise LookupError
+
+
+def status(request: Any) -> int:
+    return int(request.GET.get("status", "403"))
+
+
+def returns(request: HttpRequest) -> HttpResponse:
+    guess()
+    return HttpResponse(status=status(request))
+
+
+def renders(request: HttpRequest) -> HttpResponseBase:
+    guess()
+    return TemplateResponse(request, "lockkit/order.html", {"refusal": {}}, status=status(request))
+
+
+def raises(request: HttpRequest) -> HttpResponse:
+    guess()
+    raise PermissionDenied
+
+
+def to_login(request: HttpRequest) -> HttpResponse:
+    guess()
+    return HttpResponseRedirect(f"{settings.LOGIN_URL}?wrong=1")
+
+
+def breaks(request: HttpRequest) -> HttpResponse:
+    """Of which a middleware makes a refusal."""
+    guess()
+    raise KeyError
+
+
+def once(request: HttpRequest) -> HttpResponse:
+    """Lets in whoever is allowed."""
+    Sale.objects.create(sku="guess")
+    return HttpResponse(status=201 if allowed else 403)
+
+
+def clashes(request: HttpRequest) -> HttpResponse:
+    """Its transaction cannot commit any more, on any database."""
+    guess()
+    try:
+        Sale.objects.create(pk=Sale.objects.latest("pk").pk)
+    except IntegrityError:
+        return HttpResponse(status=409)
+    raise AssertionError
+
+
+def loses(request: Any) -> HttpResponse:
+    """Somebody breaks its lock meanwhile."""
+    guess()
+    lease = request.order.leases[-1]
+    assert locks["default"].break_(lease.name, fence=request.order.fencing_token)
+    with suppress(LeaseLost):
+        lease.extend()
+    raise PermissionDenied
+
+
+async def coroutine(request: HttpRequest) -> HttpResponse:
+    await Sale.objects.acreate(sku="guess")
+    raise PermissionDenied
+
+
+@lock_view("guesses")
+def locked(request: HttpRequest) -> HttpResponse:
+    return raises(request)
+
+
+class Api(APIView):
+    authentication_classes = ()
+    permission_classes = ()
+    error: type[Exception] = Throttled
+
+    def post(self, request: Any) -> Response:
+        guess()
+        raise self.error
+
+
+class ApiWrapped(Api):
+    """As most projects have it: the body has another shape."""
+
+    def get_exception_handler(self) -> Any:
+        def wrapped(error: Exception, context: Any) -> Response | None:
+            response = exception_handler(error, context)
+            if isinstance(error, LookupError):
+                return Response({"error": {}}, status=409)
+            if response is not None:
+                response.data = {"error": response.data}
+            return response
+
+        return wrapped
+
+
+class Mixed(IdempotentMixin, Api):
+    pass
+
+
+class MixedWrapped(IdempotentMixin, ApiWrapped):
+    pass
+
+
+api = NinjaAPI(urls_namespace="refusing")
+
+
+@api.post("/raises")
+def ninja_raises(request: HttpRequest) -> Any:
+    guess()
+    raise HttpError(429, "slowly")
+
+
+@api.post("/inside")
+@idempotent
+def ninja_inside(request: HttpRequest) -> Any:
+    return ninja_raises(request)
+
+
+def _both(view: Callable[..., Any], name: str) -> Iterator[tuple[str, Any]]:
+    yield name, view
+    yield f"{name}-inside", idempotent(view)
+
+
+VIEWS: dict[str, Any] = {
+    **dict(_both(returns, "returns")),
+    **dict(_both(renders, "renders")),
+    **dict(_both(raises, "raises")),
+    **dict(_both(to_login, "to-login")),
+    **dict(_both(breaks, "breaks")),
+    **dict(_both(coroutine, "async")),
+    **dict(_both(locked, "locked")),
+    "once": once,
+    "clashes": clashes,
+    "loses": loses,
+    "api": Api.as_view(),
+    "api-denied": Api.as_view(error=PermissionDenied),
+    "api-wrapped": ApiWrapped.as_view(),
+    "api-mixed": Mixed.as_view(),
+    "api-mixed-denied": Mixed.as_view(error=PermissionDenied),
+    "api-mixed-wrapped": MixedWrapped.as_view(),
+    "api-mixed-breaks": MixedWrapped.as_view(error=LookupError),
+    "api-broken": Api.as_view(error=APIException),
+}
+urlpatterns = [
+    *(path(f"orders/{name}", view) for name, view in VIEWS.items()),
+    path("orders/ninja/", api.urls),
+]
