@@ -80,9 +80,13 @@ class AsyncLockClient(Kinds["AsyncLock"]):
             return info
         return None
 
-    async def break_(self, name: str, *, fence: int) -> bool:
+    async def last_words(self, name: str) -> list[LockInfo]:
+        """How leases on it ended that were not released, in the last day."""
+        return await self.backend.last_words(self._name(name))
+
+    async def break_(self, name: str, *, fence: int, by: str = "") -> bool:
         """Release what somebody else holds, if it still is the grant with this fencing token."""
-        return await self.backend.break_(self._name(name), check_fence(fence))
+        return await self.backend.break_(self._name(name), check_fence(fence), process.operator(by))
 
     async def close(self) -> None:
         """Close connections. Leases still held are not released: they expire.

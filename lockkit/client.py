@@ -68,12 +68,18 @@ class LockClient(Kinds["Lock"]):
         """What the store knows of one name; None if nothing."""
         return next(iter(self.backend.holders(self._name(name))), None)
 
-    def break_(self, name: str, *, fence: int) -> bool:
+    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
+        """How leases ended that were not released: of the last day and at most a thousand names,
+        or of one. What has expired less than ten minutes ago is still among the ``holders``."""
+        return self.backend.last_words(name if name is None else self._name(name))
+
+    def break_(self, name: str, *, fence: int, by: str = "") -> bool:
         """Release what somebody else holds, if it still is the grant with this fencing token.
 
-        For operators. The holder is not stopped: it hears of it at its next renewal.
+        For operators. The holder is not stopped: it hears of it at its next renewal. ``by`` says
+        who did it, and why, in its LeaseLost and among the last words; default: this process.
         """
-        return self.backend.break_(self._name(name), check_fence(fence))
+        return self.backend.break_(self._name(name), check_fence(fence), process.operator(by))
 
     def close(self) -> None:
         """Close connections. Leases still held are not released: they expire.

@@ -136,7 +136,7 @@ def _use_as(state: State, request: Request, now: int) -> None:
         used_as = state.kind.described(state.permits)
         raise KindMismatch(f"{request.name!r} is in use as {used_as}", name=request.name)
     state.kind, state.permits = request.kind, request.permits
-    state.holders.clear()
+    state.forget(now)
     state.queue.clear()
 
 
@@ -202,14 +202,13 @@ def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
     return Outcome(Renewal(request.ttl), True)
 
 
-def break_(state: State, fence: int, now: int) -> Outcome[bool]:
+def break_(state: State, fence: int, now: int, by: str = "") -> Outcome[bool]:
     """An operator's release of exactly the grant that was displayed, by whatever tokens."""
     broken = [holder for holder in state.holders if holder.fence == fence]
     if not broken:
         return Outcome(False)
     for holder in broken:
-        state.holders.remove(holder)
-        state.bury(holder.token, now, broken=True)
+        state.cast_out(holder, now, by)
     return Outcome(True, True, _advance(state, now))
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "generation",
     "host",
     "instance_id",
+    "operator",
     "owner",
     "owner_text",
     "space",
@@ -106,6 +107,11 @@ def owner_text(label: str, thread: str | None = None) -> str:
             _process.owners.clear()
         text = _process.owners[key] = owner(label, name).encode()
     return text
+
+
+def operator(by: str) -> str:
+    """Who breaks a lease, for its holder to read: as it is said, else this process."""
+    return _printable(by) or str(owner(""))
 
 
 def _printable(label: str) -> str:

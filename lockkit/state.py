@@ -73,6 +73,8 @@ class State:
     tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
     kind: Kind = Kind.MUTEX
     permits: int = 0
+    fallen: list[tuple[Holder, int, str]] = field(default_factory=list)
+    """Who lost it without a release, when, and who broke it: not kept here; see last_words."""
 
     def live(self, now: int) -> Holder | None:
         """The one who holds it, or the first of those who share it."""
@@ -128,16 +130,25 @@ class State:
 
     def install(self, holder: Holder, now: int) -> None:
         """One more holder. What was abandoned is forgotten: the name is in use again."""
-        if self.holders:
-            self.holders[:] = [h for h in self.holders if h.until > now]
+        self.forget(now)
         self.holders.append(holder)
+
+    def cast_out(self, holder: Holder, now: int, by: str) -> None:
+        """Take away what an operator has broken."""
+        self.holders.remove(holder)
+        self.fallen.append((holder, now, by))
+        self.bury(holder.token, now, broken=True)
+
+    def forget(self, until: int) -> None:
+        """The holders whose leases had expired by then."""
+        if self.holders:
+            self.fallen += [(h, h.until, "") for h in self.holders if h.until <= until]
+            self.holders[:] = [h for h in self.holders if h.until > until]
 
     def prune(self, now: int) -> bool:
         """Forget tombs and abandoned holders that are past their time; whether nothing is left."""
         self._forget_tombs(now)
-        if self.holders:
-            oldest = now - GRACE_SECONDS * SECOND
-            self.holders = [holder for holder in self.holders if holder.until > oldest]
+        self.forget(now - GRACE_SECONDS * SECOND)
         return not (self.holders or self.queue or self.tombs)
 
     def sweep(self, now: int) -> bool:

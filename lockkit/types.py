@@ -29,6 +29,7 @@ __all__ = [
     "Renewal",
     "Request",
     "Unset",
+    "Waiting",
     "alive_for",
     "drift",
     "is_placed",
@@ -188,6 +189,7 @@ class LockState(StrEnum):
 
     HELD = "held"
     ABANDONED = "abandoned"  #: the lease expired and nobody released or took it
+    LOST = "lost"  #: its last words: the lease was not released, and is no longer kept
     QUEUED = "queued"  #: nobody holds it, somebody is in the queue
     ORPHAN = "orphan"  #: an order was begun, nobody holds its lock, and its end is not known
 
@@ -207,6 +209,14 @@ class Entry(NamedTuple):
     fence: int
     running: bool  #: claimed, and neither finished nor dropped
     left: float  #: seconds until it expires
+
+
+class Waiting(NamedTuple):
+    """One in a queue."""
+
+    owner: Owner
+    since: float  #: seconds it has waited
+    alive: bool  #: it was heard of lately
 
 
 class LockInfo(NamedTuple):
@@ -229,6 +239,13 @@ class LockInfo(NamedTuple):
     kind: Kind = Kind.MUTEX
     permits: int = 0  #: of a semaphore: how many there are
     shared: bool = False  #: others may hold it at the same time
+    queue: tuple[Waiting, ...] = ()  #: those who are first in it
+    broken_by: str = ""  #: of last words: the operator who released it, and why
+
+    @property
+    def waiting(self) -> float | None:
+        """Seconds for which the first of the live waiters has waited."""
+        return next((each.since for each in self.queue if each.alive), None)
 
     @property
     def used_as(self) -> str:

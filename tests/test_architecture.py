@@ -46,7 +46,7 @@ FOR_BACKENDS = VALUES | {
     "lockkit.naming",
     "lockkit.process",
     "lockkit.config",
-    "lockkit.inspect",
+    "lockkit.last_words",
     "lockkit.backends.base",
     "lockkit.backends.offload",
 }

@@ -17,6 +17,7 @@ import pytest
 from command_line import Screen, dead_port, hold, locks, locks_process, start, until
 
 import lockkit
+from lockkit import process
 from lockkit.client import LockClient
 from lockkit.commands import OPTIONS
 from lockkit.commands.arguments import _ADD, _Parser
@@ -56,6 +57,13 @@ def abandon(client: LockClient, name: str) -> None:
     until(lambda: (found := client.inspect(name)) and found.state is lockkit.LockState.ABANDONED)
 
 
+def leave(client: LockClient, name: str) -> None:
+    """Held by a process of this host that is gone."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    hold(client, name, owner=process.owner("job")._replace(pid=child.pid))
+
+
 def test_the_columns(client: LockClient) -> None:
     lease = client.lock("stock:42", label="POST /stock/42").acquire()
     waiting = threading.Thread(target=lambda: client.lock("stock:42").acquire().release())
@@ -78,14 +86,14 @@ def test_the_columns(client: LockClient) -> None:
 
 def test_stuck_with_the_reason(client: LockClient) -> None:
     hold(client, "fine")
-    abandon(client, "order:A-17")
+    leave(client, "order:A-17")
     everything = locks(client)
     assert {row[1]: row[2:4] for row in everything.rows} == {
-        "fine": ["held", "ok"], "order:A-17": ["abandoned", "STUCK"]
+        "fine": ["held", "ok"], "order:A-17": ["held", "STUCK"]
     }  # fmt: skip
     _, line, reason = locks(client, "--stuck").out.splitlines()
     assert "order:A-17" in line
-    assert reason.strip() == "the lease expired 0s ago and was not released"
+    assert reason.strip() == "the holder's process is gone"
 
 
 def test_a_holder_that_was_killed_is_stuck_at_once(url: str) -> None:
@@ -109,7 +117,9 @@ def test_a_holder_that_was_killed_is_stuck_at_once(url: str) -> None:
 def test_fail_on_stuck(client: LockClient) -> None:
     hold(client, "fine")
     assert locks(client, "--fail-on-stuck").status == 0
-    abandon(client, "order:A-17")
+    abandon(client, "abandoned")
+    assert locks(client, "--fail-on-stuck").status == 0, "it blocks nobody"
+    leave(client, "order:A-17")
     assert locks(client, "--fail-on-stuck").status == 3
     assert locks(client, "--fail-on-stuck", "--match", "fine").status == 0
     assert locks(client, "--stuck").status == 0
@@ -118,7 +128,7 @@ def test_fail_on_stuck(client: LockClient) -> None:
 def test_fail_on_stuck_looks_beyond_the_limit(memory: LockClient) -> None:
     for number in range(100):
         hold(memory, f"fine:{number}")
-    abandon(memory, "last")
+    leave(memory, "last")
     shown = locks(memory, "--limit", "1", "--fail-on-stuck")
     assert len(shown.rows) == 1
     assert shown.status == 3
@@ -136,11 +146,11 @@ def test_older_than_selects_and_counts_as_stuck(client: LockClient) -> None:
 
 def test_older_than_with_stuck_adds_a_reason(memory: LockClient) -> None:
     hold(memory, "old")
-    abandon(memory, "abandoned")
+    leave(memory, "left")
     shown = locks(memory, "--stuck", "--older-than", "1h", "--format", "json")
-    assert shown.names == ["abandoned"]
+    assert shown.names == ["left"]
     both = locks(memory, "--stuck", "--older-than", "0", "--format", "json")
-    assert sorted(both.names) == ["abandoned", "old"]
+    assert sorted(both.names) == ["left", "old"]
 
 
 def test_match_is_a_glob_over_whole_names(client: LockClient) -> None:
@@ -204,7 +214,7 @@ def test_json_is_one_document_with_exact_values(client: LockClient) -> None:
     assert list(lock) == [
         "alias", "name", "state", "verdict", "stuck", "reason", "owner", "age", "left",
         "renewed", "ttl", "max_hold", "waiters", "waiters_alive", "fence", "kind", "permits",
-        "shared",
+        "shared", "process", "safe_to_break", "broken_by", "waiting", "queue",
     ]  # fmt: skip
     assert (lock["alias"], lock["name"], lock["state"]) == ("default", HOSTILE, "held")
     assert lock["owner"] == {
@@ -291,7 +301,7 @@ def test_two_names_never_look_alike() -> None:
 def test_colour_only_on_a_terminal(memory: LockClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    abandon(memory, "x")
+    leave(memory, "x")
     assert "\x1b[1;31mSTUCK" in locks(memory, terminal=True).out
     assert "\x1b" not in locks(memory).out
     assert "\x1b" not in locks(memory, terminal=True, color=False).out
@@ -467,8 +477,9 @@ def test_watch_goes_on_until_it_is_interrupted(url: str) -> None:
 
 
 def test_watch_ends_when_something_is_stuck(memory: LockClient) -> None:
-    hold(memory, "x", ttl=0.2)
-    shown = locks(memory, "--watch", "0.1", "--fail-on-stuck", terminal=True)
+    hold(memory, "x")
+    watch = ("--watch", "0.1", "--fail-on-stuck", "--older-than", "0.3")
+    shown = locks(memory, *watch, terminal=True)
     assert shown.status == 3
     assert shown.out.count("\x1b[H\x1b[2J") >= 1, "a terminal is cleared for each look"
 

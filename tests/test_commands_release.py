@@ -237,7 +237,7 @@ def test_a_store_that_fails_in_between(
     hold(memory, "x")
 
     class Down(LockClient):
-        def break_(self, name: str, *, fence: int) -> bool:
+        def break_(self, name: str, *, fence: int, by: str = "") -> bool:
             raise BackendUnavailable("connection refused", name=name)
 
     down = Down(memory.backend, memory.settings)

@@ -121,8 +121,13 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def break_(self, name: str, fence: int) -> bool:
-        """An operator's release of exactly the holder with this fence."""
+    def break_(self, name: str, fence: int, by: str = "") -> bool:
+        """An operator's release of exactly the holder with this fence. ``by``: who, and why."""
+
+    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
+        """Of leases that were not released in the last day, at most a thousand; or of one name.
+        Default: none are kept."""
+        return iter(())
 
     @abstractmethod
     def close(self) -> None:
@@ -166,7 +171,10 @@ class AsyncBackend(ABC):
     def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]: ...
 
     @abstractmethod
-    async def break_(self, name: str, fence: int) -> bool: ...
+    async def break_(self, name: str, fence: int, by: str = "") -> bool: ...
+
+    async def last_words(self, name: str) -> list[LockInfo]:
+        return []
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -17,7 +17,7 @@ from lockkit import grant, process
 from lockkit.backends.base import Backend, reject_unknown_options
 from lockkit.clock import now
 from lockkit.config import AliasSettings
-from lockkit.inspect import infos_of
+from lockkit.last_words import SLOTS, Words, infos_of, last_words, words_info
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -58,6 +58,7 @@ class MemoryBackend(Backend):
         self._mutex = threading.Lock()
         self._states: OrderedDict[str, grant.State] = OrderedDict()
         self._woken: dict[str, threading.Event] = {}
+        self._words: OrderedDict[str, Words] = OrderedDict()
         self._fence = 0
 
     def acquire(self, request: Request) -> Grant | Busy | Gone:
@@ -75,8 +76,16 @@ class MemoryBackend(Backend):
     def _extend(self, request: Request) -> Renewal:
         return self._step(request.name, lambda s, t: grant.extend(s, request, t))
 
-    def break_(self, name: str, fence: int) -> bool:
-        return self._step(name, lambda s, t: grant.break_(s, fence, t))
+    def break_(self, name: str, fence: int, by: str = "") -> bool:
+        return self._step(name, lambda s, t: grant.break_(s, fence, t, by))
+
+    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
+        with self._mutex:
+            moment = _now()
+            self._sweep(moment, len(self._states))
+            found = [self._words.get(name)] if name is not None else list(self._words.values())
+        infos = (words_info(words, moment) for words in found if words is not None)
+        return iter([info for info in infos if info is not None])
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
         """Sleep until a step of somebody else grants this claim; the flow then asks for it."""
@@ -117,19 +126,29 @@ class MemoryBackend(Backend):
             self._fence = max(self._fence, state.fence)
             if state.prune(moment):
                 del self._states[name]
+            self._note(name, state)
             woken = [self._woken.get(handoff.token) for handoff in outcome.handoffs]
         for event in woken:
             if event is not None:
                 event.set()
         return outcome.reply
 
-    def _sweep(self, moment: int) -> None:
+    def _sweep(self, moment: int, most: int = 2) -> None:
         """For each new name, look at the two not looked at for longest: what was abandoned, and
         nobody asks for again, would else stay for ever."""
-        for _ in range(min(2, len(self._states))):
+        for _ in range(min(most, len(self._states))):
             name, state = self._states.popitem(last=False)
             if not state.sweep(moment):
                 self._states[name] = state
+            self._note(name, state)
+
+    def _note(self, name: str, state: grant.State) -> None:
+        """Keep the last words of those who lost it, and of the last SLOTS names."""
+        for words in last_words(name, state):
+            self._words.pop(name, None)
+            self._words[name] = words
+            if len(self._words) > SLOTS:
+                self._words.popitem(last=False)
 
 
 class _Shared:

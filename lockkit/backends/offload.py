@@ -127,8 +127,11 @@ class OffloadedBackend(AsyncBackend):
                 raise error
             more = bool(page)
 
-    async def break_(self, name: str, fence: int) -> bool:
-        return await self._asking.run(self.backend.break_, name, fence)
+    async def break_(self, name: str, fence: int, by: str = "") -> bool:
+        return await self._asking.run(self.backend.break_, name, fence, by)
+
+    async def last_words(self, name: str) -> list[LockInfo]:
+        return await self._renewing.run(lambda: list(self.backend.last_words(name)))
 
     def records(self) -> AsyncRecords | None:
         records = self.backend.records()

@@ -143,9 +143,10 @@ def _first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
     return None
 
 
-FLAGS = ("done", "dry_run", "fail_on_stuck", "retry", "reverse", "stuck", "yes")
+FLAGS = ("done", "dry_run", "fail_on_stuck", "lost", "retry", "reverse", "stuck", "yes")
 VALUES = ("alias", "batch", "database", "fence", "format", "limit", "match", "max_hold",
-          "older_than", "owner", "reason", "sort", "timeout", "ttl", "watch")  # fmt: skip
+          "older_than", "owner", "reason", "sort", "timeout", "ttl", "waiting_longer_than",
+          "watch")  # fmt: skip
 OPTIONS = (*FLAGS, *VALUES)
 """Of all commands, as Python spells them. A test compares them with the parsers."""
 
@@ -163,6 +164,14 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
         help="only what is held longer, such as 90, 5m or 2h; it counts as stuck. "
         "With --stuck: also what is stuck for another reason",
     )
+    add(
+        "--waiting-longer-than",
+        type=to.duration,
+        metavar="DURATION",
+        help="only what somebody waits longer for; it counts as stuck, as with --older-than. "
+        "Default: ten minutes, or the holder's maximum, count as stuck",
+    )
+    add("--lost", action="store_true", help="also the last words of leases that were not released")
     add("--match", metavar="GLOB", help="only names like this, such as 'stock:*'")
     add("--owner", metavar="GLOB", help="only owners whose host, host:pid or label is like this")
     add("--sort", choices=sorted(SORTS), help="default: as the stores deliver")

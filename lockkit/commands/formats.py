@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from lockkit.commands.stores import Row
 from lockkit.commands.table import Table, verdict
 from lockkit.commands.terminal import Console, escape
+from lockkit.inspect import process_of, safe_to_break
 from lockkit.types import Owner
 
 __all__ = ["Format", "as_data", "format_named"]
@@ -123,6 +124,14 @@ def as_data(row: Row) -> dict[str, Any]:
         "kind": info.kind.value,
         "permits": info.permits or None,
         "shared": info.shared,
+        "process": process_of(info.owner).value,
+        "safe_to_break": safe_to_break(info).safe,
+        "broken_by": info.broken_by or None,
+        "waiting": info.waiting,
+        "queue": [
+            {"owner": _owner_data(each.owner), "since": each.since, "alive": each.alive}
+            for each in info.queue
+        ],
     }
 
 
@@ -134,7 +143,8 @@ def _owner_data(owner: Owner | None) -> dict[str, Any] | None:
 
 CSV_TITLES = ("alias", "name", "state", "verdict", "stuck", "reason", "host", "pid", "thread",
               "label", "age", "left", "renewed", "ttl", "max_hold", "waiters", "waiters_alive",
-              "fence", "kind", "permits", "shared")  # fmt: skip
+              "fence", "kind", "permits", "shared", "process", "safe_to_break", "broken_by",
+              "waiting")  # fmt: skip
 
 
 def _flat(row: Row) -> list[object]:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
+from lockkit.commands.details import details
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.formats import Format, format_named
-from lockkit.commands.stores import Row, Stores, limited, ordered, paged
-from lockkit.commands.table import held_as, verdict
-from lockkit.commands.terminal import Console, duration, escape, printable
-from lockkit.types import LockInfo, LockState
+from lockkit.commands.stores import Limits, Row, Stores, is_now, limited, ordered, paged
+from lockkit.commands.terminal import Console, escape, printable
+from lockkit.types import LockInfo
 
-__all__ = ["details", "list_locks", "show"]
+__all__ = ["list_locks", "show"]
 
 
 def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
@@ -38,10 +38,10 @@ def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exi
     rows = stores.of_name(stores.select(arguments.alias), arguments.name)
     if arguments.format != "table":
         return _written(paged(rows), format_named(arguments.format, console), stores, console)
+    if not any(map(is_now, rows)) and stores.ending() is Exit.OK:
+        console.write(f"{escape(arguments.name)} is free\n" + ("\n" if rows else ""))
     for row in rows:
         console.write(details(row, console))
-    if not rows and stores.ending() is Exit.OK:
-        console.write(f"{escape(arguments.name)} is free\n")
     console.flush()
     return stores.ending()
 
@@ -92,7 +92,7 @@ class _Listing:
 
     def _pages(self) -> Iterator[list[Row]]:
         """What matches, noting whether any of it is stuck."""
-        for page in self._stores.pages(self._aliases, older_than=self._arguments.older_than):
+        for page in self._stores.pages(self._aliases, limits=_limits(self._arguments)):
             rows = [row for row in page if self._wanted(row)]
             if rows:
                 self._matched = True
@@ -108,7 +108,7 @@ class _Listing:
         arguments = self._arguments
         return bool(
             arguments.stuck or arguments.match or arguments.owner
-        ) or arguments.older_than is not None  # fmt: skip
+        ) or _limits(arguments)[:2] != (None, None)  # fmt: skip
 
 
 def _written(pages: Iterator[list[Row]], form: Format, stores: Stores, console: Console) -> Exit:
@@ -126,13 +126,24 @@ def _filter(arguments: argparse.Namespace) -> Callable[[Row], bool]:
     tests: list[Callable[[Row], bool]] = []
     if arguments.stuck:
         tests.append(lambda row: row.stuck is not None)
-    elif arguments.older_than is not None:
-        tests.append(lambda row: (row.info.age or 0.0) > arguments.older_than)
+    else:
+        tests += _beyond(arguments)
     if arguments.match is not None:
         tests.append(lambda row: fnmatchcase(row.info.name, arguments.match))
     if arguments.owner is not None:
         tests.append(lambda row: _owned(row.info, arguments.owner))
     return lambda row: all(test(row) for test in tests)
+
+
+def _beyond(arguments: argparse.Namespace) -> Iterator[Callable[[Row], bool]]:
+    if arguments.older_than is not None:
+        yield lambda row: (row.info.age or 0.0) > arguments.older_than
+    if arguments.waiting_longer_than is not None:
+        yield lambda row: (row.info.waiting or 0.0) > arguments.waiting_longer_than
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    return Limits(arguments.older_than, arguments.waiting_longer_than, arguments.lost)
 
 
 def _owned(info: LockInfo, glob: str) -> bool:
@@ -141,32 +152,3 @@ def _owned(info: LockInfo, glob: str) -> bool:
         return False
     ways = (owner.host, f"{owner.host}:{owner.pid}", owner.label, str(owner))
     return any(fnmatchcase(way, glob) for way in ways)
-
-
-def details(row: Row, console: Console) -> str:
-    """One name, a line for each fact."""
-    info = row.info
-    lines = [("name", escape(info.name)), ("alias", escape(row.alias))]
-    lines.append(("state", held_as(info)))
-    lines.append(("verdict", console.red("STUCK") if row.stuck else verdict(row)))
-    if row.reason:
-        lines.append(("reason", escape(row.reason)))
-    if info.owner:
-        lines.append(("owner", escape(str(info.owner))))
-        lines.append(("thread", escape(info.owner.thread)))
-    if info.state is LockState.ORPHAN:
-        lines += [("age", duration(info.age)), ("expires", f"in {duration(info.left)}")]
-    elif info.age is not None:
-        lines += [("age", duration(info.age)), ("left", _left(info)),
-                  ("renewed", f"{duration(info.renewed)} ago"), ("ttl", duration(info.ttl)),
-                  ("max hold", duration(info.max_hold))]  # fmt: skip
-    if info.state is not LockState.ORPHAN:
-        lines.append(("kind", info.used_as))
-        lines.append(("waiters", f"{info.waiters} ({info.waiters_alive} alive)"))
-    if info.fence is not None:
-        lines.append(("fence", str(info.fence)))
-    return "".join(f"{key + ':':10}{value}\n" for key, value in lines) + "\n"
-
-
-def _left(info: LockInfo) -> str:
-    return "none" if info.left is None else duration(info.left)

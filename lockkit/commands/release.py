@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 
-from lockkit.commands.audit import audit
+from lockkit.commands.audit import audit, operator
+from lockkit.commands.details import details
 from lockkit.commands.exits import Exit, UsageError
-from lockkit.commands.listing import details
-from lockkit.commands.stores import Row, Stores
+from lockkit.commands.stores import Row, Stores, is_now
 from lockkit.commands.terminal import Console, escape
 from lockkit.errors import BackendError
 from lockkit.types import LockState
@@ -27,7 +27,7 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
         return stores.ending()
     held = [row for row in rows if _is_held(row)]
     if not held:
-        console.complain(_nothing(arguments.name, rows))
+        console.complain(_nothing(arguments.name, [r for r in rows if is_now(r)]))
         return Exit.ERROR
     return _release(_only(held, arguments), arguments, stores, console)
 
@@ -75,7 +75,7 @@ def _only(held: list[Row], arguments: argparse.Namespace) -> list[Row]:
 
 
 def _is_held(row: Row) -> bool:
-    return row.info.fence is not None and row.info.state is not LockState.ORPHAN
+    return row.info.fence is not None and row.info.state in (LockState.HELD, LockState.ABANDONED)
 
 
 def _release(
@@ -115,7 +115,8 @@ def confirmed(arguments: argparse.Namespace, console: Console, question: str) ->
 def _broken(rows: list[Row], fence: int, reason: str | None, stores: Stores) -> bool:
     """Release, and write down who did it and what came of it."""
     try:
-        done = stores.client(rows[0].alias).break_(rows[0].info.name, fence=fence)
+        client, by = stores.client(rows[0].alias), f"{operator()}: {reason or 'no reason given'}"
+        done = client.break_(rows[0].info.name, fence=fence, by=by)
     except BackendError as error:
         _audit(rows, f"unknown: {type(error).__name__}", reason)
         raise

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 
 from lockkit.commands.audit import audit
+from lockkit.commands.details import details
 from lockkit.commands.exits import Exit, UsageError
-from lockkit.commands.listing import details
 from lockkit.commands.release import asked_alone, confirmed
 from lockkit.commands.stores import Row, Stores
 from lockkit.commands.terminal import Console, escape

@@ -12,10 +12,20 @@ from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.side_by_side import side_by_side
 from lockkit.commands.terminal import ELLIPSIS, Console, escape, printable
 from lockkit.errors import BackendError, ConfigurationError, StoreRefused
-from lockkit.inspect import Stuck, stuck
-from lockkit.types import LockInfo
+from lockkit.inspect import Growth, Stuck, remark, stuck
+from lockkit.types import LockInfo, LockState
 
-__all__ = ["SORTS", "ClientFactory", "Row", "Stores", "limited", "ordered", "paged"]
+__all__ = [
+    "SORTS",
+    "ClientFactory",
+    "Limits",
+    "Row",
+    "Stores",
+    "is_now",
+    "limited",
+    "ordered",
+    "paged",
+]
 
 ClientFactory = Callable[[], LockClient]
 
@@ -32,8 +42,24 @@ class Row(NamedTuple):
 
     @property
     def reason(self) -> str | None:
-        """Why it is stuck, in words."""
-        return self.stuck.reason if self.stuck else None
+        """Why it is stuck, or how its lease ended, in words."""
+        return self.stuck.reason if self.stuck else remark(self.info)
+
+
+def is_now(row: Row) -> bool:
+    """Of what is, and not the last words of what was."""
+    return row.info.state is not LockState.LOST
+
+
+class Limits(NamedTuple):
+    """What counts as stuck, and whether last words are looked at."""
+
+    older_than: float | None = None
+    waiting_longer_than: float | None = None
+    lost: bool = False
+
+
+NO_LIMITS = Limits()
 
 
 class Stores:
@@ -48,6 +74,7 @@ class Stores:
         self._console = console
         self.down: dict[str, str] = {}  #: alias: what its store said
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
+        self._growth = Growth()
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
         """The aliases asked for, or all. Raises UsageError."""
@@ -75,12 +102,13 @@ class Stores:
         """Forget the failures of an earlier look."""
         self.down.clear()
         self.wrong.clear()
+        self._growth.next_look()
 
     def pages(
-        self, aliases: Iterable[str], name: str | None = None, older_than: float | None = None
+        self, aliases: Iterable[str], name: str | None = None, limits: Limits = NO_LIMITS
     ) -> Iterator[list[Row]]:
         """All, or what is known of one name; each page holds rows of one alias only."""
-        readers = {alias: self._pages(alias, name, older_than) for alias in aliases}
+        readers = {alias: self._pages(alias, name, limits) for alias in aliases}
         return side_by_side(readers)
 
     def of_name(self, aliases: Sequence[str], name: str) -> list[Row]:
@@ -110,13 +138,14 @@ class Stores:
             return Exit.STORE_DOWN
         return Exit.ERROR if self.wrong else Exit.OK
 
-    def _pages(self, alias: str, name: str | None, older_than: float | None) -> Iterator[list[Row]]:
+    def _pages(self, alias: str, name: str | None, limits: Limits) -> Iterator[list[Row]]:
         """What was read before a store failed is shown, too."""
         page: list[Row] = []
         failed: tuple[dict[str, str], str] | None = None
         try:
-            for info in _all(self.client(alias), name):
-                page.append(Row(alias, info, stuck(info, older_than)))
+            for info in _all(self.client(alias), name, lost=limits.lost or name is not None):
+                found = stuck(info, limits.older_than, limits.waiting_longer_than)
+                page.append(Row(alias, info, found or self._growth.judge(alias, info)))
                 if len(page) == PAGE:
                     yield page
                     page = []
@@ -133,9 +162,12 @@ class Stores:
             self._console.complain(f"alias {escape(alias)}: {printable(failed[1])}")
 
 
-def _all(client: LockClient, name: str | None) -> Iterator[LockInfo]:
-    """What the locks are, then the orders that were begun and are nobody's any more."""
+def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:
+    """What the locks are, how leases ended that were not released, and then the orders that were
+    begun and are nobody's any more."""
     yield from client.holders(name)
+    if lost:
+        yield from client.last_words(name)
     if client.backend.records() is not None:  # only then is there more to import
         from lockkit.idempotency.redis_records import orphans
 

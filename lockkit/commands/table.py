@@ -29,7 +29,7 @@ def held_as(info: LockInfo) -> str:
 
 def verdict(row: Row) -> str:
     """What an operator is to make of it; the state is what it is."""
-    return "STUCK" if row.stuck else "ok"
+    return "STUCK" if row.stuck else "info" if row.reason else "ok"
 
 
 class Column(NamedTuple):

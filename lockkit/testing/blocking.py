@@ -116,8 +116,8 @@ class BlockingClient:
     def inspect(self, name: str) -> LockInfo | None:
         return self._loop.run(self._client.inspect(name))
 
-    def break_(self, name: str, *, fence: int) -> bool:
-        return self._loop.run(self._client.break_(name, fence=fence))
+    def break_(self, name: str, *, fence: int, by: str = "") -> bool:
+        return self._loop.run(self._client.break_(name, fence=fence, by=by))
 
     def close(self) -> None:
         self._loop.run(self._client.close())

@@ -191,7 +191,7 @@ class AsyncRedisBackend(AsyncBackend):
         reply = await self._link.look(lambda: self._link.call(command))
         return list(read_details(names, reply))
 
-    async def break_(self, name: str, fence: int) -> bool:
+    async def break_(self, name: str, fence: int, by: str = "") -> bool:
         reply = await self._link.call(self._protocol.break_(name, fence))
         if reply < 0:
             reply = await self._link.call(self._protocol.break_shared(name, fence))

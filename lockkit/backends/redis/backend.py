@@ -216,7 +216,7 @@ class RedisBackend(Backend):
     def _look(self, packed: bytes) -> Any:
         return look(lambda: exchange(self._connections, packed))
 
-    def break_(self, name: str, fence: int) -> bool:
+    def break_(self, name: str, fence: int, by: str = "") -> bool:
         reply = call(self._connections, self._protocol.break_(name, fence))
         if reply < 0:
             reply = call(self._connections, self._protocol.break_shared(name, fence))

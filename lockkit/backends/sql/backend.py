@@ -7,6 +7,7 @@ every lease, a holder that is paused past its TTL has to be stopped by its fenci
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import secrets
@@ -19,8 +20,9 @@ from lockkit.backends.base import Backend
 from lockkit.backends.sql.codec import FREE, decode, encode, row_id, token_digest
 from lockkit.backends.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.backends.sql.dialect import Dialect, expanded
+from lockkit.backends.sql.words import is_words, values_of, words_in
 from lockkit.errors import BackendError, BackendUnavailable, LayoutMismatch
-from lockkit.inspect import infos_of
+from lockkit.last_words import infos_of, last_words
 from lockkit.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
 
 __all__ = ["SQLBackend"]
@@ -79,8 +81,8 @@ class SQLBackend(Backend):
         mine = _stored(request)
         self._step(request.name, lambda state, now: grant.withdraw(state, mine, now))
 
-    def break_(self, name: str, fence: int) -> bool:
-        return self._step(name, lambda state, now: grant.break_(state, fence, now))
+    def break_(self, name: str, fence: int, by: str = "") -> bool:
+        return self._step(name, lambda state, now: grant.break_(state, fence, now, by))
 
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
         """Read many rows at once; write each by itself, as every step does.
@@ -101,6 +103,11 @@ class SQLBackend(Backend):
             return self._one(name)
         return self._all()
 
+    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
+        if not self.connector.has_anything():
+            return iter(())
+        return words_in(self._rows, self._dialect, self._prefix, name)
+
     def close(self) -> None:
         self._steps.close()
         self._renewals.close()
@@ -114,29 +121,40 @@ class SQLBackend(Backend):
         """Apply the rule to the name's state, in one atomic step of the store."""
         row = row_id(self._prefix, name)
         slot = slot or self._steps
-        reply, is_new = self._try(slot, lambda c: self._attempt(c, row, name, rule))
+        reply, is_new, state = self._try(slot, lambda c: self._attempt(c, row, name, rule))
+        self._note(name, state, slot)
         if is_new:
             self._inserted += 1
             if self._inserted % PRUNE_EVERY == 0:
                 self._prune()
         return reply
 
+    def _note(self, name: str, state: grant.State, slot: Slot) -> None:
+        """Write down the last words of those who lost it. The step is done, whatever they say; if
+        the process dies before them, there are none."""
+        for words in last_words(name, state):
+            with contextlib.suppress(BackendError):
+                self._try(slot, functools.partial(self._put, values_of(self._prefix, words)))
+
+    def _put(self, values: Parameters, connection: Connection) -> None:
+        connection.execute(self._dialect.put, values)
+
     def _attempt(
         self, connection: Connection, row: str, name: str, rule: Rule[T]
-    ) -> tuple[T, bool]:
+    ) -> tuple[T, bool, grant.State]:
         """Read the row and apply the rule."""
         found = connection.execute(self._dialect.read, {"id": row}).rows[0]
         return self._apply(connection, row, name, found, rule)
 
     def _apply(
         self, connection: Connection, row: str, name: str, found: Row, rule: Rule[T]
-    ) -> tuple[T, bool]:
-        """Compare and set; the reply, and whether the name has a row only since now."""
+    ) -> tuple[T, bool, grant.State]:
+        """Compare and set; the reply, whether the name has a row only since now, and its state."""
         now, version, fence, text = found
         state = decode(text or FREE, fence or 0)
         outcome = rule(state, now)
         if not outcome.changed:
-            return outcome.reply, False
+            return outcome.reply, False, state
         state.prune(now)
         values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
         if version is None:
@@ -148,7 +166,7 @@ class SQLBackend(Backend):
             statement, values = self._dialect.update, {**values, "version": version}
         if connection.execute(statement, values).changed != 1:
             raise Missed
-        return outcome.reply, version is None
+        return outcome.reply, version is None, state
 
     def _extend(self, request: Request, rows: dict[str, Row]) -> Renewal:
         """By the row that was read; if it has changed since, in a step of its own."""
@@ -158,9 +176,10 @@ class SQLBackend(Backend):
         rule = functools.partial(_extended, request)
         try:
             with self._renewals.connection() as connection:
-                reply, _ = self._apply(connection, row, request.name, rows[row], rule)
+                reply, _, state = self._apply(connection, row, request.name, rows[row], rule)
         except Missed:
-            reply = self._step(request.name, rule, self._renewals)
+            return self._step(request.name, rule, self._renewals)
+        self._note(request.name, state, self._renewals)
         return reply
 
     def _extend_if_readable(self, request: Request, rows: dict[str, Row]) -> Renewal:
@@ -259,7 +278,7 @@ def _extended(request: Request, state: grant.State, now: int) -> grant.Outcome[R
 def _is_free(text: str, fence: int, now: int) -> bool:
     """Nobody holds it or is alive in its queue. What another release wrote is left alone."""
     try:
-        return decode(text, fence).sweep(now)
+        return is_words(text) or decode(text, fence).sweep(now)
     except LayoutMismatch:
         return False
 

@@ -26,6 +26,7 @@ class Dialect:
     page: str
     stale: str
     delete: str
+    put: str
 
 
 @functools.cache

@@ -50,3 +50,9 @@ WHERE updated < :before
 
 -- name: delete
 DELETE FROM lockkit_lock WHERE id = :id AND version = :version
+
+-- name: put
+INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
+VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO UPDATE
+SET name = excluded.name, version = excluded.version, fence = excluded.fence,
+    state = excluded.state, updated = excluded.updated

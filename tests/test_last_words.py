@@ -1,0 +1,379 @@
+"""What is known of a lease that was not released, also once the name is somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import hold, locks, until
+
+import lockkit
+import lockkit.aio
+from lockkit import last_words, process
+from lockkit.client import LockClient
+from lockkit.inspect import Process, process_of, remark, safe_to_break, stuck
+from lockkit.types import LockInfo, LockState, Mode, Owner, Request, Waiting
+
+SHARED = {"semaphore": lambda c, n: c.semaphore(n, 2), "mutex": lambda c, n: c.lock(n)}
+
+
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/locks.sqlite3"
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    from lockkit.backends.sql import create_table
+
+    url = request.getfixturevalue("postgres_url")
+    engine = sqlalchemy.create_engine(url)
+    create_table(engine)
+    engine.dispose()
+    return f"sqlalchemy+{url}"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
+    found = lockkit.connect(urls(request, tmp_path))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[LockClient]:
+    found = lockkit.connect("memory://")
+    yield found
+    found.close()
+
+
+def lose(client: LockClient, name: str, kind: str = "mutex", **facts: object) -> int:
+    """A lease that expires without a release; its fence."""
+    claim = {"kind": lockkit.types.Kind.SEMAPHORE, "permits": 2, "shared": True}
+    terms = {**(claim if kind == "semaphore" else {}), **facts}
+    hold(client, name, ttl=0.05, **terms)
+    until(lambda: states(client, name) == [LockState.ABANDONED])
+    (info,) = client.holders(name)
+    assert info.fence is not None
+    return info.fence
+
+
+def states(client: LockClient, name: str) -> list[LockState]:
+    return [info.state for info in client.holders(name)]
+
+
+@pytest.mark.parametrize("kind", ["mutex", "semaphore"])
+def test_they_outlive_the_next_holder(client: LockClient, kind: str) -> None:
+    fence = lose(client, "stock:42", kind, max_hold=600.0)
+    assert list(client.last_words("stock:42")) == []
+    with SHARED[kind](client, "stock:42").acquire():
+        pass
+    assert list(client.holders("stock:42")) == []
+    (words,) = client.last_words("stock:42")
+    assert (words.state, words.fence, words.broken_by) == (LockState.LOST, fence, "")
+    assert words.owner == Owner("elsewhere", 4121, "MainThread", "POST /stock/42")
+    assert words.left is not None
+    assert words.left < 0
+    assert words.max_hold == 600.0
+    assert list(client.last_words()) == [words._replace(
+        age=pytest.approx(words.age, abs=5), left=pytest.approx(words.left, abs=5),
+        renewed=pytest.approx(words.renewed, abs=5),
+    )]  # fmt: skip
+    assert list(client.last_words("stock:43")) == []
+
+
+def test_a_lease_that_was_released_has_none(client: LockClient) -> None:
+    for _ in range(3):
+        with client.lock("stock:42"), client.semaphore("pool", 2):
+            pass
+    assert list(client.last_words()) == []
+
+
+def test_who_broke_it_and_why(client: LockClient) -> None:
+    hold(client, "x")
+    assert locks(client, "release", "x", "--yes", "--reason", "ticket 7").status == 0
+    (words,) = client.last_words("x")
+    assert re.fullmatch(r"\S+@\S+:\d+ uid=\d+( sudo_user=\S+)?: ticket 7", words.broken_by)
+    shown = locks(client, "show", "x").out
+    assert shown.startswith("x is free\n")
+    assert re.search(r"reason: +an operator released it 0s ago: .* ticket 7\n", shown)
+    again = locks(client, "release", "x", "--yes")
+    assert (again.status, again.err) == (1, "nothing to release: x is free\n")
+
+
+def test_without_a_word_it_is_this_process(client: LockClient) -> None:
+    request = hold(client, "x")
+    (info,) = client.holders("x")
+    assert client.break_("x", fence=info.fence or 0)
+    assert client.backend.release(request)
+    (words,) = client.last_words("x")
+    assert words.broken_by == str(process.owner(""))
+
+
+def test_the_latest_of_a_name_is_kept(client: LockClient) -> None:
+    lose(client, "x")
+    second = lose(client, "x")
+    third = lose(client, "x")
+    (words,) = client.last_words("x")
+    assert second < third
+    assert words.fence == second
+
+
+def test_there_are_at_most_a_thousand(memory: LockClient, tmp_path: Path) -> None:
+    on_disk = lockkit.connect(f"sqlite:///{tmp_path}/locks.sqlite3")
+    for client in (memory, on_disk):
+        for number in range(last_words.SLOTS + 100):
+            name = f"job:{number}"
+            hold(client, name)
+            (info,) = client.holders(name)
+            client.break_(name, fence=info.fence or 0, by="a test")
+        found = [info.name for info in client.last_words()]
+        assert len(found) <= last_words.SLOTS
+        assert len(found) > last_words.SLOTS / 2
+        assert len(set(found)) == len(found)
+        client.close()
+
+
+def test_they_are_forgotten_after_a_day(
+    memory: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(memory, "x")
+    later(monkeypatch, 11 * 60)
+    assert list(memory.holders()) == []
+    assert [info.name for info in memory.last_words()] == ["x"], "nobody has asked for it since"
+    later(monkeypatch, 24 * 3600 - 12 * 60)
+    assert [info.name for info in memory.last_words("x")] == ["x"]
+    later(monkeypatch, 2 * 60)
+    assert list(memory.last_words("x")) == list(memory.last_words()) == []
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """For memory's own clock."""
+    from lockkit.backends import memory
+
+    monkeypatch.setattr(memory, "_EPOCH", memory._EPOCH + seconds)
+
+
+def test_what_nobody_has_asked_for_since_is_told_on_disk_too(tmp_path: Path) -> None:
+    client = lockkit.connect(f"sqlite:///{tmp_path}/locks.sqlite3")
+    fence = lose(client, "x")
+    with sqlite3.connect(tmp_path / "locks.sqlite3") as database:
+        (text,) = database.execute("SELECT state FROM lockkit_lock").fetchone()
+        ago = re.sub(r"\b\d{16}\b", lambda found: str(int(found[0]) - 11 * 60 * 10**6), text)
+        database.execute("UPDATE lockkit_lock SET state = ?", (ago,))
+    database.close()
+    assert list(client.holders()) == []
+    found = [*client.last_words("x"), *client.last_words()]
+    assert [info.name for info in found] == ["x", "x"]
+    assert "expired 660s ago" in locks(client, "show", "x").out
+    assert fence > (found[0].fence or 0)
+    client.close()
+
+
+@pytest.mark.parametrize("argv", [["show", "x"], ["--lost"], ["--lost", "--match", "x"]])
+def test_show_and_list_tell_them(client: LockClient, argv: list[str]) -> None:
+    lose(client, "x")
+    with client.lock("x"):
+        shown = locks(client, *argv, "--format", "json")
+        found = {lock["state"]: lock for lock in shown.locks}
+        assert sorted(found) == ["held", "lost"]
+        assert found["lost"]["verdict"] == "info"
+        assert found["lost"]["stuck"] is None
+        assert "expired" in found["lost"]["reason"]
+        assert [row["state"] for row in locks(client, "--format", "json").locks] == ["held"]
+        assert locks(client, "--fail-on-stuck", "--lost").status == 0
+        assert "lost" in locks(client, *argv).out
+
+
+def test_the_asyncio_api_has_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    client = lockkit.connect(url)
+    lose(client, "x")
+    client.lock("x").acquire().release()
+    client.close()
+
+    async def ask() -> list[LockInfo]:
+        async with lockkit.aio.connect(url) as found:
+            return await found.last_words("x")
+
+    assert [info.state for info in asyncio.run(ask())] == [LockState.LOST]
+
+
+PROGRAM = """
+import signal, sys, lockkit
+lease = lockkit.connect(sys.argv[1]).lock("job", ttl=float(sys.argv[2])).acquire()
+print("held", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[tuple[LockClient, subprocess.Popen[bytes]]]:
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    client = lockkit.connect(url)
+    command = [sys.executable, "-c", PROGRAM, url, "0.6"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        yield client, running
+        running.kill()
+    client.close()
+
+
+def facts(client: LockClient, name: str = "job") -> dict[str, str]:
+    shown = locks(client, "show", name).out
+    return dict(re.findall(r"^([a-z ]+): +(.*)$", shown, re.MULTILINE))
+
+
+def test_show_says_whether_it_is_safe_to_break(
+    holder: tuple[LockClient, subprocess.Popen[bytes]],
+) -> None:
+    """Running, stopped, killed; the last also once its lease has expired."""
+    client, running = holder
+    assert facts(client)["break"] == (
+        "not safe, its process is running on this host: only a fence stops it; nobody waits"
+    )
+    running.send_signal(signal.SIGSTOP)
+    until(lambda: process_of(client.inspect("job").owner) is not Process.RUNNING)  # type: ignore[union-attr]
+    until(lambda: states(client, "job") == [LockState.ABANDONED])
+    stopped = facts(client)
+    assert stopped["verdict"] == "info"
+    assert stopped["reason"].endswith("and was not released: its process is stopped")
+    running.kill()
+    running.wait()
+    until(lambda: facts(client)["reason"].endswith("its process is gone, killed or ended"))
+    assert locks(client, "--fail-on-stuck").status == 0, "it blocks nobody"
+    with client.lock("job"):
+        assert "its process is gone" in locks(client, "show", "job").out
+
+
+def held(**given: object) -> LockInfo:
+    usual = {"owner": process.owner("job"), "fence": 7, "age": 45.0, "left": 25.0,
+             "renewed": 5.0, "ttl": 30.0, "max_hold": 600.0}  # fmt: skip
+    return LockInfo("x", LockState.HELD, **{**usual, **given})  # type: ignore[arg-type]
+
+
+def dead() -> Owner:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return process.owner("job")._replace(pid=child.pid)
+
+
+def test_what_is_safe_to_break() -> None:
+    assert safe_to_break(held(owner=dead())) == (True, "safe, its process is gone")
+    assert safe_to_break(held()).safe is False
+    away = safe_to_break(held(owner=Owner("web-2", 1, "t")))
+    assert away == (None, "not known, its process is on another host or in another container")
+    assert safe_to_break(held(owner=None)).safe is None
+    assert safe_to_break(LockInfo("x", LockState.QUEUED)).why.startswith(
+        "there is nothing to break"
+    )
+
+
+def test_killed_paused_and_max_hold_read_differently() -> None:
+    ended = held()._replace(state=LockState.ABANDONED, left=-63.0, age=123.0)
+    texts = {
+        remark(ended._replace(owner=dead())),
+        remark(ended),
+        remark(ended._replace(age=663.0)),
+        remark(ended._replace(owner=Owner("web-2", 1, "t"))),
+        remark(ended._replace(owner=None)),
+    }
+    assert texts == {
+        f"the lease expired 63s ago and was not released: {cause}"
+        for cause in (
+            "its process is gone, killed or ended",
+            "its process runs, so it was paused, or cut off from the store",
+            "it was renewed up to its maximum of 600s",
+            "its process was on another host or in another container",
+            "nothing is known of its process",
+        )
+    }
+
+
+def test_an_abandoned_lease_is_trouble_only_where_somebody_waits() -> None:
+    ended = held()._replace(state=LockState.ABANDONED, left=-63.0)
+    assert stuck(ended) is None
+    assert stuck(ended._replace(waiters=1, waiters_alive=0)) is None
+    assert stuck(ended._replace(waiters=1, waiters_alive=1, left=-0.5)) is None, "just now"
+    found = stuck(ended._replace(waiters=1, waiters_alive=1))
+    assert found is not None
+    assert found.code == "abandoned"
+    assert found.reason.endswith("; 1 wait for it")
+
+
+def in_line(*since: float) -> tuple[Waiting, ...]:
+    return tuple(Waiting(Owner("web", 1, "t"), each, alive=True) for each in since)
+
+
+def test_a_waiter_that_starves() -> None:
+    info = held(max_hold=None, waiters=2, waiters_alive=2, queue=in_line(601.0, 3.0))
+    assert stuck(info) == ("starving", "the first of 2 waits for 601s")
+    assert stuck(info._replace(queue=in_line(599.0))) is None
+    assert stuck(info._replace(max_hold=3600.0)) is None, "one hold may take so long"
+    assert stuck(info._replace(queue=in_line(5.0)), waiting_longer_than=4.0) == (
+        "starving", "the first of 2 waits for 5s"
+    )  # fmt: skip
+    gone = (Waiting(Owner("web", 1, "t"), 900.0, alive=False), *in_line(2.0))
+    assert stuck(info._replace(queue=gone)) is None, "the first one is dead"
+
+
+def wait_for(client: LockClient, name: str, count: int) -> None:
+    for number in range(count):
+        owner = Owner("web-3", number, "t", "POST /pay").encode()
+        waiting = Request(name, f"{number:032x}", 60.0, owner, Mode.ENQUEUE)
+        client.backend.acquire(waiting)
+
+
+def test_waiting_longer_than(client: LockClient) -> None:
+    hold(client, "fine")
+    hold(client, "busy")
+    wait_for(client, "busy", 2)
+    until(lambda: (client.inspect("busy").waiting or 0) > 0.3)  # type: ignore[union-attr]
+    (found,) = locks(client, "--waiting-longer-than", "300ms", "--format", "json").locks
+    assert (found["name"], found["stuck"]) == ("busy", "starving")
+    assert found["waiting"] > 0.3
+    assert [each["owner"]["pid"] for each in found["queue"]] == [0, 1]
+    assert locks(client, "--waiting-longer-than", "0.3", "--fail-on-stuck").status == 3
+    assert locks(client, "--waiting-longer-than", "1h", "--fail-on-stuck").status == 0
+    assert locks(client, "--stuck", "--waiting-longer-than", "0", "--format", "json").names == [
+        "busy"
+    ]
+    assert locks(client, "--stuck").out == ""
+
+
+def test_show_has_the_queue(client: LockClient) -> None:
+    hold(client, "busy")
+    wait_for(client, "busy", 20)
+    shown = locks(client, "show", "busy").out
+    assert re.search(r"break: +not known, .*; 20 wait, the first for \d\.\ds\n", shown)
+    assert re.search(r"queue: +1\. web-3:0 POST /pay waits \d\.\ds\n", shown)
+    assert re.search(r"\n +16\. web-3:15 POST /pay waits", shown)
+    assert re.search(r"\n +and 4 more\n", shown)
+
+
+def test_a_queue_that_grows_is_told_by_watch(memory: LockClient) -> None:
+    """Three looks in a row; and not while it stays or shrinks."""
+    hold(memory, "busy")
+    looks = 0
+
+    class Growing(LockClient):
+        def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+            nonlocal looks
+            looks += 1
+            wait_for(memory, "busy", looks)
+            return super().holders(name)
+
+    growing = Growing(memory.backend, memory.settings)
+    shown = locks(growing, "--watch", "0.1", "--fail-on-stuck")
+    assert shown.status == 3
+    assert looks == 4
+    assert "its queue grows: 4 wait" in shown.out
