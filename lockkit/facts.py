@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl, unquote
 from uuid import UUID
 
+from lockkit.conversions import ConversionError
 from lockkit.errors import InvalidName
 from lockkit.naming import Field, Template, json_value, parse_json, typed_json
 
@@ -85,12 +86,15 @@ def lock_name(template: Template, facts: Facts) -> str:
     except InvalidName as error:
         if not values:
             raise
-        raise FieldError(f"the request makes no valid name: {_cause(error)}") from None
+        raise FieldError(_cause(error)) from None
 
 
 def _cause(error: InvalidName) -> str:
     """What is wrong, without what was sent."""
-    return "a lone surrogate" if "surrogate" in str(error) else "it is empty or too long"
+    if isinstance(error, ConversionError):
+        return str(error)
+    cause = "a lone surrogate" if "surrogate" in str(error) else "it is empty or too long"
+    return f"the request makes no valid name: {cause}"
 
 
 class _Reader:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from lockkit.conversions import CONVERSIONS, converted
 from lockkit.errors import InvalidName
 
 __all__ = ["Field", "Source", "Template", "check_name", "name"]
@@ -32,6 +33,7 @@ _PATH = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
 def name(template: str, /, **values: object) -> str:
     """A lock name from a template: ``name("stock:{sku}", sku="A:1")`` is ``"stock:A%3A1"``.
 
+    ``{sku:int}``, ``:uuid`` and ``:lower`` say what a text stands for, ``:str``: for itself.
     Values are strings, ints or UUIDs; an enum that is a string or an int counts as what it is
     equal to. Raises InvalidName.
     """
@@ -74,7 +76,8 @@ class Field(NamedTuple):
 
     source: str
     path: tuple[str, ...]
-    text: str
+    text: str  #: without its conversion
+    conversion: str = ""  #: int, uuid, lower, str; empty: not said
 
     def __str__(self) -> str:
         return f"{{{self.text}}}"
@@ -133,6 +136,16 @@ class Template:
 
 
 def _field(template: str, text: str, *, bare_only: bool) -> Field:
+    text, colon, conversion = text.partition(":")
+    if colon and conversion not in CONVERSIONS:
+        raise InvalidName(
+            f"{{{text}:{conversion}}} in {template!r}: there is no {conversion!r}; "
+            f"a field is converted by one of {', '.join(CONVERSIONS)}"
+        )
+    return _plain_field(template, text, bare_only=bare_only)._replace(conversion=conversion)
+
+
+def _plain_field(template: str, text: str, *, bare_only: bool) -> Field:
     if not re.fullmatch(_PATH, text):
         raise InvalidName(f"the name template {template!r} has a malformed field {{{text}}}")
     source, *path = text.split(".")
@@ -165,6 +178,7 @@ def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
 def _encoded(field: Field, value: object) -> str:
     from uuid import UUID
 
+    value = converted(field.conversion, str(field), value)
     if isinstance(value, str):
         text = str.__str__(value)  # what it is equal to, whatever an enum makes of str()
     elif isinstance(value, int) and not isinstance(value, bool):

@@ -153,6 +153,7 @@ class Guard:
         if not names:
             raise ConfigurationError('lock_view needs a name: lock_view("stock:{sku}")')
         self._names = [name if callable(name) else _template(name) for name in names]
+        self.templates = [name for name in self._names if isinstance(name, Template)]
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
         self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
@@ -162,8 +163,7 @@ class Guard:
     @property
     def needs_user(self) -> bool:
         """Whether a name has ``{user.pk}``: a coroutine must have the user looked up before."""
-        templates = [name for name in self._names if isinstance(name, Template)]
-        return any(field.source == "user" for each in templates for field in each.fields)
+        return any(field.source == "user" for each in self.templates for field in each.fields)
 
     def names_for(self, facts: Facts, /, *args: Any, **kwargs: Any) -> list[str]:
         """The names for one request; a callable gets ``args`` and ``kwargs``.

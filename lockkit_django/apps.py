@@ -13,10 +13,11 @@ class LockkitConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from lockkit_django import checks
+        from lockkit_django import checks, view_checks
         from lockkit_django.backends import in_tests
         from lockkit_django.orders import checks as order_checks
 
         checks.register()
+        view_checks.register()
         order_checks.register()
         in_tests.remember()

@@ -63,7 +63,7 @@ class LockedView:
                 f"@method_decorator(lock_view(…), name='dispatch')"
             )
         around = self._around_coroutine if iscoroutinefunction(view) else self._around
-        wrapper = mark_locked(around(view))
+        wrapper = mark_locked(around(view), self._guard)
         show_types(wrapper, view)
         return cast(V, wrapper)
 

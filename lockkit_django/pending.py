@@ -14,9 +14,10 @@ from lockkit_django.handlers import handlers
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
+    from lockkit.views import Guard
     from lockkit_django.orders.opened import OpenOrder
 
-__all__ = ["OPEN_ORDER", "has_lock", "mark_locked", "pending_order"]
+__all__ = ["OPEN_ORDER", "guards_of", "has_lock", "mark_locked", "pending_order"]
 
 OPEN_ORDER = "_lockkit_open_order"
 """Attribute of a request: the order it has opened."""
@@ -32,12 +33,18 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
     return order if order is not None and order.pending else None
 
 
-def mark_locked(view: V) -> V:
+def mark_locked(view: V, guard: Guard) -> V:
     """Say of a view that it is decorated with ``lock_view``; other decorators hand it on."""
-    setattr(view, HAS_LOCK, True)
+    setattr(view, HAS_LOCK, (guard, *getattr(view, HAS_LOCK, ())))
     return view
 
 
 def has_lock(view: Any, method: str | None = None) -> bool:
     """Whether a view, or one of the functions for this HTTP method, is so decorated."""
-    return any(getattr(each, HAS_LOCK, False) for each in (view, *handlers(view, method)))
+    return any(hasattr(each, HAS_LOCK) for each in (view, *handlers(view, method)))
+
+
+def guards_of(view: Any, method: str | None = None) -> tuple[Guard, ...]:
+    """What it is decorated with, each once."""
+    marked = (getattr(each, HAS_LOCK, ()) for each in (view, *handlers(view, method)))
+    return tuple(dict.fromkeys(guard for guards in marked for guard in guards))

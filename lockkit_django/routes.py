@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls.resolvers import RegexPattern
 
-__all__ = ["routed_views"]
+__all__ = ["Routed", "routed_views", "routes"]
+
+
+class Routed(NamedTuple):
+    """One URL pattern, and those that lead to it; the outermost first."""
+
+    view: Callable[..., Any]
+    patterns: tuple[Any, ...]
+    given: frozenset[str]  #: parameters that the URLconf itself fills in
+
+    @property
+    def shown(self) -> str:
+        return "".join(str(pattern) for pattern in self.patterns)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those of the URL, with what converts them; None: a group of a regex."""
+        found: dict[str, Any] = {}
+        for pattern in self.patterns:
+            if isinstance(pattern, RegexPattern):
+                found |= dict.fromkeys(pattern.regex.groupindex)
+            found |= pattern.converters
+        return found
 
 
 def routed_views() -> list[Callable[..., Any]]:
+    """Those of ``routes``."""
+    return [route.view for route in routes()]
+
+
+def routes() -> list[Routed]:
     """Those of ROOT_URLCONF, which is imported; none if it cannot be: Django's checks say so."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     try:
-        return list(_below(get_resolver()))
+        return list(_below(get_resolver(), (), frozenset()))
     except Exception:  # noqa: BLE001  the project's modules run here
         return []
 
 
-def _below(resolver: URLResolver) -> Iterator[Callable[..., Any]]:
+def _below(
+    resolver: URLResolver, patterns: tuple[Any, ...], given: frozenset[str]
+) -> Iterator[Routed]:
     for entry in resolver.url_patterns:
+        inner = (*patterns, entry.pattern)
         if isinstance(entry, URLPattern):
-            yield entry.callback
+            yield Routed(entry.callback, inner, given | entry.default_args.keys())
         else:
-            yield from _below(entry)
+            yield from _below(entry, inner, given | entry.default_kwargs.keys())

@@ -6,7 +6,7 @@
 >>> app.config["LOCKKIT_URL"] = "memory://"
 >>> lockkit = LockKit(app)
 >>> @app.post("/orders/<order_id>/pay")
-... @lock_view("order:{order_id}")
+... @lock_view("order:{order_id:str}")
 ... def pay(order_id: str) -> str:
 ...     return "paid"
 """

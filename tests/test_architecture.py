@@ -39,6 +39,7 @@ PURE = VALUES | {
     "lockkit.schedule",
     "lockkit.native",
     "lockkit.naming",
+    "lockkit.conversions",
     "lockkit.process",
 }
 FOR_BACKENDS = VALUES | {
@@ -62,6 +63,7 @@ WITHOUT_EFFECTS = (
     "steps",
     "hold",
     "naming",
+    "conversions",
 )
 
 MODULE_LINES = 300

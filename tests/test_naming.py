@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import lockkit
+from lockkit.conversions import converted
 from lockkit.errors import ConfigurationError, InvalidName
 from lockkit.naming import Template, check_name, json_value, percent_encoded, typed_json
 
@@ -19,6 +20,9 @@ WRITTEN = 0x40000
 
 ENCODED = "6aa61c59f0ba3de4cbcc353910520b08a866864f5c64ef86861f95dd4b463d2d"
 """SHA-256 of what becomes of all characters before that, in UTF-8."""
+
+LOWER = "faf74fcedbf0448d4aaccf52a66fdffff83fd672a579ac08bb870cc6b601a5c9"
+"""The same of what ``:lower`` makes of them."""
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,71 @@ def test_what_stands_in_a_name_as_it_is_never_changes() -> None:
     """Each Python that runs this must find these characters, and no others."""
     text = "".join(map(chr, (*range(0xD800), *range(0xE000, WRITTEN))))
     assert sha256(percent_encoded(text).encode()).hexdigest() == ENCODED
+
+
+@pytest.mark.parametrize(
+    ("conversion", "value", "expected"),
+    [
+        *(("int", value, "1") for value in (1, "1", "01", " 1", "+1", "1\n", "0" * 254 + "1")),
+        ("int", "-0", "0"),
+        ("int", "-7", "-7"),
+        *(
+            ("uuid", value, "0badc0de-0000-0000-0000-000000000001")
+            for value in (
+                uuid.UUID("0badc0de-0000-0000-0000-000000000001"),
+                "0badc0de-0000-0000-0000-000000000001",
+                "0BADC0DE-0000-0000-0000-000000000001",
+                "0badc0de000000000000000000000001",
+                "{0badc0de-0000-0000-0000-000000000001}",
+                "urn:uuid:0badc0de-0000-0000-0000-000000000001",
+            )
+        ),
+        *(("lower", value, "ann@é.org") for value in ("ann@é.org", "Ann@É.ORG")),
+        ("lower", "ΟΔΟΣ", "οδοσ"),  # by itself: not by its place in the word
+        ("lower", "\u1e9e", "%E1%BA%9E"),  # ẞ, of Unicode 5.1: as it is
+        ("lower", 7, "7"),
+        *(("str", value, value) for value in ("01", "Ann", "\uff11")),
+        ("str", 7, "7"),
+    ],
+)
+def test_what_stands_for_one_value_makes_one_name(
+    conversion: str, value: object, expected: str
+) -> None:
+    assert lockkit.name(f"stock:{{sku:{conversion}}}", sku=value) == f"stock:{expected}"
+
+
+@pytest.mark.parametrize(
+    ("conversion", "value", "match"),
+    [
+        # What Python takes for a number, and a database does not, or for another one.
+        *(("int", value, "not a whole number") for value in ("\uff11", "1_0", "1\u00a0", "٣")),
+        *(("int", value, "not a whole number") for value in ("1.0", "1e0", "0x1", "1a", "1" * 256)),
+        ("int", uuid.UUID(int=1), "not a whole number"),
+        ("int", True, "not a whole number"),
+        ("int", "", "not a whole number"),
+        ("int", None, "has no value"),
+        *(("uuid", value, "not a UUID") for value in ("1", "x" * 32, "0x" + "1" * 30, 1)),
+        ("uuid", "1" * 31 + "_", "not a UUID"),
+        ("lower", True, "is a bool"),
+        ("str", 1.5, "is a float"),
+    ],
+)
+def test_what_is_no_such_value_makes_none(conversion: str, value: object, match: str) -> None:
+    with pytest.raises(InvalidName, match=match) as caught:
+        lockkit.name(f"stock:{{sku:{conversion}}}", sku=value)
+    assert not isinstance(value, str) or value == "" or value not in str(caught.value)
+
+
+def test_the_lower_case_of_a_character_is_one_for_ever() -> None:
+    text = "".join(map(chr, (*range(0xD800), *range(0xE000, WRITTEN))))
+    lower = str(converted("lower", "{sku}", text))
+    assert sha256(lower.encode()).hexdigest() == LOWER
+
+
+@pytest.mark.parametrize("field", ["{sku:itn}", "{sku:}", "{sku:INT}", "{sku:int:str}", "{:int}"])
+def test_a_conversion_that_is_not_there(field: str) -> None:
+    with pytest.raises(InvalidName):
+        Template(f"stock:{field}")
 
 
 class Color(str, enum.Enum):  # noqa: UP042  what str() makes of it is not its value

@@ -12,7 +12,7 @@ import lockkit
 from lockkit.errors import ConfigurationError, InvalidName
 from lockkit.facts import AnonymousUser, FieldError, lock_name
 from lockkit.naming import Template
-from lockkit.views import Guard
+from lockkit.views import Guard, refusal_of
 
 
 class Request:
@@ -75,6 +75,16 @@ def of_json(document: object) -> Request:
         ("stock:{pk}", Request(kwargs={"pk": UUID(int=1)}), f"stock:{UUID(int=1)}"),
         ("{kwargs.user}", Request(kwargs={"user": "ann"}), "ann"),
         ("cart:{user.pk}", Request(user=7), "cart:7"),
+        ("{pk:int}:{kwargs.pk}", Request(kwargs={"pk": "01"}), "1:01"),
+        ("cart:{user.pk:int}", Request(user="7"), "cart:7"),
+        ("o:{json.n:int}", of_json({"n": " 1"}), "o:1"),
+        ("o:{form.n:int}", Request(form={"n": ["01"]}), "o:1"),
+        ("o:{query.e:lower}", Request(query={"e": ["Ann"]}), "o:ann"),
+        (
+            "o:{header.X-Order:uuid}",
+            Request(headers={"X-Order": "0" * 31 + "1"}),
+            f"o:{UUID(int=1)}",
+        ),
         ("o:{json.a.b}", of_json({"a": {"b": "x"}}), "o:x"),
         ("o:{json.n}", of_json({"n": 10**30}), f"o:{10**30}"),
         ("f:{form.x}", Request(form={"x": ["1"]}), "f:1"),
@@ -129,6 +139,22 @@ def test_a_request_that_does_not_fill_a_field(
 ) -> None:
     with pytest.raises(FieldError, match=problem):
         name(template, request_)
+
+
+@pytest.mark.parametrize("value", ["\uff11", "1_0", "4111x", "1.0"])
+def test_a_value_that_is_not_what_the_template_says_is_refused(value: str) -> None:
+    for template, request_ in (
+        ("{sku:int}", Request(kwargs={"sku": value})),
+        ("{form.sku:int}", Request(form={"sku": [value]})),
+        ("{json.sku:int}", of_json({"sku": value})),
+        ("{sku:uuid}", Request(kwargs={"sku": value})),
+    ):
+        with pytest.raises(FieldError, match=r"sku\} is not a") as caught:
+            name(template, request_)
+        refusal = refusal_of(caught.value)
+        assert refusal
+        assert (refusal.status, refusal.code) == (400, "lock-name-not-found")
+        assert value not in refusal.detail
 
 
 def test_nobody_s_primary_key_is_not_none() -> None:

@@ -54,7 +54,7 @@ def index() -> ResponseReturnValue:
 
 
 @shop.post("/orders/")
-@lock_view("stock:{form.sku}")
+@lock_view("stock:{form.sku:str}")
 def orders() -> ResponseReturnValue:
     """Place an order: once per user and order ID, by LOCKKIT_ORDERS; one at a time, by the lock."""
     fields = request.form.to_dict() | {"order_id": current_order.order_id}
@@ -69,7 +69,7 @@ def orders() -> ResponseReturnValue:
 
 
 @shop.post("/race/lockkit/<sku>")
-@lock_view("stock:{sku}", timeout=WAIT)
+@lock_view("stock:{sku:str}", timeout=WAIT)
 def lockkit(sku: str) -> ResponseReturnValue:
     """Lock, sale, COMMIT; and the release when the request is over."""
     try:

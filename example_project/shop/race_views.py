@@ -95,7 +95,7 @@ def naive(request: HttpRequest, sku: str) -> HttpResponseBase:
 
 
 @race_view
-@lock_view("stock:{sku}", timeout=WAIT)
+@lock_view("stock:{sku:str}", timeout=WAIT)
 def lockkit(request: HttpRequest, sku: str) -> HttpResponseBase:
     """Lock, transaction, sale, COMMIT, release."""
     return sale(request, sku)
@@ -110,7 +110,7 @@ def row(request: HttpRequest, sku: str) -> HttpResponseBase:
 
 
 @race_view
-@lock_view("stock:{sku}", timeout=WAIT)
+@lock_view("stock:{sku:str}", timeout=WAIT)
 def paused(request: HttpRequest, sku: str) -> HttpResponseBase:
     """As ``lockkit``. But one seller is paused for longer than its lease lives, and then goes on
     to write what it had computed before: no lock can stop it."""
@@ -118,7 +118,7 @@ def paused(request: HttpRequest, sku: str) -> HttpResponseBase:
 
 
 @race_view
-@lock_view("stock:{sku}", timeout=WAIT)
+@lock_view("stock:{sku:str}", timeout=WAIT)
 def fenced(request: HttpRequest, sku: str) -> HttpResponseBase:
     """The same, and the row remembers who wrote it last: it refuses the one who was paused."""
     lease = request.lease  # type: ignore[attr-defined]  # lock_view puts it there

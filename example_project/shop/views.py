@@ -32,7 +32,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@lock_view("stock:{form.sku}")
+@lock_view("stock:{form.sku:str}")
 def orders(request: HttpRequest) -> HttpResponse:
     """Place an order: once per user and order ID, by the middleware; one at a time, by the lock."""
     fields = request.POST.dict() | {"order_id": request.order.order_id}

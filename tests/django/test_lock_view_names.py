@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from lockkit.errors import ConfigurationError, InvalidName
-from lockkit_django import lock_view
+from lockkit_django import lock_view, locks
 
 
 def named(template: Any) -> Any:
@@ -48,6 +48,8 @@ factory = RequestFactory()
         ("o:{json.a}", factory.put("/", b'{"a": "x"}', "application/json"), {}, "o:x"),
         ("o:{form.a}", factory.post("/", {"a": "1"}), {}, "o:1"),
         ("o:{form.a}", factory.post("/", "a=1", "application/x-www-form-urlencoded"), {}, "o:1"),
+        ("o:{form.a:int}", factory.post("/", {"a": " 01"}), {}, "o:1"),
+        ("o:{a:lower}", factory.post("/"), {"a": "Ann"}, "o:ann"),
         ("o:{query.a}", factory.get("/?a=%0A"), {}, "o:%0A"),
         ("o:{header.X-Shop}", factory.get("/", headers={"X-Shop": "eu"}), {}, "o:eu"),
         (
@@ -224,3 +226,25 @@ async def test_the_user_of_an_async_drf_view_is_drfs() -> None:
     request.user = User(pk=7)
     http.user = AnonymousUser()
     assert (await view(request)).content == b"cart:7"
+
+
+@pytest.mark.parametrize("sku", ["\uff11", "1_0", "x"])
+@pytest.mark.parametrize("source", ["{sku:int}", "{form.sku:int}"])
+def test_a_value_that_is_not_what_the_template_says_runs_no_view(source: str, sku: str) -> None:
+    @lock_view(f"stock:{source}")
+    def view(request: HttpRequest, sku: str) -> HttpResponse:
+        raise AssertionError
+
+    refused = view(factory.post("/", {"sku": sku}), sku=sku)
+    assert refused.status_code == 400
+    assert json.loads(refused.content)["code"] == "lock-name-not-found"
+
+
+@pytest.mark.parametrize("sku", ["1", "01", " 1", "+1"])
+def test_no_spelling_of_a_number_passes_its_lock(sku: str) -> None:
+    @lock_view("stock:{form.sku:int}", timeout=0)
+    def view(request: HttpRequest) -> HttpResponse:
+        raise AssertionError
+
+    with locks["default"].lock("stock:1"):
+        assert view(factory.post("/", {"sku": sku})).status_code == 423

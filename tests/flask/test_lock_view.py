@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from flask import Blueprint, Flask, jsonify, request
@@ -246,6 +247,10 @@ FIELDS = [
     ("{header.X-Sku}", {"headers": {"X-Sku": "a"}}, "x:a"),
     ("{header.X-Sku}", {}, 400),
     ("{query.sku}", {"query_string": "sku=" + "a" * 300}, 400),
+    ("{form.sku:int}", {"data": {"sku": " 01"}}, "x:1"),
+    ("{form.sku:int}", {"data": {"sku": "1_0"}}, 400),
+    ("{json.sku:uuid}", {"json": {"sku": "A" * 32}}, f"x:{UUID('a' * 32)}"),
+    ("{query.mail:lower}", {"query_string": "mail=Ann"}, "x:ann"),
 ]
 
 
@@ -264,6 +269,25 @@ def test_fields(app: Flask, field: str, sent: dict[str, Any], expected: str | in
         assert response.json is not None
         assert response.json["name"] == expected
         assert response.json["again"] or "json" not in sent  # the view can still read it
+
+
+def test_no_spelling_of_a_number_passes_its_lock(app: Flask) -> None:
+    runs: list[int] = []
+
+    @app.post("/<sku>")
+    @lock_view("stock:{sku:int}", timeout=0)
+    def view(sku: str) -> str:
+        runs.append(int(sku))
+        return ""
+
+    with app.app_context(), locks["default"].lock("stock:1"):
+        client = app.test_client()
+        held = [client.post(f"/{sku}").status_code for sku in ("1", "01", " 1", "+1")]
+        refused = [client.post(f"/{sku}") for sku in ("\uff11", "1_0", "x")]
+    assert held == [423] * 4
+    assert [answer.status_code for answer in refused] == [400] * 3
+    assert all(answer.get_json()["code"] == "lock-name-not-found" for answer in refused)
+    assert runs == []
 
 
 def test_the_user_comes_from_a_hook(make_app: MakeApp) -> None:

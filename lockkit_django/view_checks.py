@@ -1,0 +1,96 @@
+"""System checks of decorated views: whether their locks fit their routes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.core import checks
+from django.db import connections
+from django.urls.converters import StringConverter
+
+from lockkit.route_checks import Finding, Route, field_findings
+from lockkit_django.handlers import ninja_operation
+from lockkit_django.pending import guards_of
+from lockkit_django.routes import Routed, routes
+
+if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
+
+__all__ = ["check_views", "register"]
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+LEVELS = {"missing-field": (checks.Error, "E006"), "bare-field": (checks.Warning, "W006")}
+AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
+
+
+def register() -> None:
+    checks.register(check_views, "lockkit")
+    checks.register(check_transactions, "lockkit")
+
+
+def check_views(**_: Any) -> list[CheckMessage]:
+    """E006, W006."""
+    found = field_findings(route for routed in routes() for route in _described(routed))
+    return [message_of(finding) for finding in found]
+
+
+def check_transactions(**_: Any) -> list[CheckMessage]:
+    """W007."""
+    return [*_deferred()]
+
+
+def message_of(finding: Finding) -> CheckMessage:
+    kind, number = LEVELS[finding.code]
+    return kind(finding.text, hint=finding.remedy, id=f"lockkit.{number}")
+
+
+def _described(routed: Routed) -> Iterator[Route]:
+    """As the core knows it: once for each HTTP method, as a class has a function for each."""
+    for method in METHODS:
+        guards = guards_of(routed.view, method)
+        if guards:
+            yield Route(_name(routed.view), routed.shown, guards, _parameters(routed, method))
+
+
+def _parameters(routed: Routed, method: str) -> dict[str, bool]:
+    found = {name: _is_text(converter) for name, converter in routed.parameters.items()}
+    operation = ninja_operation(routed.view, method)
+    if operation is not None:  # it converts, and gives the function more than the URL's
+        typed = inspect.signature(operation.view_func).parameters.items()
+        found |= {name: each.annotation in (str, "str", each.empty) for name, each in typed}
+    return {**found, **dict.fromkeys(routed.given, False)}
+
+
+def _is_text(converter: Any) -> bool:
+    return converter is None or isinstance(converter, StringConverter)
+
+
+def _name(view: Any) -> str:
+    named = getattr(view, "view_class", None) or getattr(view, "cls", None) or view
+    return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
+
+
+def _deferred() -> Iterator[CheckMessage]:
+    """A transaction of SQLite that reads first and then writes fails at once if another one has
+    written in between, whatever ``timeout`` says."""
+    for alias in connections:
+        options = connections.settings[alias]
+        mode = str(options.get("OPTIONS", {}).get("transaction_mode") or "").upper()
+        if options.get("ATOMIC_REQUESTS") and _is_sqlite(alias) and mode not in AT_ONCE:
+            yield checks.Warning(
+                f"The database {alias!r} is SQLite with ATOMIC_REQUESTS, and its transactions "
+                f"begin by reading: a view that then writes fails with 'database is locked' when "
+                f"another one has written meanwhile.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}: "
+                f"each request then waits for its turn, up to the option 'timeout'.",
+                id="lockkit.W007",
+            )
+
+
+def _is_sqlite(alias: str) -> bool:
+    try:
+        return connections[alias].vendor == "sqlite"
+    except Exception:  # noqa: BLE001  the project's engine: Django says what is wrong with it
+        return False

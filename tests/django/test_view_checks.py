@@ -1,0 +1,192 @@
+"""System checks that compare the names of locks with the routes of their views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.test import override_settings
+from django.urls import include, path, re_path
+from django.utils.decorators import method_decorator
+from django.views import View
+from ninja import NinjaAPI
+from rest_framework.decorators import api_view
+from rest_framework.routers import SimpleRouter
+from rest_framework.viewsets import ViewSet
+from system_checks import shown_until_silenced
+
+from lockkit_django import lock_view
+from lockkit_django.view_checks import check_transactions, check_views
+
+
+@contextmanager
+def routed(*patterns: Any) -> Iterator[None]:
+    module = ModuleType("urls_of_a_test")
+    vars(module)["urlpatterns"] = list(patterns)
+    with override_settings(ROOT_URLCONF=module):
+        yield
+
+
+def found(*patterns: Any) -> list[tuple[str, str, str]]:
+    with routed(*patterns):
+        return [(str(each.id)[8:], each.msg, each.hint or "") for each in check_views()]
+
+
+def locked(template: str) -> Any:
+    @lock_view(template)
+    def view(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        return HttpResponse()
+
+    return view
+
+
+def of_class(template: str) -> Any:
+    class Locked(View):
+        @lock_view(template)
+        def put(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            return HttpResponse()
+
+    return Locked.as_view()
+
+
+def of_dispatch(template: str) -> Any:
+    @method_decorator(lock_view(template), name="dispatch")
+    class Locked(View): ...
+
+    return Locked.as_view()
+
+
+def of_drf(template: str) -> Any:
+    decorate = api_view(["POST"])
+    return decorate(locked(template))
+
+
+KINDS: Sequence[Callable[[str], Any]] = (locked, of_class, of_dispatch, of_drf)
+
+
+@pytest.mark.parametrize("view", KINDS)
+def test_a_field_that_the_route_does_not_have(view: Callable[[str], Any]) -> None:
+    ((number, text, hint),) = found(path("stock/<int:pk>", view("stock:{sku}")))
+    assert number == "E006"
+    assert "{sku}" in text
+    assert "'stock/<int:pk>' has {pk}" in text
+    assert hint
+    with routed(path("stock/<int:pk>", view("stock:{sku}"))):
+        assert shown_until_silenced("lockkit.E006")
+    for right in ("stock:{pk}", "stock:{kwargs.pk}", "stock", "cart:{user.pk}"):
+        assert found(path("stock/<int:pk>", view(right))) == []
+
+
+def test_parameters_come_from_all_that_leads_to_the_view() -> None:
+    view = locked("{shop}:{pk}:{kind}:{tenant}:{page}")
+    below = [
+        path("<int:pk>/", include([re_path(r"^(?P<page>\d+)$", view, {"kind": "a"})])),
+    ]
+    numbers = [number for number, *_ in found(path("<uuid:shop>/", include(below), {"tenant": 1}))]
+    assert numbers == ["W006"]  # the group of a regex is a text, whatever it matches
+
+
+@pytest.mark.parametrize("view", KINDS)
+@pytest.mark.parametrize(
+    "field", ["form.sku", "query.sku", "json.order.sku", "header.X-Sku", "sku", "kwargs.sku"]
+)
+def test_a_text_that_a_client_chooses(view: Callable[[str], Any], field: str) -> None:
+    ((number, text, hint),) = found(path("<sku>", view(f"stock:{{{field}}}")))
+    assert number == "W006"
+    assert f"{{{field}}}" in text
+    for conversion in ("int", "uuid", "lower", "str"):
+        assert f"{{{field}:{conversion}}}" in hint
+        assert found(path("<sku>", view(f"stock:{{{field}:{conversion}}}"))) == []
+    with routed(path("<sku>", view(f"stock:{{{field}}}"))):
+        assert shown_until_silenced("lockkit.W006")
+
+
+@pytest.mark.parametrize(
+    ("route", "is_text"),
+    [
+        (path("<slug:sku>", locked("{sku}")), True),
+        (path("<path:sku>", locked("{sku}")), True),
+        (re_path(r"^(?P<sku>\d+)$", locked("{sku}")), True),
+        (path("<int:sku>", locked("{sku}")), False),
+        (path("<uuid:sku>", locked("{sku}")), False),
+        (path("", locked("{sku}"), {"sku": "A1"}), False),
+    ],
+)
+def test_a_value_of_the_url_is_a_text_or_not(route: Any, is_text: bool) -> None:
+    assert [number for number, *_ in found(route)] == ["W006"] * is_text
+
+
+def test_a_view_with_several_locks_and_routes_is_told_once_for_each() -> None:
+    view = lock_view("a:{form.a}", "b:{form.b}")(locked("c:{form.c}"))
+    told = found(path("1", view), path("2", view))
+    assert ["{form.a}" in told[0][1], "{form.b}" in told[1][1], "{form.c}" in told[2][1]] == [
+        True
+    ] * 3
+    assert len(told) == 3
+
+
+def test_a_viewset_and_an_operation_of_ninja() -> None:
+    class Stock(ViewSet):
+        @lock_view("stock:{pk}")
+        def update(self, request: Any, pk: str) -> HttpResponse:
+            return HttpResponse()
+
+    router = SimpleRouter()
+    router.register("stock", Stock, basename="stock")
+    ((number, text, _),) = found(path("", include(router.urls)))
+    assert number == "W006"
+    assert text.startswith(f"{__name__}.test_a_viewset_and_an_operation_of_ninja.<locals>.Stock ")
+
+    api = NinjaAPI(urls_namespace="checked")
+
+    @api.post("/{sku}")
+    @lock_view("{sku}:{pk}:{qty}:{day}")
+    def deduct(request: HttpRequest, sku: str, pk: int, qty: int = 1) -> str:
+        return sku
+
+    told = found(path("api/", api.urls))
+    assert [(number, text.split("{")[1].split("}")[0]) for number, text, _ in told] == [
+        ("W006", "sku"),
+        ("E006", "day"),
+    ]
+
+
+def test_names_by_a_callable_are_not_looked_into() -> None:
+    view = lock_view(lambda request, **kwargs: "stock")(lambda request, **kwargs: HttpResponse())
+    assert found(path("<sku>", view)) == []
+
+
+@pytest.mark.parametrize("mode", [None, "DEFERRED", "deferred"])
+def test_sqlite_that_begins_its_transactions_by_reading(
+    mode: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = connections.settings["default"]
+    monkeypatch.setitem(settings, "ATOMIC_REQUESTS", True)
+    monkeypatch.setitem(settings, "OPTIONS", {"transaction_mode": mode} if mode else {})
+    (message,) = check_transactions()
+    assert message.id == "lockkit.W007"
+    assert "'OPTIONS'] = {'transaction_mode': 'IMMEDIATE'}" in (message.hint or "")
+    assert shown_until_silenced("lockkit.W007")
+    monkeypatch.setitem(settings, "ATOMIC_REQUESTS", False)
+    assert check_transactions() == []
+
+
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "immediate", "EXCLUSIVE"])
+def test_sqlite_that_waits_for_its_turn(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = connections.settings["default"]
+    monkeypatch.setitem(settings, "ATOMIC_REQUESTS", True)
+    monkeypatch.setitem(settings, "OPTIONS", {"transaction_mode": mode})
+    assert check_transactions() == []
+
+
+def test_another_database_needs_no_such_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {**connections.settings["default"], "ENGINE": "django.db.backends.postgresql"}
+    monkeypatch.setitem(
+        connections.settings, "elsewhere", {**other, "ATOMIC_REQUESTS": True, "OPTIONS": {}}
+    )
+    assert check_transactions() == []
