@@ -66,6 +66,8 @@ WITHOUT_EFFECTS = (
     "conversions",
 )
 
+LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
+
 MODULE_LINES = 300
 FUNCTION_LINES = 50
 SHORT_LINES = 10
@@ -186,6 +188,37 @@ def test_modules_are_short() -> None:
     assert not long, long
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_lock_is_shared_by_all_instances_of_a_class(package: str) -> None:
+    """One slow client would hold up all requests of its process.
+
+    ``functools.cached_property`` has such a lock on Python 3.11, and holds it while it computes.
+    """
+    wrong = [
+        found
+        for name, source in sources()
+        if name.partition(".")[0] == package and not is_kit(name)
+        for found in shared_locks(name, ast.parse(source))
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("import functools as f\nclass A:\n @f.cached_property\n def x(self): ...", 1),
+        ("from functools import cached_property as once", 1),
+        ("from werkzeug.utils import cached_property", 0),
+        ("class A:\n lock = threading.Lock()", 1),
+        ("class A:\n lock: Lock = RLock()", 1),
+        ("_locks = [asyncio.Condition()]", 1),
+        ("class A:\n def __init__(self): self.lock = threading.Lock()", 0),
+    ],
+)
+def test_the_reader_sees_every_kind_of_shared_lock(source: str, count: int) -> None:
+    assert len(list(shared_locks("x", ast.parse(source)))) == count
+
+
 def test_functions_are_short() -> None:
     lengths = {f"{module}.{name}": lines for module, name, lines in functions()}
     long = {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES}
@@ -263,6 +296,21 @@ def targets(node: ast.AST) -> Iterator[str]:
         for alias in node.names:
             full = f"{node.module}.{alias.name}"
             yield full if full in modules else node.module
+
+
+def shared_locks(module: str, tree: ast.Module) -> Iterator[str]:
+    for node, lazy, _ in walk(tree, lazy=False, typing=False):
+        made = isinstance(node, ast.Call) and last_name(node.func) in LOCKS and not lazy
+        names = {alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+        imported = isinstance(node, ast.ImportFrom) and node.module == "functools"
+        decorates = isinstance(node, ast.Attribute) and node.attr == "cached_property"
+        if made or decorates or (imported and "cached_property" in names):
+            yield f"{module}:{getattr(node, 'lineno', 0)}"
+
+
+def last_name(node: ast.expr) -> str:
+    """``Lock`` of ``threading.Lock`` and of ``Lock``."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def functions() -> Iterator[tuple[str, str, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -88,12 +87,14 @@ class RequestFacts:
     media_type: str = ""  #: lower case, without parameters
     content_length: int | None = None
 
-    @cached_property
-    def _payload(self) -> Payload:
-        return self.read_payload()
-
     def payload(self) -> Payload:
-        return self._payload
+        """Reads from the client, who may be slow: no lock may be held meanwhile, as that of
+        ``functools.cached_property`` is on Python 3.11, by all instances."""
+        known = vars(self)
+        if "_payload" not in known:
+            known["_payload"] = self.read_payload()
+        payload: Payload = known["_payload"]
+        return payload
 
 
 class ResponseFacts(NamedTuple):

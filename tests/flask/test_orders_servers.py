@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 from flask_project import Order, create_app, db
 from flask_project.served import LARGEST_REQUEST, LARGEST_RESPONSE, MOST_WAITERS
+from stalling import stalled
 
 from lockkit_flask.records import TABLE_NAME
 
@@ -62,7 +63,7 @@ class Shop:
     """A server, from outside; and its database."""
 
     def __init__(self, port: int, database: str) -> None:
-        self._port = port
+        self.port = port
         self._app = create_app(SQLALCHEMY_DATABASE_URI=database, LOCKKIT_URL="memory://")
 
     def post(
@@ -77,7 +78,7 @@ class Shop:
         sent = {"X-User": "alice", "Content-Type": "application/json", **(headers or {})}
         if order_id is not None:
             sent["Idempotency-Key"] = order_id
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             parts: Any = iter([body]) if chunked else body
             connection.request("POST", path, parts, sent, encode_chunked=chunked)
@@ -324,6 +325,14 @@ def _runs_again(shop: Shop, path: str, status: int) -> None:
 def test_a_large_request_is_413(shop: Shop, chunked: bool) -> None:
     body = b"x" * (LARGEST_REQUEST + 1)
     assert shop.post("/covered/two", body, order_id="large", chunked=chunked).status == 413
+
+
+def test_one_slow_client_holds_up_nobody_else(shop: Shop) -> None:
+    """Neither orders nor other requests, each of which would wait for it for ever."""
+    with stalled(shop.port, "/covered/one"):
+        answers = [shop.post("/covered/one", order_id=f"beside-{n}") for n in range(5)]
+        assert [answer.status for answer in answers] == [201] * 5
+        assert shop.post("/covered/one").code == "order-id-missing"
 
 
 def test_a_chunked_request_is_the_same_request(shop: Shop) -> None:

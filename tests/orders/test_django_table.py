@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from orders_django.running import CSRF, Answer, Site
+from stalling import stalled
 
 import lockkit
 
@@ -76,6 +77,15 @@ def test_what_no_header_may_contain_does_not_reach_a_view(site: Site, value: byt
         status = link.makefile("rb").readline()
     assert b" 400 " in status or b" 403 " in status or status == b""
     assert site.sales() == before
+
+
+def test_one_slow_client_holds_up_nobody_else(site: Site, order_id: str) -> None:
+    """Neither orders nor other requests, each of which would wait for it for ever."""
+    csrf = f"Cookie: csrftoken={CSRF}\r\nX-CSRFToken: {CSRF}\r\n"
+    with stalled(site.hasty.port, "/orders/function", csrf):
+        beside = [site.hasty.send("/orders/function", order_id=f"{order_id}-{n}") for n in range(5)]
+        assert [answer.status for answer in beside] == [201] * 5
+        assert site.hasty.send("/orders/function", order_id=None).status == 201
 
 
 def test_a_header_given_twice(site: Site, order_id: str) -> None:
