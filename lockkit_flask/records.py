@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from lockkit.idempotency import (
     dump_headers,
     load_headers,
 )
-from lockkit.idempotency.databases import claiming, is_lock_timeout
+from lockkit.idempotency.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
 from lockkit.idempotency.record import VERSION
 from lockkit.log import log
 
@@ -28,13 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["TABLE_NAME", "Records", "record_table"]
 
 TABLE_NAME = "lockkit_order_record"
-MICROSECONDS = 1_000_000
-"""The unit of the columns, as in Django's table of the same name: the two may be one."""
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 
 def record_table(metadata: sa.MetaData) -> sa.Table:
-    """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it."""
+    """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it.
+
+    The columns mean the same as in Django's table of the same name: the two may be one.
+    """
     if TABLE_NAME in metadata.tables:
         return metadata.tables[TABLE_NAME]
     return sa.Table(
@@ -66,7 +66,8 @@ class Records:
 
         Raises BackendUnavailable, and ConfigurationError if the table was never made.
         """
-        query = sa.select(self.table).where(self.table.c.key == key)
+        left = self.table.c.expires - self._clock()
+        query = sa.select(self.table, left.label("left")).where(self.table.c.key == key)
         try:
             with _for_one_query(self.engine()) as connection:
                 row = connection.execute(query).mappings().first()
@@ -95,10 +96,11 @@ class Records:
 
     def _insert(self, connection: sa.Connection, record: Record, *, replaces: bool) -> None:
         if replaces:  # only the expired one: another request may have been quicker
-            expired = self.table.c.expires <= int(time.time() * MICROSECONDS)
+            expired = self.table.c.expires <= self._clock()
             mine = self.table.c.key == record.key
             connection.execute(sa.delete(self.table).where(mine, expired))
-        connection.execute(sa.insert(self.table).values(**_row(record)))
+        row = {**self._row(record), "key": record.key, "created": self._clock()}
+        connection.execute(sa.insert(self.table).values(**row))
 
     def update(self, connection: sa.Connection, record: Record) -> None:
         """The end of an order, into the row that ``insert`` made.
@@ -106,7 +108,7 @@ class Records:
         Raises RuntimeError if that is gone: a COMMIT would leave the order without a record.
         """
         mine = self.table.c.key == record.key
-        found = connection.execute(sa.update(self.table).where(mine).values(**_row(record)))
+        found = connection.execute(sa.update(self.table).where(mine).values(**self._row(record)))
         if found.rowcount != 1:
             raise RuntimeError("the record of this order was deleted while its view was running")
 
@@ -120,7 +122,7 @@ class Records:
         Those of a newer release stay: what their columns mean is not known here. Raises
         BackendUnavailable.
         """
-        is_over = self.table.c.expires <= int(time.time() * MICROSECONDS)
+        is_over = self.table.c.expires <= self._clock()
         expired = sa.and_(is_over, self.table.c.version <= VERSION)
         some = sa.select(self.table.c.key).where(expired).limit(batch)
         while True:
@@ -139,6 +141,22 @@ class Records:
         """A refusal, in a transaction of its own: the one of the order is rolled back."""
         with self.engine().begin() as connection:
             self.insert(connection, record, replaces=replaces, wait=wait)
+
+    def _clock(self) -> sa.ColumnElement[int]:
+        return sa.literal_column(clock_of(self.engine().dialect.name), sa.BigInteger)
+
+    def _row(self, record: Record) -> dict[str, Any]:
+        return {
+            "order_id": record.order_id,
+            "request": record.request[:255],
+            "fingerprint": record.fingerprint,
+            "expires": self._clock() + int(record.left * MICROSECONDS),
+            "state": str(record.state),
+            "version": record.version,
+            "status": record.snapshot.status,
+            "headers": dump_headers(record.snapshot.headers),
+            "body": record.snapshot.body,
+        }
 
     def _failure(self, error: SQLAlchemyError) -> LockError:
         """An outage passes, and repeating helps; a table that was never made does not come."""
@@ -177,27 +195,11 @@ def unavailable(error: SQLAlchemyError) -> BackendUnavailable:
     return BackendUnavailable("the order records cannot be used")
 
 
-def _row(record: Record) -> dict[str, Any]:
-    return {
-        "key": record.key,
-        "order_id": record.order_id,
-        "request": record.request[:255],
-        "fingerprint": record.fingerprint,
-        "created": int(record.created * MICROSECONDS),
-        "expires": int(record.expires * MICROSECONDS),
-        "state": str(record.state),
-        "version": record.version,
-        "status": record.snapshot.status,
-        "headers": dump_headers(record.snapshot.headers),
-        "body": record.snapshot.body,
-    }
-
-
 def _record(row: dict[str, Any]) -> Record:
     status, headers, body = row.pop("status"), row.pop("headers"), row.pop("body")
     state = row.pop("state")
-    row["created"] /= MICROSECONDS
-    row["expires"] /= MICROSECONDS
+    row["left"] /= MICROSECONDS
+    del row["created"], row["expires"]
     try:
         snapshot = Snapshot(status, load_headers(headers), bytes(body))
         return Record(**row, state=State(state), snapshot=snapshot)

@@ -102,9 +102,9 @@ class Admission:
 
     def running(self, order: Order) -> Record:
         """The record to insert before the view is called."""
-        now = time.time()
-        expires = now + self.settings.ttl
-        return Record(order.key, order.order_id, order.request, order.fingerprint, now, expires)
+        return Record(
+            order.key, order.order_id, order.request, order.fingerprint, self.settings.ttl
+        )
 
     def conclude(self, order: Order, response: ResponseFacts) -> Keep | Refused | Discard:
         """What becomes of the order, given the response of its view."""
@@ -118,7 +118,7 @@ class Admission:
 
     def _admit(self, order: Order) -> Flow[Decision]:
         found = self._without_the_lock((yield Find(order.key, fresh=False)))
-        known = judge(order, found, time.time())
+        known = judge(order, found)
         if known is not None:
             return (yield from self._told(order, known))
         return (yield from self._enter(order, found))
@@ -140,7 +140,7 @@ class Admission:
             if _asks_for_something_else(order, held.holder):
                 return replies.different()
             return (yield from self._wait(order))
-        if left_running(found, time.time()):
+        if left_running(found):
             return (yield from self._look_again(order, lease))
         return (yield from self._let_in(Proceed(order, lease, replaces=found is not None)))
 
@@ -154,7 +154,7 @@ class Admission:
             return replies.crowded(full.retry_after)
         except AcquireTimeout as late:
             found = self._without_the_lock((yield Find(order.key, fresh=True)))
-            known = judge(order, found, time.time()) or replies.running(late.retry_after)
+            known = judge(order, found) or replies.running(late.retry_after)
             return (yield from self._told(order, known))
         finally:
             self._seats.leave(seat)
@@ -175,14 +175,13 @@ class Admission:
     def _decide(self, order: Order, lease: Any, *, is_sure: bool = True) -> Flow[Decision]:
         """``is_sure``: nobody else has the lock."""
         found = yield Find(order.key, fresh=True)
-        now = time.time()
         seen = found if is_sure else self._without_the_lock(found)
-        known = judge(order, seen, now)
+        known = judge(order, seen)
         if known is not None:
             return (yield from self._told(order, known))
-        if seen is not found and left_running(seen, now):
+        if seen is not found and left_running(seen):
             return replies.running(1)
-        if left_running(found, now):
+        if left_running(found):
             return (yield from self._orphan(order, lease))
         return Proceed(order, lease, replaces=found is not None)
 
@@ -248,7 +247,7 @@ class Admission:
                 return replies.lease_lost()
             except DuplicateKeyError:  # the earlier try was slow, not dead, and has ended now
                 found = yield Find(order.key, fresh=True)
-                return judge(order, found, time.time()) or replies.running(1)
+                return judge(order, found) or replies.running(1)
         return _replay_of(response, orphan=True)
 
     def _recovered(self, order: Order) -> Flow[ResponseFacts | None]:

@@ -7,11 +7,25 @@ and has not ended, a server lets it wait, by default without bound (PostgreSQL) 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["claiming", "is_lock_timeout"]
+__all__ = ["MICROSECONDS", "claiming", "clock_of", "is_lock_timeout"]
+
+MICROSECONDS = 1_000_000
+"""The unit of the times in the tables."""
+
+_ON_MYSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+_CLOCKS = {
+    "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
+    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)",
+    "mysql": _ON_MYSQL,
+    "mariadb": _ON_MYSQL,
+}
+"""They stand still within a statement, so that an index of times can be used; in a transaction
+they go on. SQLite's is the clock of its host."""
 
 Execute = Callable[[str], Sequence[Any] | None]
 """Runs one statement on the connection that claims, in any state; returns the first row."""
@@ -19,6 +33,14 @@ Execute = Callable[[str], Sequence[Any] | None]
 LEAST_MS = 100  # less, and PostgreSQL gives up where nobody has the key: tables grow under a lock
 LOCK_NOT_AVAILABLE = "55P03"
 LOCK_WAIT_TIMEOUT = 1205
+
+
+def clock_of(database: str) -> str:
+    """An SQL expression: microseconds since the epoch, by the clock of the database.
+
+    Of one that lockkit does not know it is a number, by the clock of this host.
+    """
+    return _CLOCKS.get(database) or str(int(time.time() * MICROSECONDS))
 
 
 @contextmanager

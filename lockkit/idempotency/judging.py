@@ -17,29 +17,29 @@ from lockkit.idempotency.replies import (
 __all__ = ["judge", "left_running", "met_orphan"]
 
 
-def judge(order: Order, record: Record | None, now: float) -> Replay | Reject | None:
+def judge(order: Order, record: Record | None) -> Replay | Reject | None:
     """What a record says about a request with its key; None: it is the first, or one still runs.
 
-    ``now``: seconds since the epoch. A record that this release cannot read is never overwritten
+    A record that this release cannot read is never overwritten
     or run over, even if it looks expired.
     """
     if record is None:
         return form_expired() if order.stale else None
     if record.version > VERSION or not record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"):
         return unreadable()
-    if record.expires <= now:
+    if record.left <= 0:
         return form_expired() if order.stale else None
     if not order.same(record.fingerprint):
         return different()
     return _known(record)
 
 
-def left_running(record: Record | None, now: float) -> bool:
+def left_running(record: Record | None) -> bool:
     """Of a record that ``judge`` has no answer for: whether it says that the order runs.
 
     With the lock in hand, it is an orphan: whoever wrote it is gone or has lost its lease.
     """
-    return record is not None and record.state == State.RUNNING and record.expires > now
+    return record is not None and record.state == State.RUNNING and record.left > 0
 
 
 def met_orphan(decision: object) -> bool:

@@ -35,7 +35,7 @@ __all__ = [
     "storable",
 ]
 
-VERSION = 1
+VERSION = 2
 UNLIMITED = sys.maxsize
 
 KEPT_HEADERS = ("Content-Type", "Content-Language", "Location", "ETag", "Link")
@@ -80,14 +80,13 @@ NOTHING_YET = Snapshot(0)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One order in the store. Times are seconds since the epoch, by this host's clock."""
+    """One order in the store."""
 
     key: str
     order_id: str
     request: str
     fingerprint: str
-    created: float
-    expires: float
+    left: float  #: seconds until its time is over, by the clock of the store alone
     state: State | str = State.RUNNING  #: a string that is none: written by a newer release
     snapshot: Snapshot = NOTHING_YET
     version: int = VERSION

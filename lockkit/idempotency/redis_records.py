@@ -10,7 +10,6 @@ a stale holder never writes over a newer try. Limit: the effects and the record 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -53,7 +52,7 @@ class RedisRecords:
             lock_name_of(record.key),
             fence,
             _payload(record),
-            _ttl(record),
+            record.left,
             running=record.state == State.RUNNING,
             replaces=replaces,
         )
@@ -62,7 +61,7 @@ class RedisRecords:
     def finish(self, record: Record, fence: int) -> bool:
         """See ClaimStore.finish."""
         name = lock_name_of(record.key)
-        return self._records.finish(name, fence, _payload(record), _ttl(record))
+        return self._records.finish(name, fence, _payload(record), record.left)
 
     def drop(self, key: str, fence: int) -> bool:
         """See ClaimStore.drop."""
@@ -91,7 +90,7 @@ class AsyncRedisRecords:
             lock_name_of(record.key),
             fence,
             _payload(record),
-            _ttl(record),
+            record.left,
             running=record.state == State.RUNNING,
             replaces=replaces,
         )
@@ -99,7 +98,7 @@ class AsyncRedisRecords:
 
     async def finish(self, record: Record, fence: int) -> bool:
         name = lock_name_of(record.key)
-        return await self._records.finish(name, fence, _payload(record), _ttl(record))
+        return await self._records.finish(name, fence, _payload(record), record.left)
 
     async def drop(self, key: str, fence: int) -> bool:
         return await self._records.drop(lock_name_of(key), fence)
@@ -108,7 +107,7 @@ class AsyncRedisRecords:
 def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
     """Orders that were begun and whose end is not known; none in a store without records.
 
-    ``name``: of the order's lock. The age is that of the claim, by this host's clock.
+    ``name``: of the order's lock. The age is that of the claim.
     """
     records = locks.backend.records()
     for found, entry in () if records is None else records.orphans(name):
@@ -141,15 +140,15 @@ def _resolved(records: Records, name: str, entry: Entry, *, done: bool) -> bool:
 
 
 def _record(key: str, entry: Entry | None) -> Record | None:
-    """What the store still has is not expired, whatever this host's clock says."""
+    """What the store still has is not expired."""
     if entry is None:
         return None
     wired = load(entry.payload)
     if wired is None:
-        return Record(key, "", "", "", 0.0, 0.0, state="unreadable")
+        return Record(key, "", "", "", 0.0, state="unreadable")
     running = wired.record.state == State.RUNNING
     state = wired.record.state if running == entry.running else "unreadable"
-    return replace(wired.record, key=key, state=state, expires=time.time() + max(entry.left, 1))
+    return replace(wired.record, key=key, state=state, left=max(entry.left, 1))
 
 
 def _payload(record: Record) -> bytes:
@@ -157,10 +156,6 @@ def _payload(record: Record) -> bytes:
     return dump(
         record, process.owner(f"{record.request} order {record.order_id}") if running else None
     )
-
-
-def _ttl(record: Record) -> float:
-    return record.expires - record.created
 
 
 def _check(claimed: Claimed, record: Record) -> None:
@@ -171,7 +166,7 @@ def _check(claimed: Claimed, record: Record) -> None:
 
 
 def _info(name: str, wired: Wired | None, entry: Entry) -> LockInfo:
-    age = None if wired is None else max(time.time() - wired.record.created, 0.0)
+    age = None if wired is None else max(wired.record.left - entry.left, 0.0)
     owner = None if wired is None else wired.owner
     return LockInfo(name, LockState.ORPHAN, owner, entry.fence, age=age, left=entry.left)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from lockkit.idempotency.record import VERSION
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.gate import store_for
-from lockkit_django.orders.store import MICROSECONDS, typed_errors
+from lockkit_django.orders.store import Clock, typed_errors
 
 __all__ = ["prune"]
 
@@ -25,8 +24,7 @@ def prune(batch: int = 1000, *, using: str | None = None) -> Iterator[int]:
 
 def _prune(batch: int, using: str) -> Iterator[int]:
     rows = OrderRecord.objects.using(using)
-    now = int(time.time() * MICROSECONDS)
-    expired = rows.filter(expires__lte=now, version__lte=VERSION)
+    expired = rows.filter(expires__lte=Clock(), version__lte=VERSION)
     while keys := list(expired.order_by("expires").values_list("key", flat=True)[:batch]):
         deleted, _ = expired.filter(key__in=keys).delete()
         yield deleted

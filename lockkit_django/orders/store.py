@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -18,6 +17,7 @@ from django.db import (
     connections,
     router,
 )
+from django.db.models import BigIntegerField, Expression, F
 
 from lockkit.errors import BackendUnavailable, ConfigurationError
 from lockkit.idempotency import (
@@ -29,10 +29,11 @@ from lockkit.idempotency import (
     dump_headers,
     load_headers,
 )
-from lockkit.idempotency.databases import claiming, is_lock_timeout
+from lockkit.idempotency.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
 
 try:
     from lockkit_django.models import OrderRecord
@@ -41,11 +42,21 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
         "orders need 'lockkit_django' in INSTALLED_APPS, and then 'manage.py migrate'"
     ) from missing
 
-__all__ = ["AsyncOrderStore", "OrderStore", "typed_errors"]
+__all__ = ["AsyncOrderStore", "Clock", "OrderStore", "typed_errors"]
 
-MICROSECONDS = 1_000_000
 UNREADABLE = "unreadable"
 """No state of this release: such a record is refused with 503, and never run over."""
+
+
+class Clock(Expression):
+    """Microseconds since the epoch, by the clock of the database that is asked."""
+
+    output_field = BigIntegerField()
+
+    def as_sql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper
+    ) -> tuple[str, tuple[str | int, ...]]:
+        return clock_of(connection.vendor), ()
 
 
 class OrderStore:
@@ -65,8 +76,9 @@ class OrderStore:
     def find(self, key: str, *, fresh: bool) -> Record | None:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
         with typed_errors():
-            row = OrderRecord.objects.using(alias).filter(key=key).first()
-        return None if row is None else _record(row)
+            rows = OrderRecord.objects.using(alias).annotate(left=F("expires") - Clock())
+            row = rows.filter(key=key).first()
+        return None if row is None else _record(row, row.left / MICROSECONDS)
 
     def start(self, record: Record, *, replaces: bool, wait: float) -> None:
         """Insert, in an open transaction. ``replaces``: an expired one with this key goes.
@@ -89,9 +101,8 @@ class OrderStore:
     def _insert(self, record: Record, *, replaces: bool) -> None:
         rows = OrderRecord.objects.using(self.using)
         if replaces:
-            now = int(time.time() * MICROSECONDS)
-            rows.filter(key=record.key, expires__lte=now).delete()
-        rows.create(key=record.key, **_columns(record))
+            rows.filter(key=record.key, expires__lte=Clock()).delete()
+        rows.create(key=record.key, created=Clock(), **_columns(record))
 
     def finish(self, record: Record) -> None:
         """Write what became of a record that was started in this transaction."""
@@ -156,20 +167,18 @@ def _columns(record: Record) -> dict[str, object]:
         "headers": dump_headers(record.snapshot.headers),
         "body": record.snapshot.body,
         "version": record.version,
-        "created": int(record.created * MICROSECONDS),
-        "expires": int(record.expires * MICROSECONDS),
+        "expires": Clock() + int(record.left * MICROSECONDS),
     }
 
 
-def _record(row: OrderRecord) -> Record:
+def _record(row: OrderRecord, left: float) -> Record:
     headers = _headers(row)
     return Record(
         key=row.key,
         order_id=row.order_id,
         request=row.request,
         fingerprint=row.fingerprint,
-        created=row.created / MICROSECONDS,
-        expires=row.expires / MICROSECONDS,
+        left=left,
         state=_state(row) if headers is not None else UNREADABLE,
         snapshot=Snapshot(row.status, headers or (), bytes(row.body)),
         version=row.version,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -382,6 +383,22 @@ def test_an_expired_record_is_replaced(shop: Flask) -> None:
     post(shop, "/one")
     with shop.app_context():
         db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET expires = 1"))
+        db.session.commit()
+    assert "Idempotent-Replayed" not in post(shop, "/one").headers
+    assert (orders(shop, "one"), records(shop)) == (2, 1)
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_the_clock_of_the_database_says_what_has_expired(
+    shop: Flask, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's says something else here, as that of another host might."""
+    post(shop, "/one")
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + days * 86400)
+    assert post(shop, "/one").headers["Idempotent-Replayed"] == "true"
+    with shop.app_context():
+        db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET expires = {int(right()) - 60}000000"))
         db.session.commit()
     assert "Idempotent-Replayed" not in post(shop, "/one").headers
     assert (orders(shop, "one"), records(shop)) == (2, 1)

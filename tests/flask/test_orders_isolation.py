@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -212,6 +213,36 @@ def _until(true: Callable[[], bool]) -> None:
             return
         pause.wait(0.15)
     raise AssertionError("it did not come to that")
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_a_host_whose_clock_is_wrong_keeps_and_prunes_by_the_databases(
+    machine: Callable[..., Machine], days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = machine()
+    shop.gate.set()
+    other = {"X-Order-ID": "A-2"}
+    right = time.time
+    assert not _replayed(post(shop))
+    monkeypatch.setattr(time, "time", lambda: right() + days * 86400)
+    assert [_replayed(post(shop)), _replayed(post(shop, **other))] == [True, False]
+    assert _pruned(shop) == []
+    monkeypatch.setattr(time, "time", right)
+    assert [_replayed(post(shop)), _replayed(post(shop, **other))] == [True, True]
+    assert _pruned(shop) == []
+    assert (count(shop), count(shop, TABLE_NAME)) == (2, 2)
+
+
+def _replayed(answer: TestResponse) -> bool:
+    assert answer.status_code == 201
+    return "Idempotent-Replayed" in answer.headers
+
+
+def _pruned(shop: Machine) -> list[int]:
+    with shop.app.app_context():
+        orders = app_locks().orders
+        assert orders is not None
+        return [count for store in orders.stores() for count in store.records.prune(1000)]  # type: ignore[attr-defined]
 
 
 def test_the_longest_answer_that_is_kept(machine: Callable[[], Machine]) -> None:

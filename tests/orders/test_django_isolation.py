@@ -293,6 +293,24 @@ def test_pruning_leaves_what_counts() -> None:
     assert REPLAYED in buy("quick", "A-4")
 
 
+@pytest.mark.parametrize("days", [-3, 3])
+def test_a_host_whose_clock_is_wrong_keeps_and_prunes_by_the_databases(
+    days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockkit_django.orders.prune import prune
+
+    buy("quick", "A-1")
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + days * 86400)
+    assert REPLAYED in buy("quick", "A-1")
+    buy("quick", "A-2")
+    assert list(prune()) == []
+    monkeypatch.undo()
+    assert [REPLAYED in buy("quick", order_id) for order_id in ("A-1", "A-2")] == [True, True]
+    assert list(prune()) == []
+    assert counts() == (2, 2)
+
+
 def ask(connection: Any, sql: str) -> int:
     with connection.cursor() as cursor:
         cursor.execute(sql)

@@ -40,6 +40,7 @@ from lockkit.idempotency import (
     read_order_settings,
 )
 from lockkit.idempotency.facts import as_sent
+from lockkit.idempotency.record import VERSION
 from lockkit.idempotency.seats import Seats
 
 
@@ -155,7 +156,7 @@ def test_reconsidering_finds_the_winner_or_goes_on(orders: Orders, locks: LockCl
     lease = locks.lock(order.lock_name).acquire()
     mine = Proceed(order, lease)
     assert drive(orders.reconsider(mine), store, locks) == mine
-    store[order.key] = replace(orders.running(order), expires=1)
+    store[order.key] = replace(orders.running(order), left=0)
     assert drive(orders.reconsider(mine), store, locks) == Proceed(order, lease, replaces=True)
     assert not lease.released
     store[order.key] = replace(orders.running(order), state=State.DONE)
@@ -314,13 +315,13 @@ def test_nothing_secret_shows(orders: Orders) -> None:
     assert "s3cret" not in shown
 
 
-@pytest.mark.parametrize("changes", [{"version": 2}, {"fingerprint": "2:abc"}])
+@pytest.mark.parametrize("changes", [{"version": VERSION + 1}, {"fingerprint": "9:abc"}])
 def test_a_newer_record_is_not_run_over_even_if_it_looks_expired(
     changes: dict[str, Any], orders: Orders, locks: LockClient
 ) -> None:
     """What its times mean is not known either."""
     store, order = Store(), order_of(orders)
-    store[order.key] = replace(orders.running(order), expires=1.0, **changes)
+    store[order.key] = replace(orders.running(order), left=0, **changes)
     answer = drive(orders.admit(order), store, locks)
     assert isinstance(answer, Reject)
     assert (answer.status, answer.code) == (503, "order-record-unreadable")

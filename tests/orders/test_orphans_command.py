@@ -158,7 +158,7 @@ def test_a_record_of_a_newer_release_is_shown_and_left_alone(client: LockClient)
         (key,) = admin.keys("*}:o:*")
         value = admin.get(key)
         assert isinstance(value, bytes)
-        admin.set(key, value.replace(b'"version": 1', b'"version": 2'), keepttl=True)
+        admin.set(key, value.replace(b'"version": 2', b'"version": 3'), keepttl=True)
     (row,) = locks(client, "--format", "json").locks
     assert (row["state"], row["owner"]) == ("orphan", None)
     refused = locks(client, "resolve", order.key, "--done", "--yes")

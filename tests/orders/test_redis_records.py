@@ -100,6 +100,19 @@ def test_a_running_order_is_no_orphan_while_its_lease_lives(
     assert 86000 < orphan.left <= 86400
 
 
+@pytest.mark.parametrize("days", [-3, 3])
+def test_the_age_of_an_orphan_is_by_the_clock_of_the_store(
+    days: int, store: RedisRecords, locks: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = rules()
+    died(begun(orders, order_of(orders), store, locks))
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + days * 86400)
+    (orphan,) = orphans(locks)
+    assert orphan.age is not None
+    assert 0 <= orphan.age < 60
+
+
 def test_an_orphan_is_not_run_again_by_itself(
     orders: Orders, store: RedisRecords, locks: LockClient
 ) -> None:
@@ -511,7 +524,7 @@ def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b'{"version": 2}\n', b"", b"\xff", b"[]", b"{}\n", b'{"version": 1}\n', b"[" * 100_000],
+    [b'{"version": 99}\n', b"", b"\xff", b"[]", b"{}\n", b'{"version": 2}\n', b"[" * 100_000],
     ids=["newer", "empty", "bytes", "list", "bare", "short", "deep"],
 )
 def test_what_another_release_wrote_is_not_run_over(

@@ -71,10 +71,7 @@ def _batch(
 def _payload(key: str, state: State) -> bytes:
     ended = Snapshot(201, (("Location", "/orders/17"),), b'{"id": 17}')
     snapshot = ended if state is State.DONE else Snapshot(0)
-    now = time.time()
-    record = Record(
-        key, "A-17", "POST /orders/", "1:" + "f" * 64, now, now + 86400, state, snapshot
-    )
+    record = Record(key, "A-17", "POST /orders/", "1:" + "f" * 64, 86400, state, snapshot)
     return dump(record, OWNER if state is State.RUNNING else None)
 
 
