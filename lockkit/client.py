@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar, Unpack
 
 from lockkit import entrants, flow, process
 from lockkit.clock import now
@@ -198,6 +198,12 @@ class Lock(BaseLock):
         leave(self._entered, threading.get_ident()).__exit__(kind, error, traceback)
 
 
+class Keeper(Protocol):
+    """What a lease is held for, such as a transaction."""
+
+    def is_open(self) -> bool: ...
+
+
 class Lease(BaseLease):
     """A held, expiring claim. May be passed to, checked and released by any thread.
 
@@ -212,11 +218,12 @@ class Lease(BaseLease):
     one that takes long keeps others of the same client waiting. Its errors are logged.
     """
 
-    __slots__ = ("_client",)
+    __slots__ = ("_client", "_kept_by")
 
     def __init__(self, client: LockClient, hold: Hold) -> None:
         super().__init__(hold)
         self._client = client
+        self._kept_by: tuple[Keeper, ...] = ()  #: they give it back, and nobody else
 
     def extend(self, ttl: float | None = None) -> None:
         """Set what is left to ``ttl`` seconds (default: the lock's), also past max_hold.
@@ -244,7 +251,10 @@ class Lease(BaseLease):
         """Give it back. False if it was not ours any more, or was released before.
 
         Raises a BackendError when the store cannot be told; it is told later, or it expires.
+        With ``until="commit"`` it is left to the end of the transaction.
         """
+        if self._kept_by and any(keeper.is_open() for keeper in self._kept_by):
+            return not self.lost
         if not self._finish():
             return False
         client, hold = self._client, self._hold

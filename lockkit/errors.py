@@ -10,6 +10,7 @@
     │  ├ InvalidName                   not a lock name, or a template that cannot make one
     │  ├ KindMismatch                  the name is in use as another kind of lock
     │  ├ UpgradeRefused                a reader would wait for itself to become a writer
+    │  ├ OpenTransaction               inside a transaction, which would commit after the release
     │  └ LayoutMismatch                the store holds another version of lockkit's layout
     ├ AcquireTimeout(TimeoutError)     somebody else has it
     │  ├ LockHeld                      timeout=0 and somebody has it
@@ -58,6 +59,10 @@ class InvalidName(ConfigurationError):
 
 class KindMismatch(ConfigurationError):
     """The name is in use as another kind of lock."""
+
+
+class OpenTransaction(ConfigurationError):
+    """A lock was asked for inside an open transaction, which would commit after the release."""
 
 
 class UpgradeRefused(ConfigurationError):

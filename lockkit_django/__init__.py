@@ -8,13 +8,12 @@ for coroutines. Importing this package needs no settings and does no I/O.
 
 from __future__ import annotations
 
-from lockkit.errors import DriverMissing
+from lockkit.errors import DriverMissing, OpenTransaction
 
 try:
     from lockkit_django.decorators import lock_view
     from lockkit_django.handler import alocks, locks
     from lockkit_django.tasks import locked
-    from lockkit_django.transactions import OpenTransaction
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("django", "asgiref"):
         raise

@@ -7,19 +7,28 @@ somebody else can take it and read what was there before. Such an acquire raises
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 
 from lockkit.aio import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.client import Lease, Lock, LockClient
-from lockkit.errors import ConfigurationError
 from lockkit.kinds import Kinds, RWLock
 from lockkit.lease import BaseLock, Terms
 from lockkit.options import KindOptions, LockOptions, MutexOptions, OwnedOptions
 from lockkit.types import UNSET, Unset
+from lockkit.until import (
+    CommitLock,
+    InAtomic,
+    TransactionOptions,
+    Until,
+    check_in_atomic,
+    check_until,
+    only_blocking,
+)
 from lockkit_django.settle import to_its_end, until_thread_is_idle
 from lockkit_django.transactions import refuse_open_transactions
+from lockkit_django.until import open_transactions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,43 +40,27 @@ __all__ = [
     "AsyncDjangoLockClient",
     "DjangoLock",
     "DjangoLockClient",
-    "InAtomic",
-    "Options",
-    "check_in_atomic",
 ]
 
 L = TypeVar("L", bound=BaseLock)
 
-InAtomic: TypeAlias = Literal["refuse", "allow"]
+
+class _LockOptions(LockOptions, TransactionOptions, total=False): ...
 
 
-def check_in_atomic(value: object) -> None:
-    if value not in ("refuse", "allow"):
-        raise ConfigurationError(f"in_atomic is {value!r}; it must be 'refuse' or 'allow'")
+class _OwnedOptions(OwnedOptions, TransactionOptions, total=False): ...
 
 
-class Options(TypedDict, total=False):
-    """``in_atomic="allow"``: for what is not in the database."""
-
-    in_atomic: InAtomic
+class _MutexOptions(MutexOptions, TransactionOptions, total=False): ...
 
 
-class _LockOptions(LockOptions, Options, total=False): ...
-
-
-class _OwnedOptions(OwnedOptions, Options, total=False): ...
-
-
-class _MutexOptions(MutexOptions, Options, total=False): ...
-
-
-class _KindOptions(KindOptions, Options, total=False): ...
+class _KindOptions(KindOptions, TransactionOptions, total=False): ...
 
 
 class _DjangoKinds(Kinds[L]):
-    """Every lock has ``in_atomic``, too."""
+    """Every lock has ``in_atomic`` and ``until``, too."""
 
-    _own_options = Options.__optional_keys__
+    _own_options = TransactionOptions.__optional_keys__
 
     if TYPE_CHECKING:
 
@@ -86,8 +79,13 @@ class DjangoLockClient(_DjangoKinds[Lock], LockClient):
             self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
         ) -> MultiLock: ...
 
-    def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> Lock:
+    def _make(
+        self, terms: Terms, in_atomic: InAtomic = "refuse", until: Until | None = None
+    ) -> Lock:
         check_in_atomic(in_atomic)
+        check_until(until)
+        if until is not None:
+            return CommitLock(self, terms, open_transactions)
         kind = DjangoLock if in_atomic == "refuse" else Lock
         return kind(self, terms)
 
@@ -117,8 +115,11 @@ class AsyncDjangoLockClient(_DjangoKinds[AsyncLock], AsyncLockClient):
             self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
         ) -> AsyncMultiLock: ...
 
-    def _make(self, terms: Terms, in_atomic: InAtomic = "refuse") -> AsyncLock:
+    def _make(
+        self, terms: Terms, in_atomic: InAtomic = "refuse", until: Until | None = None
+    ) -> AsyncLock:
         check_in_atomic(in_atomic)
+        only_blocking(until)
         kind = AsyncDjangoLock if in_atomic == "refuse" else AsyncLock
         return kind(self, terms)
 

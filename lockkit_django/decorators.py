@@ -9,8 +9,8 @@ from weakref import WeakSet
 from lockkit.decorating import refuse_bare
 from lockkit.errors import ConfigurationError
 from lockkit.types import UNSET, Unset
+from lockkit.until import InAtomic, check_in_atomic
 from lockkit.views import Guard
-from lockkit_django.client import InAtomic, check_in_atomic
 from lockkit_django.locked_view import LockedView, OnBusy
 from lockkit_django.writes import note_each_request
 

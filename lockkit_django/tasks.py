@@ -9,7 +9,7 @@ from lockkit.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, Wit
 from lockkit.decorating import refuse_bare
 from lockkit.decorator import locked_by
 from lockkit.options import check_options
-from lockkit_django.client import Options, check_in_atomic
+from lockkit.until import TransactionOptions, check_in_atomic, check_until
 from lockkit_django.handler import alocks, locks
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["locked"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Options(LockedOptions, Options, total=False):
+class _Options(LockedOptions, TransactionOptions, total=False):
     """``alias``: of LOCKKIT."""
 
     alias: str
@@ -61,9 +61,11 @@ def locked(
     """As ``lockkit.locked``, with the lock alias ``alias`` of LOCKKIT.
 
     The function's transactions belong inside it: called within an ``atomic()`` block it raises
-    OpenTransaction, unless ``in_atomic="allow"``, as that block would COMMIT after the release.
+    OpenTransaction, as that block would COMMIT after the release. ``until="commit"`` holds the
+    lock until that block has ended; ``in_atomic="allow"`` is for what is not in the database.
     """
     check_in_atomic(options.get("in_atomic", "refuse"))
+    check_until(options.get("until"))
     refuse_bare("locked", name)
     check_options("@locked", options, _Options.__optional_keys__)
     clients = _Alias(options.pop("alias", "default"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
-from lockkit.errors import ConfigurationError
+from lockkit.errors import OpenTransaction
 from lockkit_django.writes import has_written, note_changes, user_blocks, why_assumed
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Exempt",
-    "OpenTransaction",
     "atomic_blocks",
     "atomic_requests",
     "refuse_atomic_requests",
@@ -47,10 +46,6 @@ class Exempt(set[Any]):
         return set.__contains__(self, alias)
 
 
-class OpenTransaction(ConfigurationError):
-    """A lock was asked for inside an open transaction, which would commit after the release."""
-
-
 def refuse_open_transactions(name: str) -> None:
     """Raise OpenTransaction if a transaction is open in this thread that would outlive the lock.
 
@@ -62,8 +57,9 @@ def refuse_open_transactions(name: str) -> None:
             raise OpenTransaction(
                 f"the lock {name!r} was asked for inside atomic() on the database "
                 f"{connection.alias!r}: it would be released before that block commits. Acquire "
-                f"it around the block (in a view: @lock_view, above @transaction.atomic), or say "
-                f"in_atomic='allow' if the lock protects nothing in a database",
+                f"it around the block (in a view: @lock_view, above @transaction.atomic), or hold "
+                f"it until that COMMIT: until='commit'; in_atomic='allow' is for a lock that "
+                f"protects nothing in a database",
                 name=name,
             )
         _end_read_transaction(connection, name)

@@ -92,6 +92,19 @@ class Behaviour:
         with transaction.atomic(), self.assertRaises(OpenTransaction):
             locks["default"].lock("a").acquire()
 
+    def test_a_lock_until_the_commit_of_the_users_own_block(self):
+        lock = locks["default"].lock("a", timeout=0, until="commit")
+        with transaction.atomic():
+            with transaction.atomic(), lock:
+                pass
+            assert locks["default"].inspect("a")
+        assert not locks["default"].inspect("a")
+        with self.assertRaises(ZeroDivisionError), transaction.atomic(), lock:
+            assert 1 / 0
+        with lock as lease:
+            pass
+        assert lease.released
+
     def test_a_lock_for_the_rest_of_the_test(self):
         self.enterContext(locks["default"].lock("stock:A1"))
         assert self.client.post("/sell/A1").status_code == 423
@@ -180,7 +193,7 @@ def test_the_test_runner_on_sqlite(
 ) -> None:
     """The database and the locks beside it are gone afterwards."""
     place = project(settings)
-    assert "Ran 13 tests" in run(place, "-m", "django", "test", "--noinput", *options)
+    assert "Ran 15 tests" in run(place, "-m", "django", "test", "--noinput", *options)
     assert not left_in(place)
 
 
@@ -221,6 +234,6 @@ def test_the_test_runner_on_postgresql(project: Project, postgres_server: Postgr
     url = postgres_server.create_database()
     try:
         output = run(project(POSTGRES), "-m", "django", "test", "--noinput", POSTGRES_URL=url)
-        assert "Ran 13 tests" in output
+        assert "Ran 15 tests" in output
     finally:
         postgres_server.drop_database(url)

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any
 
 import pytest
 from django.db import connections, transaction
 from django.test import Client, override_settings
 from django_project.dirty import OF_POSTGRESQL, READS, WRITES
-from django_project.servers import database_of
+from django_project.servers import KINDS, place
 from django_project.shop.models import Sale
 from orders_django import mysql
 
@@ -23,30 +22,21 @@ __all__ = ["mysql"]
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
-SERVERS = {"postgresql": "postgres_server", "mysql": "mariadb_server"}
 SELL = """
 CREATE FUNCTION sell() RETURNS int LANGUAGE sql AS
     'INSERT INTO shop_sale (sku) VALUES (''before'') RETURNING 1'
 """
 
 
-@pytest.fixture(params=["sqlite", *SERVERS])
-def using(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[str]:
+@pytest.fixture(params=KINDS)
+def using(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The alias of a database with one sale; it alone has ATOMIC_REQUESTS."""
     with ExitStack() as stack:
-        if request.param == "sqlite":
-            alias = "default"
-            stack.enter_context(pytest.MonkeyPatch.context()).setitem(
-                connections.settings[alias], "ATOMIC_REQUESTS", True
-            )
-        else:
-            alias = "served"
-            server = request.getfixturevalue(SERVERS[request.param])
-            stack.enter_context(django_db_blocker.unblock())
-            connection = stack.enter_context(database_of(server, alias, Sale, ATOMIC_REQUESTS=True))
-            if request.param == "postgresql":
-                with connection.cursor() as cursor:
-                    cursor.execute(SELL)
+        alias = stack.enter_context(place(request, Sale))
+        monkeypatch.setitem(connections.settings[alias], "ATOMIC_REQUESTS", True)
+        if request.param == "postgresql":
+            with connections[alias].cursor() as cursor:
+                cursor.execute(SELL)
         Sale.objects.using(alias).create(sku="first")
         urls = {"ROOT_URLCONF": "django_project.dirty", "LOCKKIT": {"default": "memory://"}}
         stack.enter_context(override_settings(**urls))

@@ -7,9 +7,24 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from django.db import connections
 
 from lockkit.testing.servers import MariaDBServer, PostgresServer
+
+KINDS = {"sqlite": "", "postgresql": "postgres_server", "mysql": "mariadb_server"}
+
+
+@contextmanager
+def place(request: pytest.FixtureRequest, *models: Any, **settings: Any) -> Iterator[str]:
+    """The alias of a database of the kind that the fixture's parameter names."""
+    if request.param == "sqlite":
+        yield "default"
+        return
+    server = request.getfixturevalue(KINDS[request.param])
+    blocker = request.getfixturevalue("django_db_blocker")
+    with blocker.unblock(), database_of(server, "served", *models, **settings):
+        yield "served"
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""``until="commit"`` in Django: a lease is held until the outermost ``atomic`` block has ended.
+
+A connection gets hooks with the first such lease, and loses them with the end of the transaction:
+after COMMIT or ROLLBACK, and when it is closed, as Django does with a connection that is lost. The
+blocks that TestCase opens around a test do not count; there the end of a savepoint is the end.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+
+from lockkit.errors import LeaseLost, OpenTransaction
+from lockkit.until import Transaction, refuse_level
+from lockkit_django.writes import user_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from lockkit.client import Lease
+
+__all__ = ["open_transactions"]
+
+KEEPER = "_lockkit_transaction"
+"""Attribute of a connection, while its transaction keeps a lease."""
+
+IDLE = 0
+"""libpq's status of a connection outside of any transaction."""
+
+
+def open_transactions() -> list[Transaction]:
+    """Those of this thread that are the user's, on any database."""
+    found = (each for each in connections.all(initialized_only=True) if _is_open(each))
+    return [vars(each).get(KEEPER) or _Outermost(each) for each in found]
+
+
+def _is_open(connection: BaseDatabaseWrapper) -> bool:
+    if connection.in_atomic_block:
+        return bool(user_blocks(connection))
+    return connection.connection is not None and not connection.autocommit
+
+
+class _Outermost(Transaction):
+    """The outermost transaction of the user's on one connection."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        super().__init__()
+        self._connection: Any = connection
+        is_atomic = connection.in_atomic_block and connection.commit_on_exit
+        self._block = user_blocks(connection)[0] if is_atomic else None  #: None: autocommit is off
+        self._hooks: dict[str, Callable[..., None]] = {
+            "commit": self._commit,
+            "rollback": self._then_ended,
+            "close": self._close,
+            "set_autocommit": self._then_ended,
+        }
+        if is_atomic:  # of a test, it may be a savepoint
+            self._hooks["savepoint_commit"] = self._commit
+            self._hooks["savepoint_rollback"] = self._then_ended
+
+    def is_open(self) -> bool:
+        return vars(self._connection).get(KEEPER) is self
+
+    def refuse_snapshot(self, name: str) -> None:
+        refuse_level(_level_in_use(self._connection), name)
+
+    def keep(self, lease: Lease) -> None:
+        if self._connection.vendor == "sqlite":
+            _take_write_lock(self._connection, lease.name)
+        if not self.is_open():
+            vars(self._connection)[KEEPER] = self
+            for name, hook in self._hooks.items():
+                vars(self._connection)[name] = partial(hook, getattr(self._connection, name))
+        super().keep(lease)
+
+    def _commit(self, commit: Callable[..., None], *args: Any) -> None:
+        if self._is_left():
+            try:
+                self.check()
+            except LeaseLost:
+                roll_back = (
+                    self._connection.savepoint_rollback if args else self._connection.rollback
+                )
+                roll_back(*args)
+                raise
+        commit(*args)
+        self._end_if_left()
+
+    def _then_ended(self, method: Callable[..., None], *args: Any, **options: Any) -> None:
+        method(*args, **options)
+        self._end_if_left()
+
+    def _close(self, close: Callable[[], None]) -> None:
+        try:
+            close()
+        finally:
+            self._end()
+
+    def _is_left(self) -> bool:
+        """Django takes a block from its list before it ends the block's transaction."""
+        return not any(block is self._block for block in self._connection.atomic_blocks)
+
+    def _end_if_left(self) -> None:
+        if self._is_left():
+            self._end()
+
+    def _end(self) -> None:
+        if self.is_open():
+            for name in (*self._hooks, KEEPER):
+                del vars(self._connection)[name]
+        self.give_back()
+
+
+def _level_in_use(connection: Any) -> str:
+    """The isolation level of a transaction that may have a snapshot; else nothing."""
+    if connection.vendor == "sqlite" or connection.connection is None:
+        return ""
+    if connection.vendor == "postgresql":
+        if connection.connection.info.transaction_status == IDLE:  # BEGIN goes with a statement
+            return ""
+        return str(_first(connection, "SHOW transaction_isolation")[0])
+    if connection.vendor != "mysql":
+        return "serializable"  # it cannot be told
+    if not connection.mysql_is_mariadb:
+        return str(_first(connection, "SELECT @@transaction_isolation")[0])
+    level, is_begun = _first(connection, "SELECT @@tx_isolation, @@in_transaction")
+    return str(level) if is_begun else ""
+
+
+def _take_write_lock(connection: Any, name: str) -> None:
+    """SQLite gives it only to a transaction that has read nothing old, and to one at a time."""
+    from django.db import OperationalError
+
+    try:
+        (version,) = _first(connection, "PRAGMA user_version")
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA user_version = {int(version)}")
+    except OperationalError as error:
+        raise OpenTransaction(
+            f"the lock {name!r} was asked for inside a transaction that has read before another "
+            f"one committed, or cannot write ({error}): set transaction_mode to IMMEDIATE in "
+            f"OPTIONS, or acquire the lock before the transaction",
+            name=name,
+        ) from error
+
+
+def _first(connection: Any, query: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchone()

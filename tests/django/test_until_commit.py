@@ -1,0 +1,297 @@
+"""``until="commit"``: a lock inside a transaction is held until that has ended, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, connections, transaction
+from django_project.servers import KINDS, place
+from django_project.shop.models import Sale
+from django_project.spy import SpyBackend
+from orders_django import mysql
+
+import lockkit
+from lockkit.errors import ConfigurationError, LeaseLost, LockHeld
+from lockkit_django import OpenTransaction, alocks, locked, locks
+
+__all__ = ["mysql"]
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+
+@pytest.fixture(params=KINDS)
+def using(request: pytest.FixtureRequest) -> Iterator[str]:
+    with place(request, Sale) as alias:
+        yield alias
+
+
+@pytest.fixture
+def seen(using: str) -> list[int]:
+    """The sales that another connection sees at the instant of each release."""
+    found: list[int] = []
+
+    def look() -> int:
+        try:
+            return Sale.objects.using(using).count()
+        finally:
+            connections.close_all()
+
+    def observe(event: str, _: str) -> None:
+        if event == "release":
+            with ThreadPoolExecutor(1) as other:
+                found.append(other.submit(look).result())
+
+    SpyBackend.observers.append(observe)
+    return found
+
+
+def sell(using: str, name: str = "stock:42") -> lockkit.Lease:
+    """A service deep in the code, which does not know who has called it."""
+    with locks["default"].lock(name, timeout=0, until="commit") as lease:
+        Sale.objects.using(using).create(sku=name)
+        return lease
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def is_free(name: str = "stock:42") -> bool:
+    return locks["default"].inspect(name) is None
+
+
+def hooks(using: str) -> set[str]:
+    return {*vars(connections[using])} & {"commit", "rollback", "close", "savepoint_commit"}
+
+
+def test_it_is_held_until_the_commit(using: str, seen: list[int]) -> None:
+    assert not hooks(using)
+    with transaction.atomic(using):
+        lease = sell(using)
+        assert not lease.released
+        assert hooks(using)
+        with pytest.raises(LockHeld):
+            locks["default"].lock("stock:42", timeout=0, in_atomic="allow").acquire()
+    assert seen == [1]
+    assert lease.released
+    assert not hooks(using)
+
+
+def test_only_the_end_of_the_outermost_block_counts(using: str, seen: list[int]) -> None:
+    with transaction.atomic(using):
+        with transaction.atomic(using):
+            sell(using)
+        assert not is_free()
+        with suppress(ZeroDivisionError), transaction.atomic(using):
+            sell(using, "stock:43")
+            fail()
+        assert not is_free("stock:43")
+    assert seen == [1, 1]
+    assert is_free()
+
+
+@pytest.mark.parametrize("how", ["raise", "set-rollback"])
+def test_a_rollback_gives_it_back(how: str, using: str, seen: list[int]) -> None:
+    with suppress(ZeroDivisionError), transaction.atomic(using):
+        sell(using)
+        if how == "raise":
+            fail()
+        transaction.set_rollback(True, using)
+    assert (seen, is_free(), hooks(using)) == ([0], True, set())
+    Sale.objects.using(using).create(sku="the connection works")
+
+
+def test_a_closed_connection_gives_it_back(using: str, seen: list[int]) -> None:
+    with transaction.atomic(using):
+        sell(using)
+        connections[using].close()
+        assert is_free()
+    assert seen == [0]
+    assert not hooks(using)
+
+
+KILL = {
+    "postgresql": "SELECT pg_terminate_backend({})",
+    "mysql": "KILL {}",
+}
+WHO = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
+
+
+@pytest.mark.parametrize("using", list(KILL), indirect=True)
+def test_a_lost_connection_gives_it_back(using: str, seen: list[int]) -> None:
+    vendor = connections[using].vendor
+
+    def execute(query: str, result: bool = True) -> Any:
+        with connections[using].cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchone()[0] if result else None
+
+    def kill(who: int) -> None:
+        try:
+            execute(KILL[vendor].format(who), result=False)
+        finally:
+            connections.close_all()
+
+    @transaction.atomic(using)
+    def lose_it() -> None:
+        sell(using)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(kill, execute(WHO[vendor])).result()
+        execute("SELECT 1")
+
+    with pytest.raises(DatabaseError):
+        lose_it()
+    assert seen == [0]
+    assert (is_free(), hooks(using)) == (True, set())
+
+
+def test_without_a_transaction_it_is_a_lock_like_others(using: str, seen: list[int]) -> None:
+    assert sell(using).released
+    with locks["default"].lock("a", until="commit") as lease, transaction.atomic(using):
+        Sale.objects.using(using).create(sku="x")
+    assert lease.released
+    assert seen == [1, 2]
+    assert not hooks(using)
+
+
+def test_with_autocommit_off_it_is_held_until_commit_or_rollback(using: str) -> None:
+    connection = connections[using]
+    connection.set_autocommit(False)
+    for end in ("commit", "rollback"):
+        sell(using)
+        with transaction.atomic(using):
+            sell(using, "stock:43")
+        assert not is_free("stock:43")
+        getattr(connection, end)()
+        assert is_free()
+        assert is_free("stock:43")
+        assert not hooks(using)
+    connection.set_autocommit(True)
+
+
+def test_the_same_transaction_asks_for_it_twice(using: str, seen: list[int]) -> None:
+    with transaction.atomic(using):
+        assert sell(using) is sell(using)
+        assert list(locks["default"].multi("stock:41", "stock:42", until="commit").acquire())
+    assert seen == [2, 2]
+
+
+def test_a_lost_lease_is_no_commit(using: str) -> None:
+    @transaction.atomic(using)
+    def lose_it() -> None:
+        lease = sell(using)
+        locks["default"].break_("stock:42", fence=lease.fencing_token)
+        with suppress(LeaseLost):
+            lease.extend()
+
+    with pytest.raises(LeaseLost):
+        lose_it()
+    assert Sale.objects.using(using).count() == 0
+    assert not hooks(using)
+    Sale.objects.using(using).create(sku="the connection works")
+
+
+def test_locked_may_be_called_inside_a_transaction(using: str, seen: list[int]) -> None:
+    @locked("stock:{sku}", until="commit")
+    def deduct(sku: str) -> None:
+        Sale.objects.using(using).create(sku=sku)
+
+    with transaction.atomic(using):
+        deduct("42")
+        assert not is_free()
+    deduct("43")
+    assert seen == [1, 2]
+
+
+@pytest.fixture
+def at_level(using: str) -> Iterator[Callable[[str], None]]:
+    """Sets the isolation level of the next transaction, before its first statement."""
+    connection = connections[using]
+
+    def change(level: str) -> None:
+        with connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                cursor.execute(
+                    f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}"
+                )
+            else:
+                cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+
+    yield change
+    change("READ COMMITTED")
+
+
+@pytest.mark.parametrize("using", ["postgresql", "mysql"], indirect=True)
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_snapshot_that_is_older_than_the_grant_is_refused(
+    level: str, using: str, at_level: Callable[[str], None]
+) -> None:
+    at_level(level)
+    with transaction.atomic(using):
+        assert Sale.objects.using(using).count() == 0
+        with pytest.raises(OpenTransaction, match="READ COMMITTED"):
+            sell(using)
+        assert is_free()
+    with transaction.atomic(using):  # nothing was read yet
+        sell(using)
+        sell(using, "stock:42")  # kept already
+    assert Sale.objects.using(using).count() == 2
+
+
+@pytest.mark.parametrize("using", ["postgresql", "mysql"], indirect=True)
+def test_read_committed_sees_what_the_last_holder_has_committed(using: str) -> None:
+    def elsewhere() -> None:
+        try:
+            sell(using)
+        finally:
+            connections.close_all()
+
+    with transaction.atomic(using):
+        assert Sale.objects.using(using).count() == 0
+        with ThreadPoolExecutor(1) as other:
+            other.submit(elsewhere).result()
+        with locks["default"].lock("stock:42", until="commit"):
+            assert Sale.objects.using(using).count() == 1
+
+
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_sqlite_refuses_a_transaction_that_has_read_before_somebody_committed(
+    using: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere() -> None:
+        try:
+            Sale.objects.create(sku="x")
+        finally:
+            connections.close_all()
+
+    connections[using].ensure_connection()
+    monkeypatch.setattr(connections[using], "transaction_mode", "DEFERRED")
+    with transaction.atomic(using):
+        assert Sale.objects.count() == 0
+        with ThreadPoolExecutor(1) as other:
+            other.submit(elsewhere).result()
+        with pytest.raises(OpenTransaction, match="IMMEDIATE"):
+            sell(using)
+        assert is_free()
+    with transaction.atomic(using):
+        assert Sale.objects.count() == 1
+        sell(using)
+    assert Sale.objects.count() == 2
+
+
+def test_what_it_is_not_for() -> None:
+    with pytest.raises(ConfigurationError, match="'commit'"):
+        locks["default"].lock("a", until="rollback")  # type: ignore[call-overload,arg-type]
+    with lockkit.connect("memory://") as client, pytest.raises(ConfigurationError, match="until"):
+        client.lock("a", until="commit")  # type: ignore[call-arg]
+
+    async def in_loop() -> None:
+        alocks["default"].lock("a", until="commit")
+
+    with pytest.raises(ConfigurationError, match="sync_to_async"):
+        async_to_sync(in_loop)()
