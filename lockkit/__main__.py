@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         parser.error("say what to do: locks")
     url = default_url() if arguments.url is None else arguments.url
-    if not is_run(theirs) and (path := _missing_file(url)):
-        parser.error(f"there is no file {path}: nobody has ever locked there")
+    if not is_run(theirs) and (missing := _missing_file(url)):
+        parser.error(f"{missing}: nobody has ever locked there")
     return _locks(url, arguments.key_prefix, theirs)
 
 
@@ -47,7 +47,9 @@ def _missing_file(url: str) -> str:
     """A look must not make the file: a misspelt path would be a false all-clear."""
     scheme, _, path = url.partition(":///")
     path = os.path.realpath(path)
-    return path if scheme == "sqlite" and not os.path.exists(path) else ""
+    if scheme != "sqlite" or (os.path.exists(path) and os.path.getsize(path)):
+        return ""
+    return f"{path} is empty" if os.path.exists(path) else f"there is no file {path}"
 
 
 def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -229,7 +229,9 @@ def test_json_is_one_document_with_exact_values(client: LockClient) -> None:
 def test_json_of_nothing() -> None:
     empty = lockkit.connect("memory://")
     assert json.loads(locks(empty, "--format", "json").out) == {
-        "version": 1, "locks": [], "down": {}
+        "version": 1, "locks": [], "stores": {"default": {
+            "location": "memory://", "database": "", "key_prefix": "lockkit", "other_prefixes": {}
+        }}, "down": {}
     }  # fmt: skip
 
 
@@ -274,8 +276,10 @@ def test_readers_and_writers_are_told_apart(client: LockClient) -> None:
 
 
 def test_nothing_held_is_said_and_not_listed(memory: LockClient) -> None:
-    assert locks(memory) == (0, "", "nothing is held in memory://\n")
-    assert locks(memory, "--stuck") == (0, "", "nothing matches in memory://\n")
+    where = "memory://, key prefix 'lockkit'; memory:// is within one process: "
+    where += "locks of other processes cannot be seen\n"
+    assert locks(memory) == (0, "", f"nothing is held in {where}")
+    assert locks(memory, "--stuck") == (0, "", f"nothing matches in {where}")
 
 
 def test_names_and_owners_cannot_act_on_a_terminal(
@@ -324,7 +328,9 @@ def test_show(client: LockClient) -> None:
     assert facts["owner"].strip() == "elsewhere:4121 POST /stock/42"
     assert facts["max hold"].strip() == "10m00s"
     assert locks(client, "show", "stock:42", "--format", "json").names == ["stock:42"]
-    assert locks(client, "show", "stock:*") == (0, "stock:* is free\n", "")
+    free = locks(client, "show", "stock:*")
+    assert (free.status, free.err) == (0, "")
+    assert re.match(r"stock:\* is free in \S+( \(.*\))?, key prefix 'lockkit'", free.out)
 
 
 def test_show_looks_in_every_alias(memory: LockClient) -> None:

@@ -192,7 +192,8 @@ def test_dry_run(memory: LockClient) -> None:
 
 def test_a_free_name(client: LockClient) -> None:
     shown = locks(client, "release", "x", "--yes")
-    assert (shown.status, shown.err) == (1, "nothing to release: x is free\n")
+    assert shown.status == 1
+    assert shown.err.startswith("nothing to release: x is free in ")
 
 
 def test_held_in_several_aliases(memory: LockClient) -> None:

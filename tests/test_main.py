@@ -103,7 +103,9 @@ def test_the_embedded_store_is_the_default(tmp_path: Path) -> None:
     assert (tmp_path / "lockkit" / "locks.sqlite3").exists()
     shown = lockkit_process("locks", **state)
     assert shown.returncode == 0
-    assert shown.stderr == f"nothing is held in sqlite:///{tmp_path}/lockkit/locks.sqlite3\n"
+    assert shown.stderr == (
+        f"nothing is held in sqlite:///{tmp_path}/lockkit/locks.sqlite3, key prefix 'lockkit'\n"
+    )
 
 
 @pytest.mark.parametrize("argv", [[], ["lock"], ["--no-such-option", "locks"]])

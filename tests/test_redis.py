@@ -338,7 +338,7 @@ def test_a_waiter_whose_place_was_evicted_queues_anew(redis_server: RedisServer)
     granted = in_thread(lambda: client.lock("stock:42", timeout=20).acquire())
     waiting(client, "stock:42")
     with redis_server.client() as admin:
-        evicted = [key for key in admin.scan_iter() if admin.ttl(key) > 0]
+        evicted = [key for key in admin.scan_iter("{*") if admin.ttl(key) > 0]
         assert admin.delete(*evicted) == 2
     assert client.lock("stock:42").try_acquire() is None
     assert lease.release()
@@ -405,8 +405,9 @@ def test_released_names_leave_nothing_in_the_store(redis_server: RedisServer, ur
     import redis
 
     with redis.Redis.from_url(url) as admin:
-        keys = list(admin.scan_iter())
+        keys = list(admin.scan_iter("{*"))
         fields = {field for key in keys for field in admin.hkeys(key)}
+        assert admin.dbsize() == len(keys) + 1, "the note of key prefixes"
     assert len(keys) <= 64
     assert fields == {b"v", b"f"}
     client.close()

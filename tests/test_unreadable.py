@@ -66,7 +66,7 @@ def _buckets(server: RedisServer) -> Case:
 
     def spoil() -> None:
         with server.client() as admin:
-            (key,) = (k for k in admin.scan_iter() if admin.hexists(k, f"={SPOILED}"))
+            (key,) = (k for k in admin.scan_iter("{*") if admin.hexists(k, f"={SPOILED}"))
             admin.delete(key)
             admin.set(key, "something else")
 

@@ -137,6 +137,15 @@ class Backend(ABC):
         """Records beside the locks, if this store can keep any; no I/O."""
         return None
 
+    def database(self) -> str:
+        """Which one of the store's it is, for people, where LOCATION does not say it; no I/O."""
+        return ""
+
+    def prefixes(self) -> dict[str, bool]:
+        """The other key prefixes that clients have locked with there, and whether something of
+        theirs is kept now. Looks only. Default: not known."""
+        return {}
+
     def check(self) -> None:
         """One cheap request; raises BackendError when the store is down."""
         for _ in self.holders("lockkit-check"):

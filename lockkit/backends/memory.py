@@ -54,6 +54,13 @@ class MemoryBackend(Backend):
             return cls()
         return _shared.named((store, settings.key_prefix), cls)
 
+    def prefixes(self) -> dict[str, bool]:
+        return _shared.beside(self)
+
+    @property
+    def has_been_used(self) -> bool:
+        return self._fence > 0
+
     def _forget(self) -> None:
         self._mutex = threading.Lock()
         self._states: OrderedDict[str, grant.State] = OrderedDict()
@@ -168,6 +175,17 @@ class _Shared:
             if store is None:
                 store = self._stores[name] = make()
             return store
+
+    def beside(self, store: MemoryBackend) -> dict[str, bool]:
+        """The stores of the same name, by their prefixes."""
+        with self._mutex:
+            known = dict(self._stores)
+        mine = {name for (name, _), found in known.items() if found is store}
+        return {
+            prefix: next(found.holders(), None) is not None
+            for (name, prefix), found in known.items()
+            if name in mine and found is not store and found.has_been_used
+        }
 
 
 _shared = _Shared()

@@ -4,8 +4,9 @@ It knows no framework and no driver: ``manage.py locks``, ``flask locks`` and
 ``python -m lockkit locks`` are mounts that say which aliases there are and pass the arguments on.
 
 >>> import lockkit
->>> run(["show", "stock:42"], {"default": lambda: lockkit.connect("memory://")})
-stock:42 is free
+>>> store = {"default": lambda: lockkit.connect("memory://")}
+>>> run(["show", "stock:42"], store)  # doctest: +ELLIPSIS
+stock:42 is free in memory://, key prefix 'lockkit'; ...
 0
 """
 

@@ -23,6 +23,12 @@ FORMULA = ("=", "+", "-", "@")
 """What makes a spreadsheet run the text of a cell."""
 
 
+class About(Protocol):
+    """Where was looked, by alias."""
+
+    def __call__(self, *, nothing: bool) -> Mapping[str, Mapping[str, Any]]: ...
+
+
 class Format(Protocol):
     """``start``, any number of ``page``, ``finish``; then again, with ``--watch``."""
 
@@ -30,7 +36,7 @@ class Format(Protocol):
 
     def page(self, rows: Sequence[Row]) -> None: ...
 
-    def finish(self, down: Mapping[str, str]) -> None: ...
+    def finish(self, down: Mapping[str, str], about: About) -> None: ...
 
 
 def format_named(name: str, console: Console, *, one_alias: bool = False) -> Format:
@@ -44,7 +50,7 @@ def format_named(name: str, console: Console, *, one_alias: bool = False) -> For
 
 
 class JSON:
-    """One document: ``{"version": 1, "locks": […], "down": {alias: error}}``."""
+    """``{"version": 1, "locks": […], "stores": {alias: …}, "down": {alias: error}}``."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -58,8 +64,9 @@ class JSON:
         self._console.write(self._separator + ",\n".join(texts))
         self._separator = ",\n"
 
-    def finish(self, down: Mapping[str, str]) -> None:
-        self._console.write(f'\n], "down": {json.dumps(dict(down))}}}\n')
+    def finish(self, down: Mapping[str, str], about: About) -> None:
+        stores = json.dumps(about(nothing=self._separator == "\n"))
+        self._console.write(f'\n], "stores": {stores}, "down": {json.dumps(dict(down))}}}\n')
 
 
 class JSONLines:
@@ -74,7 +81,7 @@ class JSONLines:
     def page(self, rows: Sequence[Row]) -> None:
         self._console.write("".join(json.dumps(as_data(row)) + "\n" for row in rows))
 
-    def finish(self, down: Mapping[str, str]) -> None:
+    def finish(self, down: Mapping[str, str], about: About) -> None:
         """There is nothing after the last line."""
 
 
@@ -93,7 +100,7 @@ class CSV:
     def page(self, rows: Sequence[Row]) -> None:
         self._rows([_flat(row) for row in rows])
 
-    def finish(self, down: Mapping[str, str]) -> None:
+    def finish(self, down: Mapping[str, str], about: About) -> None:
         """There is nothing after the last line."""
 
     def _rows(self, rows: Iterable[Sequence[object]]) -> None:

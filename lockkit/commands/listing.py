@@ -35,11 +35,13 @@ def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) 
 
 def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
     """All that is known of one name, in each alias. A free name is an answer, not an error."""
-    rows = stores.of_name(stores.select(arguments.alias), arguments.name)
+    aliases = stores.select(arguments.alias)
+    rows = stores.of_name(aliases, arguments.name)
     if arguments.format != "table":
         return _written(paged(rows), format_named(arguments.format, console), stores, console)
     if not any(map(is_now, rows)) and stores.ending() is Exit.OK:
-        console.write(f"{escape(arguments.name)} is free\n" + ("\n" if rows else ""))
+        where = printable(stores.where(aliases))
+        console.write(f"{escape(arguments.name)} is free in {where}\n" + ("\n" if rows else ""))
     for row in rows:
         console.write(details(row, console))
     console.flush()
@@ -117,7 +119,7 @@ def _written(pages: Iterator[list[Row]], form: Format, stores: Stores, console: 
     for page in pages:
         form.page(page)
         console.flush()
-    form.finish({**stores.wrong, **stores.down})
+    form.finish({**stores.wrong, **stores.down}, stores.about)
     console.flush()
     return stores.ending()
 

@@ -12,7 +12,7 @@ from lockkit.commands.audit import audit, operator
 from lockkit.commands.details import details
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.stores import Row, Stores, is_now
-from lockkit.commands.terminal import Console, escape
+from lockkit.commands.terminal import Console, escape, printable
 from lockkit.errors import BackendError
 from lockkit.types import LockState
 
@@ -27,7 +27,8 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
         return stores.ending()
     held = [row for row in rows if _is_held(row)]
     if not held:
-        console.complain(_nothing(arguments.name, [r for r in rows if is_now(r)]))
+        found = [row for row in rows if is_now(row)]
+        console.complain(_nothing(arguments.name, found, printable(stores.where(aliases))))
         return Exit.ERROR
     return _release(_only(held, arguments), arguments, stores, console)
 
@@ -139,10 +140,10 @@ def _audit(rows: list[Row], outcome: str, reason: str | None) -> None:
         )
 
 
-def _nothing(name: str, rows: list[Row]) -> str:
+def _nothing(name: str, rows: list[Row], where: str) -> str:
     if any(row.info.state is LockState.ORPHAN for row in rows):
         return f"nothing to release: {escape(name)} is an orphan, see locks resolve"
     if rows:
         return f"nothing to release: {escape(name)} has no holder with a fencing token"
     hint = "; release takes one exact name, never a pattern" if set(name) & set("*?[") else ""
-    return f"nothing to release: {escape(name)} is free{hint}"
+    return f"nothing to release: {escape(name)} is free in {where}{hint}"

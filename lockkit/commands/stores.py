@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockkit.client import LockClient
 from lockkit.commands.exits import Exit, UsageError
+from lockkit.commands.places import about, others, place
 from lockkit.commands.side_by_side import side_by_side
 from lockkit.commands.terminal import ELLIPSIS, Console, escape, printable
 from lockkit.errors import BackendError, ConfigurationError, StoreRefused
@@ -74,6 +75,7 @@ class Stores:
         self._console = console
         self.down: dict[str, str] = {}  #: alias: what its store said
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
+        self._looked_at: list[str] = []
         self._growth = Growth()
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
@@ -89,14 +91,19 @@ class Stores:
         return self._clients[alias]()
 
     def where(self, aliases: Iterable[str]) -> str:
-        """Which stores these are, without passwords."""
-        shown = {alias: self.place(alias) for alias in aliases}
+        """Which stores these are, and what else is there, without passwords."""
+        shown = {alias: self.place(alias) + others(self.client(alias)) for alias in aliases}
         if len(shown) == 1:
             return next(iter(shown.values()))
-        return ", ".join(f"{escape(alias)} ({place})" for alias, place in shown.items())
+        return ", ".join(f"{escape(alias)} ({where})" for alias, where in shown.items())
 
     def place(self, alias: str) -> str:
-        return self.client(alias).settings.shown_location
+        return place(self.client(alias))
+
+    def about(self, *, nothing: bool) -> dict[str, dict[str, Any]]:
+        """The stores that have answered, for JSON."""
+        answered = [a for a in self._looked_at if a not in self.down and a not in self.wrong]
+        return {alias: about(self.client(alias), nothing=nothing) for alias in answered}
 
     def forgive(self) -> None:
         """Forget the failures of an earlier look."""
@@ -108,6 +115,7 @@ class Stores:
         self, aliases: Iterable[str], name: str | None = None, limits: Limits = NO_LIMITS
     ) -> Iterator[list[Row]]:
         """All, or what is known of one name; each page holds rows of one alias only."""
+        self._looked_at = list(aliases)
         readers = {alias: self._pages(alias, name, limits) for alias in aliases}
         return side_by_side(readers)
 

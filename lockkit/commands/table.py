@@ -124,8 +124,8 @@ class Table:
         for row, line in zip(rows, lines, strict=True):
             self._console.write(self._line(line, widths, row) + self._reason(row))
 
-    def finish(self, down: Mapping[str, str]) -> None:
-        """A table has no end. What is down was said on standard error."""
+    def finish(self, down: Mapping[str, str], about: object) -> None:
+        """A table has no end. What is down, or empty, is said on standard error."""
 
     def _is_clipped(self, column: Column) -> bool:
         return self._limit is not None and column in (NAME, OWNER)

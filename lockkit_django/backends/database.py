@@ -94,6 +94,9 @@ class DjangoConnector(Connector):
     def has_anything(self) -> bool:
         return self._current().has_anything()
 
+    def described(self) -> str:
+        return self._current().described()
+
     def forget(self) -> None:
         target, self._target, self._key = self._target, None, ()
         if target is not None:
@@ -146,6 +149,10 @@ class ServerConnector(Connector):
 
     def identity(self) -> object:
         return None
+
+    def described(self) -> str:
+        settings = connections.settings[self._alias]
+        return f"postgresql://{settings['HOST']}/{settings['NAME']}"
 
     def connect(self) -> Connection:
         wrapper = _private_wrapper(self._alias)

@@ -43,6 +43,10 @@ class DjangoRedisBackend(RedisBackend):
         made = cls.from_pool(pool, settings.key_prefix, listens=listens)
         return cast(DjangoRedisBackend, made)
 
+    def database(self) -> str:
+        made = self._connections.fresh
+        return f"{made.server()}, {made.described()}"
+
 
 def _pool_of_cache(alias: str) -> redis.ConnectionPool:
     """The cache's pool for its primary. Makes the pool if it is the first to ask; no I/O."""

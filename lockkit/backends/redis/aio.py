@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from lockkit.backends.redis.replies import (
 )
 from lockkit.backends.redis.settings import Maker, maker
 from lockkit.config import AliasSettings
-from lockkit.errors import LockError
+from lockkit.errors import BackendError, LockError
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -53,6 +54,7 @@ class AsyncRedisBackend(AsyncBackend):
     def __init__(self, make: Maker, prefix: str) -> None:
         self._make = make
         self._protocol = Protocol(prefix)
+        self._is_announced = False
         self._inherited: list[object] = []
         self._start()
         process.after_fork(self._start_anew)
@@ -99,7 +101,16 @@ class AsyncRedisBackend(AsyncBackend):
     async def _ask(self, request: Request, mode: Mode) -> Grant | Busy | Gone:
         channel = NO_CHANNEL if self._mail.forbidden else self._mail.channel
         command = self._protocol.acquire(request, mode, channel)
-        return read_acquire(request, await self._link.call(command))
+        reply = read_acquire(request, await self._link.call(command))
+        if not self._is_announced:
+            await self._announce()
+        return reply
+
+    async def _announce(self) -> None:
+        """Once: a user that may not write the note has none."""
+        self._is_announced = True
+        with contextlib.suppress(BackendError):
+            await self._link.call(self._protocol.announce())
 
     async def release(self, request: Request) -> Release:
         return read_release(await self._link.call(self._protocol.release(request)))

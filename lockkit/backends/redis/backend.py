@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ from lockkit.backends.redis.replies import (
 )
 from lockkit.backends.redis.settings import maker
 from lockkit.config import AliasSettings
-from lockkit.errors import LockError
+from lockkit.errors import BackendError, LockError
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -71,6 +72,7 @@ class RedisBackend(Backend):
         self._connections = connections
         self._listens = listens
         self._protocol = Protocol(prefix)
+        self._is_announced = False
         self._start()
         process.after_fork(self._start)
 
@@ -124,7 +126,10 @@ class RedisBackend(Backend):
     def _ask(self, request: Request, mode: Mode) -> Grant | Busy | Gone:
         channel = NO_CHANNEL if self._mail.forbidden else self._mail.channel
         command = self._protocol.acquire(request, mode, channel)
-        return read_acquire(request, call(self._connections, command))
+        reply = read_acquire(request, call(self._connections, command))
+        if not self._is_announced:
+            self._announce()
+        return reply
 
     def release(self, request: Request) -> Release:
         return read_release(call(self._connections, self._protocol.release(request)))
@@ -224,6 +229,23 @@ class RedisBackend(Backend):
 
     def records(self) -> RedisRecords:
         return RedisRecords(self._connections, self._protocol.keys)
+
+    def database(self) -> str:
+        return self._connections.fresh.described()
+
+    def prefixes(self) -> dict[str, bool]:
+        """What a client has noted at its first lock: no SCAN."""
+        names = [name.decode() for name in self._look(self._protocol.announced())]
+        return {name: self._has_locks(name) for name in names if name != self._protocol.keys.prefix}
+
+    def _has_locks(self, prefix: str) -> bool:
+        return next(type(self)(self._connections, prefix).holders(), None) is not None
+
+    def _announce(self) -> None:
+        """Once: a user that may not write the note has none."""
+        self._is_announced = True
+        with contextlib.suppress(BackendError):
+            call(self._connections, self._protocol.announce())
 
     def close(self) -> None:
         self._mail.close()

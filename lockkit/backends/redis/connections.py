@@ -42,7 +42,7 @@ class Connections(Protocol):
     def discard(self, connection: Connection) -> None: ...
 
     @property
-    def fresh(self) -> Callable[[], Connection]:
+    def fresh(self) -> Maker:
         """Makes one to keep: for the subscription. Not connected yet."""
 
     def close(self) -> None: ...
@@ -51,7 +51,7 @@ class Connections(Protocol):
 class OwnConnections:
     """A stack of idle connections; it has as many as were ever used at the same time."""
 
-    def __init__(self, make: Callable[[], Connection]) -> None:
+    def __init__(self, make: Maker) -> None:
         self.fresh = make
         self._forget()
         process.after_fork(self._forget)

@@ -12,10 +12,13 @@ from __future__ import annotations
 import binascii
 from functools import lru_cache
 
-__all__ = ["BUCKETS", "VERSION", "Keys", "bucket_of"]
+__all__ = ["BUCKETS", "PREFIXES", "VERSION", "Keys", "bucket_of"]
 
 VERSION = b"3"
 BUCKETS = 64
+
+PREFIXES = b"lockkit:prefixes"
+"""The prefixes that clients of this database lock with, for whoever looks with another one."""
 
 
 def bucket_of(name: str) -> int:
@@ -27,7 +30,7 @@ class Keys:
     """The keys under one prefix."""
 
     def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+        self.prefix = prefix
         self.of_name = lru_cache(maxsize=1024)(self._of_name)
 
     def bucket(self, bucket: int) -> bytes:
@@ -50,7 +53,7 @@ class Keys:
         """Where the waiters of one process (or event loop) are told of their grants.
 
         The scripts separate fields by spaces, which a prefix may have."""
-        prefix = self._prefix.replace(" ", "_").encode()
+        prefix = self.prefix.replace(" ", "_").encode()
         return b"%b:wake:%b" % (prefix, instance.encode())
 
     def _of_name(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:
@@ -59,4 +62,4 @@ class Keys:
         return tag + b"b", tag + b"q:" + text, tag + b"w:" + text, tag + b"t"
 
     def _tag(self, bucket: int) -> bytes:
-        return b"{%b:%d}:" % (self._prefix.encode(), bucket)
+        return b"{%b:%d}:" % (self.prefix.encode(), bucket)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from lockkit.backends.redis.layout import BUCKETS, Keys, bucket_of
+from lockkit.backends.redis.layout import BUCKETS, PREFIXES, Keys, bucket_of
 from lockkit.state import SECOND
 from lockkit.types import Kind, Request, alive_for
 
@@ -79,6 +79,7 @@ class Protocol:
         self._withdraw_shared = script_of(*shared, "shared_withdraw")
         self._break_shared = script_of(*shared, "shared_break")
         self._extend_shared = script_of("clock", "shared_extend")
+        self._announce = script_of("clock", "announce")
         self._list = script_of("clock", "list")
         self._shared = {
             self._acquire_shared,
@@ -139,6 +140,12 @@ class Protocol:
                 )
             script = self._extend if alone else self._extend_shared
             yield evalsha(script, keys, arguments), positions
+
+    def announce(self) -> Command:
+        return evalsha(self._announce, [PREFIXES], [self.keys.prefix.encode()])
+
+    def announced(self) -> bytes:
+        return pack(b"ZRANGE", PREFIXES, b"0", b"-1")
 
     def bucket(self, name: str) -> int:
         return bucket_of(name)

@@ -37,6 +37,15 @@ class Maker:
     def __call__(self) -> Connection:
         return self._kind(**self.arguments)
 
+    def described(self) -> str:
+        """Its database."""
+        return f"database {self.arguments.get('db') or 0}"
+
+    def server(self) -> str:
+        """Without user and password."""
+        known = self.arguments
+        return known.get("path") or f"{known.get('host', '')}:{known.get('port', '')}"
+
 
 def maker(settings: AliasSettings, pool: Any) -> Maker:
     """For the LOCATION and OPTIONS of an alias. ``pool``: the class, blocking or asyncio.

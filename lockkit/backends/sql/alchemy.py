@@ -135,6 +135,10 @@ class SQLAlchemyConnector(Connector):
     def identity(self) -> object:
         return None
 
+    def described(self) -> str:
+        url = self.engine.url
+        return f"{url.get_backend_name()}://{url.host or ''}/{url.database or ''}"
+
     def connect(self) -> Connection:
         try:
             connection = self.engine.connect()

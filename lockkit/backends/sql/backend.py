@@ -108,6 +108,15 @@ class SQLBackend(Backend):
             return iter(())
         return words_in(self._rows, self._dialect, self._prefix, name)
 
+    def database(self) -> str:
+        return self.connector.described()
+
+    def prefixes(self) -> dict[str, bool]:
+        if not self.connector.has_anything():
+            return {}
+        found = self._rows(self._dialect.prefixes, {"prefix": self._prefix})
+        return {prefix: bool(has_locks) for prefix, has_locks in found}
+
     def close(self) -> None:
         self._steps.close()
         self._renewals.close()

@@ -81,6 +81,10 @@ class Connector(ABC):
         """False: nobody has ever locked there, and only connecting would make the store."""
         return True
 
+    def described(self) -> str:
+        """Which database it is, for people, where LOCATION does not say it; without passwords."""
+        return ""
+
     def forget(self) -> None:
         """Everything is closed: remove what was temporary. Default: nothing was."""
         return

@@ -27,6 +27,7 @@ class Dialect:
     stale: str
     delete: str
     put: str
+    prefixes: str
 
 
 @functools.cache

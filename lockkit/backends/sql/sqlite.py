@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,6 +98,7 @@ class SQLiteConnector(Connector):
 
     def __init__(self, path: Path) -> None:
         self._path = os.fspath(path)
+        self._ours: object = None  #: the identity of the file that was found to be in use
 
     @property
     def dialect(self) -> Dialect:
@@ -109,8 +111,28 @@ class SQLiteConnector(Connector):
             return None
         return found.st_dev, found.st_ino
 
+    def described(self) -> str:
+        return self._path if self.has_anything() else f"{self._path}, where nobody has ever locked"
+
     def has_anything(self) -> bool:
-        return os.path.exists(self._path)
+        """Whether it has our table; found out without a write, and not by opening the file, which
+        would drop the locks that SQLite has on it in this process."""
+        identity = self.identity()
+        if identity is None or identity != self._ours:
+            if identity is None or not os.path.getsize(self._path) or self._is_blank():
+                return False
+            self._ours = identity
+        return True
+
+    def _is_blank(self) -> bool:
+        """An SQLite file with nothing in it. What cannot be read is for ``connect`` to tell."""
+        try:
+            with closing(
+                sqlite3.connect(f"{Path(self._path).as_uri()}?mode=ro", uri=True)
+            ) as found:
+                return not found.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        except sqlite3.Error:
+            return False
 
     def connect(self) -> SQLiteConnection:
         try:

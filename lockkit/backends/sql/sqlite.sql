@@ -61,3 +61,7 @@ INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
 VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO UPDATE
 SET name = excluded.name, version = excluded.version, fence = excluded.fence,
     state = excluded.state, updated = excluded.updated
+
+-- name: prefixes
+SELECT prefix, MAX(CASE WHEN state <> '' THEN 1 ELSE 0 END) FROM lockkit_lock
+WHERE prefix <> :prefix AND SUBSTR(prefix, 1, 1) <> '{' GROUP BY prefix ORDER BY 2 DESC LIMIT 100
