@@ -19,6 +19,7 @@ from lockkit_flask.forms import guest_of
 from lockkit_flask.guests import guest
 
 if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
     from flask import Request, Response
     from werkzeug.datastructures import FileStorage
 
@@ -44,6 +45,7 @@ class FactsReader:
         self._limit = settings.max_request
 
     def read(self, request: Request) -> RequestFacts:
+        environ = request.environ
         return RequestFacts(
             method=request.method,
             path=request.path,
@@ -55,6 +57,8 @@ class FactsReader:
             query=list(request.args.items(multi=True)),
             media_type=request.mimetype,
             content_length=request.content_length,
+            sent_path=environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""),
+            unseen=_is_unseen(environ),
         )
 
     def _payload(self, request: Request) -> Payload:
@@ -151,6 +155,12 @@ def _streams(response: Response, max_body: int) -> bool:
     return response.is_streamed and (length is None or length > max_body)
 
 
+def _is_unseen(environ: WSGIEnvironment) -> bool:
+    """Werkzeug reads a body without a length only where the server says that it ends."""
+    chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
+    return chunked and "wsgi.input_terminated" not in environ
+
+
 def _route(request: Request) -> str:
     rule: Any = request.url_rule
     return f"{rule.host or rule.subdomain or ''}{rule.rule}"
@@ -177,4 +187,5 @@ def _file(field: str, file: FileStorage) -> FileFacts:
         digest.update(chunk)
         size += len(chunk)
     file.stream.seek(0)
-    return FileFacts(field, file.filename or "", size, digest.hexdigest())
+    kind = file.content_type or ""
+    return FileFacts(field, file.filename or "", size, digest.hexdigest(), kind)

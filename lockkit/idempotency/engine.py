@@ -58,16 +58,18 @@ class Orders(Admission):
     def _order_id(self, facts: RequestFacts, chain: tuple[IdSource, ...]) -> str | Reject | None:
         """A body is read only if its size is allowed, and only if no earlier source has an ID."""
         for source in chain:
-            if may_be_in_body(facts, source) and self._too_large(facts):
-                return replies.too_big(self.settings.max_request)
+            refused = self._refused_body(facts) if may_be_in_body(facts, source) else None
+            if refused is not None:
+                return refused
             found = find_order_id(facts, (source,))
             if found is not None:
                 return found
         return None
 
     def _order(self, facts: RequestFacts, order_id: str) -> Order | Reject:
-        if self._too_large(facts):
-            return replies.too_big(self.settings.max_request)
+        refused = self._refused_body(facts)
+        if refused is not None:
+            return refused
         request = _printable(f"{facts.method} {facts.path}")
         form = None if self._forms is None else self._forms.read(order_id)
         if form is not None:
@@ -77,8 +79,12 @@ class Orders(Admission):
             return replies.nobody()
         return Order(order_id, key, fingerprint_of(facts), request)
 
-    def _too_large(self, facts: RequestFacts) -> bool:
-        return too_large(facts, self.settings.max_request)
+    def _refused_body(self, facts: RequestFacts) -> Reject | None:
+        """What cannot be compared with another try is no order."""
+        if facts.unseen:
+            return replies.length_required()
+        limit = self.settings.max_request
+        return replies.too_big(limit) if too_large(facts, limit) else None
 
 
 def _printable(text: str) -> str:

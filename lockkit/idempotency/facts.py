@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 KEY_VERSION = "lockkit-order-2"
-FINGERPRINT_VERSION = "1"
+FINGERPRINT_VERSION = "2"
 CSRF_FIELD = "csrfmiddlewaretoken"  # Django's; Flask-WTF's is csrf_token
 REPLACED = "\ufffd"
 VOLATILE_FIELDS = frozenset({CSRF_FIELD, "csrf_token"})
@@ -45,6 +45,7 @@ class FileFacts(NamedTuple):
     name: str
     size: int
     sha256: str
+    content_type: str = ""  #: as it was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class RequestFacts:
     query: Sequence[tuple[str, str]] = field(default=(), repr=False)
     media_type: str = ""  #: lower case, without parameters
     content_length: int | None = None
+    sent_path: str = ""  #: SCRIPT_NAME and PATH_INFO, before any converter
+    unseen: bool = False  #: there is a body, and the framework gives nothing of it to the view
 
     def payload(self) -> Payload:
         """Reads from the client, who may be slow: no lock may be held meanwhile, as that of
@@ -213,15 +216,18 @@ def _owner(identity: Identity) -> tuple[str, str] | None:
 
 
 def fingerprint_of(facts: RequestFacts) -> str:
-    """What must be equal in a retry: method, route and its values, query, type and content."""
+    """What must be equal in a retry: method, path, query, type and content.
+
+    The path as it was sent: what a converter makes of it may look alike for two of them, or
+    differ for one.
+    """
     payload = facts.payload()
     form = [pair for pair in payload.form if pair[0] not in VOLATILE_FIELDS]
-    files = [(f.field, f.name, str(f.size), f.sha256) for f in sorted(payload.files)]
-    parts: list[str | bytes] = [facts.method, facts.route, facts.media_type]
-    parts += _group((name, str(value)) for name, value in sorted(facts.kwargs.items()))
+    files = [(f.field, f.name, str(f.size), f.sha256, f.content_type) for f in payload.files]
+    parts: list[str | bytes] = [facts.method, facts.sent_path or facts.path, facts.media_type]
     parts += _group(sorted(facts.query, key=_name))
     parts += _group(sorted(form, key=_name))
-    parts += _group(files)
+    parts += _group(sorted(files, key=_name))
     parts.append(payload.body)
     return f"{FINGERPRINT_VERSION}:{_digest(parts)}"
 

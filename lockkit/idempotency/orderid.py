@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from lockkit.errors import ConfigurationError
 from lockkit.naming import json_value, parse_json
@@ -118,7 +119,14 @@ def _from_form(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
 
 def _from_kwargs(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
     value = facts.kwargs.get(path[0])
-    return None if value is None else _check(str(value))
+    if value is None:
+        return None
+    if not isinstance(value, (str, int, UUID)):
+        raise ConfigurationError(
+            f"ORDER_ID has 'kwargs:{path[0]}', whose converter makes {type(value).__name__} of it: "
+            f"an order ID is a string, an integer or a UUID"
+        )
+    return _check(str(value))
 
 
 def _scalar(value: object) -> str | None:

@@ -27,6 +27,7 @@ __all__ = [
     "form_expired",
     "form_of_another",
     "lease_lost",
+    "length_required",
     "malformed",
     "missing",
     "nobody",
@@ -108,6 +109,15 @@ def nobody() -> Reject:
         "Nobody to own the order ID",
         "An order ID belongs to a user, an Authorization header or a session; "
         "this request has none of them.",
+    )
+
+
+def length_required() -> Reject:
+    return Reject(
+        411,
+        "order-length-required",
+        "Length required",
+        "A request with an order ID must say how long it is, with Content-Length.",
     )
 
 

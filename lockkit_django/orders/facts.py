@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.files.uploadhandler import load_handler
+from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest, HttpResponseBase, QueryDict, RawPostDataException
 from django.http.multipartparser import MultiPartParser
 from django.shortcuts import resolve_url
@@ -60,6 +61,8 @@ def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -
         query=as_sent(_pairs(request.GET), lambda: query_string(request)),
         media_type=(request.content_type or "").lower(),
         content_length=_content_length(request),
+        sent_path=request.META["SCRIPT_NAME"] + request.META["PATH_INFO"],
+        unseen=_is_unseen(request),
     )
 
 
@@ -106,6 +109,12 @@ def keep_body(request: HttpRequest, limit: int) -> None:
         return
     if (_content_length(request) or 0) <= limit:
         _body(request)
+
+
+def _is_unseen(request: HttpRequest) -> bool:
+    """Django on WSGI reads nothing of a body that is sent in chunks, without a length."""
+    chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    return chunked and isinstance(request, WSGIRequest) and _content_length(request) is None
 
 
 def _route(request: HttpRequest, route: str) -> str:
@@ -164,7 +173,9 @@ def _file(field: str, upload: UploadedFile[bytes]) -> FileFacts:
     for chunk in upload.chunks():
         digest.update(chunk)
     upload.seek(0)
-    return FileFacts(field, upload.name or "", upload.size or 0, digest.hexdigest())
+    parameters = [f"{name}={value!r}" for name, value in (upload.content_type_extra or {}).items()]
+    kind = "; ".join([upload.content_type or "", *parameters])
+    return FileFacts(field, upload.name or "", upload.size or 0, digest.hexdigest(), kind)
 
 
 def _content_length(request: HttpRequest) -> int | None:

@@ -14,6 +14,7 @@ from flask.views import MethodView, View
 from flask_login import LoginManager, UserMixin, fresh_login_required, login_user
 from flask_project import Order, db, put
 from flask_project.hooks import permission_required
+from werkzeug.routing import BaseConverter
 
 from lockkit.errors import ConfigurationError
 from lockkit_flask import current_lease, idempotent, lock_view
@@ -370,6 +371,57 @@ def test_the_view_can_read_the_body_as_without_an_order(
     assert one.json["data"] == "a=1&b=2"
     assert one.json["data"] == other.json["data"]
     assert other.json["form"] == ({} if kind == "text/plain" else {"a": "1", "b": "2"})
+
+
+def test_a_body_without_a_length_that_the_server_does_not_end_is_411(shop: Flask) -> None:
+    """Werkzeug sees nothing of it, so two orders would look the same."""
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    headers = {**A_1, "Transfer-Encoding": "chunked"}
+    for body in (b"one", b"two"):
+        unseen = {"wsgi.input": io.BytesIO(body)}
+        refused = shop.test_client().post("/sell", headers=headers, environ_overrides=unseen)
+        assert (refused.status_code, refused.json["code"]) == (411, "order-length-required")
+    assert sold(shop) == 0
+
+
+class Basket:
+    """Each object reads as itself alone."""
+
+
+class NamedBasket(Basket):
+    """All of them read alike."""
+
+    def __str__(self) -> str:
+        return "a basket"
+
+
+@pytest.mark.parametrize("made", [Basket, NamedBasket])
+def test_url_values_are_compared_as_they_were_sent(shop: Flask, made: type[Basket]) -> None:
+    class Converter(BaseConverter):
+        def to_python(self, value: str) -> Basket:
+            return made()
+
+    shop.url_map.converters["basket"] = Converter
+    shop.add_url_rule("/basket/<basket:basket>", view_func=sell, methods=["POST"])
+    answers = [post(shop, f"/basket/{sent}") for sent in ("1", "1", "2", "01")]
+    assert [answer.status_code for answer in answers] == [201, 201, 422, 422]
+    for other in ({"SCRIPT_NAME": "/staff"}, {"PATH_INFO": "/basket/\xff"}):
+        answer = shop.test_client().post("/basket/1", headers=A_1, environ_overrides=other)
+        assert answer.status_code == 422
+
+
+def test_files_of_a_field_are_compared_in_their_order_and_with_their_type(shop: Flask) -> None:
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+
+    def upload(*files: tuple[str, str]) -> TestResponse:
+        sent = [(io.BytesIO(b"x"), name, kind) for name, kind in files]
+        return shop.test_client().post("/sell", headers=A_1, data={"f": sent})
+
+    png, svg = ("a", "image/png"), ("b", "image/svg+xml")
+    assert upload(png, svg).status_code == 201
+    assert upload(png, svg).headers["Idempotent-Replayed"] == "true"
+    for other in [(svg, png), (png, png), (png,), (("a", svg[1]), svg)]:
+        assert upload(*other).status_code == 422
 
 
 class Endless(io.RawIOBase):

@@ -215,7 +215,8 @@ def test_a_namespace_makes_another_order_and_passes_for_nothing_else() -> None:
     "changes",
     [
         {"method": "PATCH"},
-        {"kwargs": {"pk": 1}},
+        {"path": "/orders/1"},
+        {"sent_path": "/shop/orders/"},
         {"query": [("a", "1")]},
         {"media_type": "text/plain"},
         {"payload": Payload(body=b"{ }")},

@@ -1,0 +1,92 @@
+"""What counts as the same request in Django: the path and the files, as they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import AsyncClient, Client, override_settings
+from orders_django import views
+
+from lockkit.errors import ConfigurationError
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REPLAYED = "Idempotent-Replayed"
+A_1 = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+
+
+@pytest.fixture(autouse=True)
+def project(fresh_orders: None) -> Iterator[None]:
+    with override_settings(ROOT_URLCONF="orders_django.converted"):
+        yield
+
+
+def send(path: str, **more: Any) -> Any:
+    return Client(raise_request_exception=False).post(f"/orders/{path}", headers=A_1, **more)
+
+
+@pytest.mark.parametrize("kind", ["basket", "named"])
+def test_url_values_are_compared_as_they_were_sent(kind: str) -> None:
+    """Whatever ``str`` says of the objects that a converter makes."""
+    assert send(f"{kind}/1").status_code == 201
+    assert send(f"{kind}/1")[REPLAYED] == "true"
+    assert send(f"{kind}/2").status_code == 422
+    assert views.calls == ["basket"]
+
+
+async def test_url_values_are_compared_as_they_were_sent_under_asgi() -> None:
+    client = AsyncClient()
+    answers = [await client.post(f"/orders/basket/{n}", headers=A_1) for n in (1, 1, 2, "%FF")]
+    assert [answer.status_code for answer in answers] == [201, 201, 422, 422]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("quick/", "slow/"), ("basket/%FF", "basket/%FE"), ("basket/1", "basket/01")],
+)
+def test_paths_that_look_alike_are_not_the_same(one: str, other: str) -> None:
+    assert [send(path).status_code for path in (one, one, other)] == [201, 201, 422]
+
+
+def test_the_prefix_of_the_application_counts() -> None:
+    assert send("quick/", SCRIPT_NAME="/shop").status_code == 201
+    assert send("quick/", SCRIPT_NAME="/shop")[REPLAYED] == "true"
+    assert send("quick/", SCRIPT_NAME="/staff").status_code == 422
+
+
+def test_an_order_id_is_no_object_that_a_converter_makes() -> None:
+    """Each try would have another, or all baskets the same."""
+    rules = {"ORDER_ID": ["kwargs:basket"], "PATHS": ["^/orders/"]}
+    with (
+        override_settings(LOCKKIT_ORDERS=rules),
+        pytest.raises(ConfigurationError, match=r"'kwargs:basket'.*Basket"),
+    ):
+        Client().post("/orders/basket/1", headers=A_1)
+    assert views.calls == []
+
+
+def upload(*files: tuple[str, str]) -> Any:
+    """Name and type of each, all of one field and with the same content."""
+    sent = [SimpleUploadedFile(name, b"x", content_type=kind) for name, kind in files]
+    return send("quick/", data={"f": sent})
+
+
+PNG, SVG = ("a", "image/png"), ("b", "image/svg+xml")
+
+
+@pytest.mark.parametrize("other", [(SVG, PNG), (PNG, PNG), (PNG,), (("a", SVG[1]), SVG)], ids=str)
+def test_files_of_a_field_are_compared_in_their_order_and_with_their_type(other: Any) -> None:
+    assert upload(PNG, SVG).status_code == 201
+    assert upload(PNG, SVG)[REPLAYED] == "true"
+    assert upload(*other).status_code == 422
+
+
+def test_fields_of_files_may_come_in_any_order() -> None:
+    def both(*names: str) -> Any:
+        return send("quick/", data={name: SimpleUploadedFile(name, b"x") for name in names})
+
+    assert both("a", "b").status_code == 201
+    assert both("b", "a")[REPLAYED] == "true"
