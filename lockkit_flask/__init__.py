@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from lockkit.errors import DriverMissing
+from lockkit.errors import DriverMissing, OpenTransaction
 
 try:
     from lockkit_flask.decorators import lock_view
@@ -35,6 +35,7 @@ __all__ = [
     "AppLocks",
     "CurrentOrder",
     "LockKit",
+    "OpenTransaction",
     "alocks",
     "current_lease",
     "current_order",

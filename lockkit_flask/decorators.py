@@ -124,7 +124,6 @@ class LockedView:
         locks = app_locks()
         try:
             names = self._names(RequestFacts(request, locks.config.user_pk))
-            sessions.end_read()
             label = request_label(request.method, request.path)
             lease = self.guard.acquire(locks[self.guard.alias], names, locks.config.views, label)
         except AcquireTimeout:

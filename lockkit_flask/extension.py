@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flask import Flask, current_app, request_started
+from flask import Flask, appcontext_pushed, current_app, request_started
 
-from lockkit.aio import AsyncLockClient
-from lockkit.client import LockClient
 from lockkit.config import AliasSettings, load_backend
 from lockkit.errors import ConfigurationError, DriverMissing
 from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
 from lockkit_flask import held, misplaced, sessions
+from lockkit_flask.client import AsyncFlaskLockClient, FlaskLockClient
 from lockkit_flask.conf import Config, default_location, read_config
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ class LockKit:
             orders.install(app)
         _install_forms(app, orders=orders is not None)
         held.install(app)  # after the orders: what stands before them in a list runs after them
-        _watch_at_first_request(app)
+        _watch_at_first_context(app)
         request_started.connect(misplaced.refuse, app)
         _mount_command(app)
         app.extensions[EXTENSION] = locks
@@ -90,7 +88,7 @@ class AppLocks:
         self._clients = {alias: _client(entry) for alias, entry in config.aliases.items()}
         self._in_loops = PerLoop(self._make_async)
 
-    def __getitem__(self, alias: str) -> LockClient:
+    def __getitem__(self, alias: str) -> FlaskLockClient:
         try:
             return self._clients[alias]
         except KeyError:
@@ -99,13 +97,15 @@ class AppLocks:
     def __iter__(self) -> Iterator[str]:
         return iter(self._clients)
 
-    def in_loop(self, alias: str) -> AsyncLockClient:
+    def in_loop(self, alias: str) -> AsyncFlaskLockClient:
         """The async client of this alias for the running event loop, which closes it at its end."""
         return self._in_loops[alias]
 
-    def _make_async(self, alias: str) -> AsyncLockClient:
+    def _make_async(self, alias: str) -> AsyncFlaskLockClient:
         blocking = self[alias]
-        return AsyncLockClient(blocking.backend.async_twin(blocking.settings), blocking.settings)
+        return AsyncFlaskLockClient(
+            blocking.backend.async_twin(blocking.settings), blocking.settings
+        )
 
     def close(self) -> None:
         """Close the connections of the blocking clients. They open again when used."""
@@ -121,8 +121,8 @@ def app_locks(app: Flask | None = None) -> AppLocks:
     return found
 
 
-def _client(settings: AliasSettings) -> LockClient:
-    return LockClient(load_backend(settings), settings)
+def _client(settings: AliasSettings) -> FlaskLockClient:
+    return FlaskLockClient(load_backend(settings), settings)
 
 
 def _make_instance_folder(app: Flask, locks: AppLocks) -> None:
@@ -144,7 +144,7 @@ def _orders(app: Flask, locks: AppLocks) -> AppOrders | None:
     return locks.orders
 
 
-def _redis_store(client: LockClient) -> Store:
+def _redis_store(client: FlaskLockClient) -> Store:
     from lockkit_flask.claimed import RedisStore
 
     return RedisStore(client)
@@ -180,13 +180,14 @@ def _mount_command(app: Flask) -> None:
     app.cli.add_command(cli.locks)
 
 
-def _watch_at_first_request(app: Flask) -> None:
-    """Flask-SQLAlchemy may be set up after lockkit, so it is looked for at the first request."""
-    pending = threading.Lock()
+def _watch_at_first_context(app: Flask) -> None:
+    """Flask-SQLAlchemy may be set up after lockkit, so it is looked for when it is used."""
+    watched: list[object] = []
 
     def watch(sender: Flask, **_: object) -> None:
-        db = sessions.database_of(sender) if pending.acquire(blocking=False) else None
+        db = None if watched else sessions.database_of(sender)
         if db is not None:
+            watched.append(db)
             sessions.watch(db)
 
-    request_started.connect(watch, app, weak=False)
+    appcontext_pushed.connect(watch, app, weak=False)

@@ -79,6 +79,7 @@ def add(owner: object, lease: AnyLease, *, is_view: bool = True) -> None:
     """Keep a lease until the end of the current request."""
     if _KEY not in g:
         setattr(g, _KEY, [])
+    _all()[:] = [held for held in _all() if not held.lease.released]
     _all().append(Held(_this_request(), owner, lease, is_view))
 
 
@@ -95,6 +96,9 @@ def check_all() -> None:
     for held in _all():
         if held.request is _this_request() and not held.lease.released:
             held.lease.check()
+    order = sessions.order_of_app()
+    if order is not None and order.kept is not None:
+        order.kept.check()
 
 
 def release(lease: AnyLease) -> None:

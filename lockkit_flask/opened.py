@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flask import Flask, Response
 
     from lockkit.idempotency import Orders, Proceed, ResponseFacts
+    from lockkit.until import Transaction
     from lockkit_flask.order_stores import Store
 
 __all__ = ["CurrentOrder", "Opened", "current_order", "of_request", "prepare"]
@@ -36,6 +37,7 @@ class Opened(ABC):
     can_undo = True  #: what the view did; then an ``after_request`` hook may yet make it a failure
     checked = False  #: it was opened below the view's own checks, so they have passed
     store: Store  #: that it was opened in
+    kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
 
     def __init__(self, orders: Orders, proceed: Proceed) -> None:
         self.orders = orders

@@ -269,4 +269,6 @@ def _end(state: Opened) -> None:
     try:
         state.close()
     finally:
+        if state.kept is not None:
+            state.kept.give_back()
         held.release(state.proceed.lease)

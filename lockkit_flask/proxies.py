@@ -9,8 +9,7 @@ from lockkit_flask.extension import app_locks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lockkit.aio import AsyncLockClient
-    from lockkit.client import LockClient
+    from lockkit_flask.client import AsyncFlaskLockClient, FlaskLockClient
 
 __all__ = ["alocks", "locks"]
 
@@ -18,7 +17,7 @@ __all__ = ["alocks", "locks"]
 class Locks:
     """``locks["default"].lock("nightly-report")``, wherever there is an app context."""
 
-    def __getitem__(self, alias: str) -> LockClient:
+    def __getitem__(self, alias: str) -> FlaskLockClient:
         """Raises ConfigurationError for an alias that is not in LOCKKIT."""
         return app_locks()[alias]
 
@@ -33,7 +32,7 @@ class AsyncLocks:
     ``locks`` where blocking is no harm.
     """
 
-    def __getitem__(self, alias: str) -> AsyncLockClient:
+    def __getitem__(self, alias: str) -> AsyncFlaskLockClient:
         """Raises ConfigurationError for an alias that is not in LOCKKIT."""
         return app_locks().in_loop(alias)
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app, has_app_context
 
-from lockkit.errors import ConfigurationError
+from lockkit.errors import OpenTransaction
 
 if TYPE_CHECKING:
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction
 
+    from lockkit.until import Transaction
     from lockkit_flask.opened import Opened
 
 __all__ = [
@@ -27,8 +28,12 @@ __all__ = [
     "current_session",
     "database_of",
     "drop_writes",
+    "end_if_begun",
     "end_read",
+    "has_changed",
     "has_writes",
+    "keep",
+    "keeper_of",
     "only_reads",
     "order_of_app",
     "roll_back",
@@ -43,6 +48,7 @@ does, has another ``g`` and another session, and belongs to the order all the sa
 """
 
 _WROTE = "lockkit.wrote"
+_KEEPER = "lockkit.keeper"
 _READS = re.compile(r"\s*(select|show|set|pragma|explain|values)\b", re.IGNORECASE)
 _SAVEPOINTS = re.compile(r"\s*(savepoint|release|rollback)\b", re.IGNORECASE)
 
@@ -60,6 +66,7 @@ def watch(db: SQLAlchemy) -> None:
         return
     event.listen(db.session, "after_flush", _after_flush)
     event.listen(db.session, "do_orm_execute", _before_statement)
+    event.listen(db.session, "before_commit", _before_commit)
     event.listen(db.session, "after_transaction_end", _after_transaction)
 
 
@@ -87,31 +94,49 @@ def only_reads(sql: str) -> bool:
 def end_read() -> None:
     """End a transaction that has only read; objects stay attached and are read again when used.
 
-    Raises ConfigurationError when it has written, or is about to: that is for the app to commit.
+    Raises OpenTransaction when it has written, or is about to: that is for the app to commit.
     """
     opened = order_of_app()
     if opened is not None and opened.active:
-        raise ConfigurationError(
-            "the transaction of an order is open, and a lock is asked for. Have @lock_view on the "
-            "view function itself, or below decorators that use functools.wraps: then it is taken "
-            "before the transaction begins"
+        raise OpenTransaction(
+            "the transaction of an order is open, and a lock is asked for: it would be released "
+            "before the order commits. Have @lock_view on the view function itself, or below "
+            "decorators that use functools.wraps: then it is taken before the transaction begins. "
+            "Or hold it until that COMMIT: until='commit'; in_atomic='allow' is for a lock that "
+            "protects nothing in a database"
         )
     session = current_session()
     if session is None:
         return
-    if _wrote(session):
-        raise ConfigurationError(
+    if has_changed(session):
+        raise OpenTransaction(
             "db.session has changes that are not committed, and a lock is asked for: others could "
-            "not see them in time. Commit or roll back before the view that is decorated"
+            "not see them in time. Commit or roll back before, or hold the lock until the COMMIT: "
+            "until='commit'; in_atomic='allow' is for a lock that protects nothing in a database"
         )
+    end_if_begun(session)
+
+
+def end_if_begun(session: Session) -> None:
+    """The next query sees what others have committed meanwhile."""
     if session.in_transaction():
         session.rollback()
+
+
+def keep(session: Session, keeper: Transaction) -> None:
+    """From now on the end of the session's transaction gives back what ``keeper`` keeps."""
+    session.info[_KEEPER] = keeper
+
+
+def keeper_of(session: Session) -> Transaction | None:
+    found: Transaction | None = session.info.get(_KEEPER)
+    return found
 
 
 def has_writes() -> bool:
     """Whether the session has changes that are not committed."""
     session = current_session()
-    return session is not None and _wrote(session)
+    return session is not None and has_changed(session)
 
 
 def drop_writes() -> None:
@@ -127,7 +152,8 @@ def roll_back() -> None:
         session.rollback()
 
 
-def _wrote(session: Session) -> bool:
+def has_changed(session: Session) -> bool:
+    """Whether something is new, changed or deleted in it, or was flushed since its last COMMIT."""
     if session.info.get(_WROTE) or session.new or session.deleted:
         return True
     return any(session.is_modified(changed) for changed in session.dirty)
@@ -147,6 +173,16 @@ def _reads(statement: Any) -> bool:
     return bool(_READS.match(getattr(statement, "text", "")))
 
 
+def _before_commit(session: Session) -> None:
+    """A lost lease is no COMMIT."""
+    keeper = keeper_of(session)
+    if keeper is not None:
+        keeper.check()
+
+
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
         session.info.pop(_WROTE, None)
+        keeper: Transaction | None = session.info.pop(_KEEPER, None)
+        if keeper is not None:
+            keeper.give_back()

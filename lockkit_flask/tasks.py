@@ -9,6 +9,7 @@ from lockkit.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, Wit
 from lockkit.decorating import refuse_bare
 from lockkit.decorator import locked_by
 from lockkit.options import check_options
+from lockkit.until import TransactionOptions, check_in_atomic, check_until
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["locked"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Options(LockedOptions, total=False):
+class _Options(LockedOptions, TransactionOptions, total=False):
     """``alias``: of LOCKKIT."""
 
     alias: str
@@ -57,7 +58,14 @@ def locked(
 def locked(
     name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
 ) -> Callable[..., Any]:
-    """As ``lockkit.locked``, with the alias of the current app: a call needs an app context."""
+    """As ``lockkit.locked``, with the alias of the current app: a call needs an app context.
+
+    Called with changes in ``db.session`` or inside an order it raises OpenTransaction, as they
+    would be committed after the release. ``until="commit"`` holds the lock until they are;
+    ``in_atomic="allow"`` is for what is not in the database.
+    """
+    check_in_atomic(options.get("in_atomic", "refuse"))
+    check_until(options.get("until"))
     refuse_bare("locked", name)
     check_options("@locked", options, _Options.__optional_keys__)
     clients = _Alias(options.pop("alias", "default"))

@@ -58,7 +58,8 @@ lockkit.locked("a", when_held="wait")  # wrong
 django_locked("a", alias="b", in_atomic="allow")
 django_locked("a", alais="b")  # wrong
 flask_locked("a", alias="b")
-flask_locked("a", in_atomic="allow")  # wrong
+flask_locked("a", in_atomic="allow", until="commit")
+flask_locked("a", in_atomc="allow")  # wrong
 """
 
 LOCKED = """

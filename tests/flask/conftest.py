@@ -49,6 +49,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+    if request.param == "mariadb":  # for who asks for it
+        served: str = request.getfixturevalue("mariadb_url")
+        return served.replace("mysql://", "mysql+pymysql://", 1)
     url: str = request.getfixturevalue("postgres_database")
     return url
 

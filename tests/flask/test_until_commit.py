@@ -1,0 +1,333 @@
+"""Locks by hand and ``@locked`` in Flask: refused inside a transaction, or held until its end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask, abort
+from flask_project import Order, User, db
+
+import lockkit
+from lockkit.errors import ConfigurationError, LeaseLost
+from lockkit_flask import LockKit, OpenTransaction, alocks, locked, locks
+from lockkit_flask.extension import app_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    MakeApp = Callable[..., Flask]
+
+WRITES: dict[str, Callable[[], object]] = {
+    "new": lambda: db.session.add(Order(name="pending")),
+    "flushed": lambda: (db.session.add(Order(name="flushed")), db.session.flush()),
+    "core": lambda: db.session.execute(sa.insert(Order).values(name="core")),
+    "dirty": lambda: setattr(db.session.get_one(User, 1), "seen", 7),
+    "deleted": lambda: db.session.delete(db.session.get_one(User, 1)),
+}
+
+
+@pytest.fixture
+def shop(make_shop: MakeApp) -> Flask:
+    return make_shop()
+
+
+@pytest.fixture
+def context(shop: Flask) -> Iterator[Flask]:
+    """As in a task or a command: an app context without a request."""
+    with shop.app_context():
+        db.session.add(User(id=1, name="alice"))
+        db.session.commit()
+        yield shop
+
+
+@pytest.fixture
+def at_release(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows that a second connection sees at the instant of each release of ``stock``."""
+    backend = app_locks(shop)["default"].backend
+    release, seen = backend.release, []
+
+    def releasing(request: Any) -> Any:
+        if request.name.startswith("stock"):
+            seen.append(rows(shop))
+        return release(request)
+
+    monkeypatch.setattr(backend, "release", releasing)
+    return seen
+
+
+def rows(app: Flask) -> int:
+    with app.app_context(), db.engine.connect() as other:
+        return int(other.execute(sa.select(sa.func.count()).select_from(Order)).scalar_one())
+
+
+def sell(name: str = "stock:42", **options: Any) -> lockkit.Lease:
+    """A service deep in the code: it commits, as such services do."""
+    options = {"until": "commit", "timeout": 0, **options}
+    with locks["default"].lock(name, **options) as lease:
+        db.session.add(Order(name=name))
+        db.session.commit()
+        return lease
+
+
+def is_free(name: str = "stock:42") -> bool:
+    return locks["default"].inspect(name) is None
+
+
+def send(shop: Flask, view: Callable[[], Any]) -> Any:
+    shop.add_url_rule("/it", view_func=view, methods=["POST"])
+    headers = {"X-User": "alice", "X-Order-ID": "1"}
+    return shop.test_client().post("/it", headers=headers)
+
+
+@locked("stock:42")
+def deduct() -> None:
+    raise AssertionError
+
+
+BY_HAND: dict[str, Callable[[], object]] = {
+    "lock": lambda: locks["default"].lock("stock:42").acquire(),
+    "try": lambda: locks["default"].lock("stock:42").try_acquire(),
+    "several": lambda: locks["default"].multi("stock:42", "stock:43").acquire(),
+    "locked": deduct,
+}
+
+
+@pytest.mark.parametrize("how", BY_HAND)
+def test_a_lock_by_hand_inside_an_order_is_refused(shop: Flask, how: str) -> None:
+    def view() -> str:
+        with pytest.raises(OpenTransaction, match="until='commit'"):
+            BY_HAND[how]()
+        assert is_free()
+        return "ok"
+
+    assert send(shop, view).text == "ok"
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_lock_by_hand_after_a_change_is_refused(context: Flask, write: str) -> None:
+    WRITES[write]()
+    for asks in BY_HAND.values():
+        with pytest.raises(OpenTransaction, match="until='commit'"):
+            asks()
+    assert is_free()
+    db.session.rollback()
+    with locks["default"].lock("stock:42"):
+        pass
+
+
+def test_a_lock_by_hand_ends_what_has_only_read(make_shop: MakeApp, database: str) -> None:
+    """Else a snapshot would hide what the last holder has committed."""
+    level = "SERIALIZABLE" if database.startswith("sqlite") else "REPEATABLE READ"
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level})
+    count = sa.select(sa.func.count()).select_from(Order)
+    with shop.app_context():
+        for options in ({}, {"until": "commit"}):
+            assert db.session.scalar(count) == 0
+            with db.engine.begin() as other:
+                other.execute(sa.insert(Order).values(name="sold by somebody else"))
+            with locks["default"].lock("stock:42", **options):
+                assert db.session.scalar(count) == 1
+            db.session.execute(sa.delete(Order))
+            db.session.commit()
+
+
+def test_what_is_not_in_the_database_may_be_locked_anywhere(shop: Flask) -> None:
+    def view() -> str:
+        db.session.add(Order(name="x"))
+        with locks["default"].lock("a file", in_atomic="allow"):
+            db.session.commit()
+        return "ok"
+
+    assert send(shop, view).text == "ok"
+
+
+def test_in_an_order_it_is_held_until_the_orders_commit(shop: Flask, at_release: list[int]) -> None:
+    def view() -> str:
+        assert sell() is sell()  # the view's commit() ended a savepoint
+        assert not is_free()
+        with suppress(ZeroDivisionError), db.session.begin_nested():
+            sell("stock:43")
+            raise ZeroDivisionError
+        assert not is_free("stock:43")
+        return "ok"
+
+    assert send(shop, view).text == "ok"
+    assert set(at_release) == {3}
+    assert len(at_release) == 2
+
+
+@pytest.mark.parametrize("end", ["raise", "abort", "500"])
+def test_in_an_order_it_is_held_until_the_orders_rollback(
+    shop: Flask, at_release: list[int], end: str
+) -> None:
+    def view() -> Any:
+        sell()
+        if end == "raise":
+            raise ZeroDivisionError
+        return abort(410) if end == "abort" else ("broken", 500)
+
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+    send(shop, view)
+    assert at_release == [0]
+    with shop.app_context():
+        assert is_free()
+
+
+def test_an_order_does_not_commit_when_its_lease_is_lost(shop: Flask) -> None:
+    def view() -> str:
+        lease = sell()
+        locks["default"].break_("stock:42", fence=lease.fencing_token)
+        with suppress(LeaseLost):
+            lease.extend()
+        return "ok"
+
+    assert send(shop, view).status_code == 503
+    assert rows(shop) == 0
+
+
+ENDS = {"commit": 1, "rollback": 0, "close": 0, "remove": 0}
+"""Methods of the session, and what is left then."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_in_a_session_it_is_held_until_its_transaction_ends(
+    context: Flask, at_release: list[int], end: str
+) -> None:
+    with locks["default"].lock("stock:42", until="commit") as lease:
+        db.session.add(Order(name="x"))
+        assert lease.release()  # leaves it to the transaction
+    with suppress(ZeroDivisionError), db.session.begin_nested():
+        with locks["default"].lock("stock:42", until="commit", timeout=0) as again:
+            assert again is lease
+        raise ZeroDivisionError
+    assert not is_free()
+    assert not lease.lost
+    getattr(db.session, end)()
+    assert at_release == [ENDS[end]]
+    assert lease.released
+    with locks["default"].lock("stock:42", timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_after_a_change_it_is_held_until_the_commit(context: Flask, write: str) -> None:
+    WRITES[write]()
+    with locks["default"].lock("stock:42", until="commit"):
+        pass
+    assert not is_free()
+    db.session.commit()
+    assert is_free()
+
+
+def test_a_session_does_not_commit_when_its_lease_is_lost(context: Flask) -> None:
+    def lose_it() -> None:
+        with locks["default"].lock("stock:42", until="commit") as lease:
+            db.session.add(Order(name="x"))
+            locks["default"].break_("stock:42", fence=lease.fencing_token)
+            with suppress(LeaseLost):
+                lease.extend()
+            db.session.commit()
+
+    with pytest.raises(LeaseLost):
+        lose_it()
+    db.session.rollback()
+    assert rows(context) == 0
+
+
+def test_without_a_query_it_is_a_lock_like_others(context: Flask) -> None:
+    with locks["default"].lock("stock:42", until="commit") as lease:
+        pass
+    assert lease.released
+
+
+def test_the_end_of_the_context_is_the_end(shop: Flask) -> None:
+    with shop.app_context():
+        lease = locks["default"].lock("stock:42", until="commit").acquire()
+    assert lease.released
+    with shop.app_context():
+        assert is_free()
+        lease = locks["default"].lock("stock:42", until="commit").acquire()
+        db.session.add(Order(name="forgotten"))
+        db.session.flush()
+    assert lease.released
+    assert rows(shop) == 0
+
+
+def test_locked_inside_a_session_with_changes(context: Flask) -> None:
+    @locked("stock:{sku}", until="commit")
+    def restock(sku: str) -> None:
+        db.session.add(Order(name=sku))
+
+    db.session.add(Order(name="before"))
+    restock("42")
+    assert not is_free()
+    db.session.commit()
+    assert is_free()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_lost_connection_ends_it(make_shop: MakeApp) -> None:
+    shop = make_shop()
+    with shop.app_context():
+        with locks["default"].lock("stock:42", until="commit") as lease:
+            who = db.session.scalar(sa.text("SELECT pg_backend_pid()"))
+            db.session.add(Order(name="x"))
+            db.session.flush()
+        with db.engine.connect() as other:
+            other.execute(sa.text(f"SELECT pg_terminate_backend({who})"))
+        with pytest.raises(sa.exc.DBAPIError):
+            db.session.commit()
+        db.session.rollback()
+        assert lease.released
+        assert is_free()
+        assert rows(shop) == 0
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_snapshot_that_is_older_than_the_grant_is_refused(make_shop: MakeApp, level: str) -> None:
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level})
+
+    def view() -> str:
+        with pytest.raises(OpenTransaction, match="READ COMMITTED"):
+            sell()
+        return "ok"
+
+    assert send(shop, view).text == "ok"
+    with shop.app_context():
+        db.session.add(Order(name="x"))
+        db.session.flush()
+        with pytest.raises(OpenTransaction, match="READ COMMITTED"):
+            sell()
+        assert is_free()
+        db.session.rollback()
+        sell()
+    assert rows(shop) == 1
+
+
+def test_what_it_is_not_for(context: Flask) -> None:
+    with pytest.raises(ConfigurationError, match="'commit'"):
+        locks["default"].lock("a", until="rollback")  # type: ignore[arg-type]
+
+    async def in_loop() -> None:
+        alocks["default"].lock("a", until="commit")
+
+    with pytest.raises(ConfigurationError, match="sync_to_async"):
+        context.ensure_sync(in_loop)()
+    bare = Flask("bare")
+    bare.config["LOCKKIT_URL"] = "memory://"
+    LockKit(bare)
+    with bare.app_context(), pytest.raises(ConfigurationError, match="Flask-SQLAlchemy"):
+        sell()
+
+
+def test_an_async_lock_by_hand_is_refused_as_well(context: Flask) -> None:
+    async def ask() -> None:
+        await alocks["default"].lock("stock:42").acquire()
+
+    db.session.add(Order(name="x"))
+    with pytest.raises(OpenTransaction):
+        context.ensure_sync(ask)()
