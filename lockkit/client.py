@@ -81,6 +81,11 @@ class LockClient(Kinds["Lock"]):
         """
         return self.backend.break_(self._name(name), check_fence(fence), process.operator(by))
 
+    def repair(self, name: str) -> bool:
+        """Delete what is kept of a name, for operators, if it cannot be read; False: it can be.
+        A holder is not stopped, and others can get the name from now on."""
+        return self.backend.repair(self._name(name))
+
     def close(self) -> None:
         """Close connections. Leases still held are not released: they expire.
 

@@ -18,7 +18,8 @@
     ├ LeaseLost                        not ours any more, finally
     └ BackendError                     __cause__ is the driver's error
        ├ BackendUnavailable            not applied
-       │  └ StoreRefused               it is up, and refuses this user or this database
+       │  ├ StoreRefused               it is up, and refuses this user or this database
+       │  └ DamagedRecord              what is kept of the name cannot be read
        └ OutcomeUnknown                sent, no reply: may or may not have been applied
 
 All carry ``name``, pickle, and contain no token, password or URL credentials.
@@ -122,6 +123,13 @@ class StoreRefused(BackendUnavailable):
     """The store is up and refuses: a wrong password, a missing permission, no such database.
 
     It will refuse the next request as well: the settings, or the server's, must change.
+    """
+
+
+class DamagedRecord(BackendUnavailable):
+    """The store answers, and what it keeps of the name cannot be read, so it may be held.
+
+    Nothing was granted, extended or deleted. ``locks release NAME --damaged`` deletes the record.
     """
 
 

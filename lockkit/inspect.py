@@ -43,7 +43,8 @@ class Stuck(NamedTuple):
 
     code: str
     """``abandoned``, ``no-ttl``, ``process-gone``, ``max-hold``, ``older-than``, ``starving``,
-    ``queue-grows``, ``renewals-missed``, ``queue-dead`` or ``orphan``. Stable: for programs."""
+    ``queue-grows``, ``renewals-missed``, ``queue-dead``, ``damaged`` or ``orphan``.
+    Stable: for programs."""
 
     reason: str
     """For people."""
@@ -163,6 +164,8 @@ def _reasons(
     if info.state is LockState.QUEUED:
         if not info.waiters_alive:
             yield Stuck("queue-dead", "nobody in the queue is alive")
+    elif info.state is LockState.DAMAGED:
+        yield Stuck("damaged", info.damage)
     elif info.state is LockState.ORPHAN:
         yield Stuck("orphan", "the order was begun and its end is not known: locks resolve")
     elif info.state is LockState.ABANDONED:

@@ -48,6 +48,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 _SEPARATOR = "\x1f"
+LONGEST_PID = 10  # digits; what is read may be anything
 
 
 class Owner(NamedTuple):
@@ -68,7 +69,13 @@ class Owner(NamedTuple):
     @classmethod
     def decode(cls, text: str) -> Owner:
         host, pid, thread, label, space = [*text.split(_SEPARATOR, 4), "", "", "", ""][:5]
-        return cls(host, int(pid) if pid.isdecimal() else 0, thread, label, space)
+        return cls(
+            host,
+            int(pid) if pid.isdecimal() and len(pid) <= LONGEST_PID else 0,
+            thread,
+            label,
+            space,
+        )
 
 
 class Mode(IntEnum):
@@ -191,6 +198,7 @@ class LockState(StrEnum):
     ABANDONED = "abandoned"  #: the lease expired and nobody released or took it
     LOST = "lost"  #: its last words: the lease was not released, and is no longer kept
     QUEUED = "queued"  #: nobody holds it, somebody is in the queue
+    DAMAGED = "damaged"  #: what is kept of it cannot be read, so it may be held
     ORPHAN = "orphan"  #: an order was begun, nobody holds its lock, and its end is not known
 
 
@@ -240,6 +248,7 @@ class LockInfo(NamedTuple):
     permits: int = 0  #: of a semaphore: how many there are
     shared: bool = False  #: others may hold it at the same time
     queue: tuple[Waiting, ...] = ()  #: those who are first in it
+    damage: str = ""  #: what cannot be read, and what repairs it
     broken_by: str = ""  #: of last words: the operator who released it, and why
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,12 @@ from command_line import locks
 
 import lockkit
 from lockkit import aio
-from lockkit.errors import LockError
+from lockkit.commands import Exit
+from lockkit.errors import DamagedRecord, LockError
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import at_least_once
 from lockkit.testing.servers import RedisServer
+from lockkit.types import LockState
 
 TTL = 1.5
 NAMES = ("b", "a", "c", "d")
@@ -29,10 +32,11 @@ Spoil = Callable[[], None]
 class Case:
     """A store, and how to spoil what it keeps of the name."""
 
-    def __init__(self, url: str, spoil: Spoil, mend: Spoil) -> None:
+    def __init__(self, url: str, spoil: Spoil, mend: Spoil, shown: str) -> None:
         self.url = url
         self.spoil = spoil
         self.mend = mend
+        self.shown = {shown: "damaged"}
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -44,8 +48,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return _buckets(server)
 
 
-def _rows(path: Path) -> Case:
-    """A row of a later layout."""
+def _rows(path: Path, state: str = '{"v": 2, "holders": [["a"') -> Case:
+    """A row that was cut."""
 
     def write(statement: str) -> None:
         with closing(sqlite3.connect(path)) as database, database:
@@ -54,10 +58,11 @@ def _rows(path: Path) -> Case:
     return Case(
         f"sqlite:///{path}",
         lambda: write(
-            """UPDATE lockkit_lock SET state = '{"v": 99}', version = version + 1
+            f"""UPDATE lockkit_lock SET state = '{state}', version = version + 1
             WHERE name = 'a'"""
         ),
         lambda: write("DELETE FROM lockkit_lock WHERE name = 'a'"),
+        SPOILED,
     )
 
 
@@ -70,7 +75,7 @@ def _buckets(server: RedisServer) -> Case:
             admin.delete(key)
             admin.set(key, "something else")
 
-    return Case(server.url, spoil, server.flush)
+    return Case(server.url, spoil, server.flush, "{lockkit:7}:b")
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -110,10 +115,9 @@ def test_others_are_listed(case: Case) -> None:
     client = lockkit.connect(case.url, ttl=60)
     leases = [client.lock(name).acquire() for name in NAMES]
     case.spoil()
-    result = locks(client, "list")
-    assert {row[1] for row in result.rows} == OTHERS
-    assert result.status != 0
-    assert result.err
+    listed = {lock["name"]: lock["stuck"] for lock in locks(client, "list", "--format=json").locks}
+    assert listed == dict.fromkeys(OTHERS, None) | case.shown
+    assert locks(client, "list", "--fail-on-stuck").status == Exit.STUCK
     case.mend()
     for lease in leases:
         lease.release()
@@ -124,12 +128,47 @@ async def test_others_are_listed_by_asyncio(case: Case) -> None:
     client = aio.connect(case.url, ttl=60)
     leases = [await client.lock(name).acquire() for name in NAMES]
     case.spoil()
-    found = set()
-    with pytest.raises(LockError):  # noqa: PT012 - those before it were shown
-        async for info in client.holders():
-            found.add(info.name)
-    assert found == OTHERS
+    states = {info.name: info.state async for info in client.holders()}
+    assert states == dict.fromkeys(OTHERS, LockState.HELD) | dict.fromkeys(
+        case.shown, LockState.DAMAGED
+    )
     case.mend()
     for lease in leases:
         await lease.release()
     await client.close()
+
+
+def test_rows_of_another_release_are_an_error_after_the_others(tmp_path: Path) -> None:
+    case = _rows(tmp_path / "locks.sqlite3", '{"v": 99}')
+    with lockkit.connect(case.url, ttl=60) as client:
+        leases = [client.lock(name).acquire() for name in NAMES]
+        case.spoil()
+        result = locks(client, "list", "--format=jsonl")
+        assert {json.loads(line)["name"] for line in result.out.splitlines()} == OTHERS
+        assert result.status == Exit.ERROR
+        assert "99" in result.err
+        case.mend()
+        for lease in leases:
+            lease.release()
+
+
+def test_an_operator_deletes_what_cannot_be_read(tmp_path: Path) -> None:
+    """And only that."""
+    case = _rows(tmp_path / "locks.sqlite3")
+    with lockkit.connect(case.url, ttl=60) as client:
+        leases = [client.lock(name).acquire() for name in NAMES]
+        fence = leases[1].fencing_token
+        case.spoil()
+        refused = locks(client, "release", SPOILED, "--yes")
+        assert refused.status == Exit.ERROR
+        assert "--damaged" in refused.err
+        assert "damaged" in locks(client, "show", SPOILED).out
+        assert locks(client, "release", "b", "--damaged", "--yes").status == Exit.ERROR
+        assert locks(client, "release", SPOILED, "--damaged", "--dry-run").status == Exit.OK
+        with pytest.raises(DamagedRecord, match="cannot be read"):
+            client.lock(SPOILED).try_acquire()
+        assert locks(client, "release", SPOILED, "--damaged", "--yes").status == Exit.OK
+        with client.lock(SPOILED).acquire(timeout=0) as lease:
+            assert lease.fencing_token > fence
+        for lease in leases:
+            lease.release()

@@ -117,7 +117,8 @@ class Backend(ABC):
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         """All names that are held, abandoned or queued for, or just the one; in no order.
 
-        What is unreadable in one place is raised after all the others.
+        It writes nothing. A name whose record cannot be read is ``damaged``; what another release
+        wrote is raised after all the others.
         """
 
     @abstractmethod
@@ -128,6 +129,13 @@ class Backend(ABC):
         """Of leases that were not released in the last day, at most a thousand; or of one name.
         Default: none are kept."""
         return iter(())
+
+    def repair(self, name: str) -> bool:
+        """Delete what is kept of a name, in one step with the proof that it cannot be read.
+
+        False: it can be read, so nothing was done. Default: nothing is ever damaged there.
+        """
+        return False
 
     @abstractmethod
     def close(self) -> None:

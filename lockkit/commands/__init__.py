@@ -12,6 +12,7 @@ stock:42 is free in memory://, key prefix 'lockkit'; ...
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -60,7 +61,7 @@ def _run(
 ) -> int:
     try:
         arguments = parse(argv, prog)
-        return _command(arguments.command, records)(arguments, stores, console)
+        return _command(arguments, records)(arguments, stores, console)
     except HelpAsked as asked:
         console.write(asked.text)
         return Exit.OK
@@ -75,8 +76,13 @@ def _run(
         return Exit.STORE_DOWN if is_down else Exit.ERROR
 
 
-def _command(name: str, records: RecordsFactory) -> Callable[..., int]:
+def _command(arguments: argparse.Namespace, records: RecordsFactory) -> Callable[..., int]:
     """Found when it is asked for: a listing need not import what starts processes."""
+    name = arguments.command
+    if name == "release" and arguments.damaged:
+        from lockkit.commands.repair import repair
+
+        return repair
     if name == "release":
         from lockkit.commands.release import release
 

@@ -143,7 +143,7 @@ def _first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
     return None
 
 
-FLAGS = ("done", "dry_run", "fail_on_stuck", "lost", "retry", "reverse", "stuck", "yes")
+FLAGS = ("damaged", "done", "dry_run", "fail_on_stuck", "lost", "retry", "reverse", "stuck", "yes")
 VALUES = ("alias", "batch", "database", "fence", "format", "limit", "match", "max_hold",
           "older_than", "owner", "reason", "sort", "timeout", "ttl", "waiting_longer_than",
           "watch")  # fmt: skip
@@ -195,6 +195,11 @@ def _add_release(parser: argparse.ArgumentParser) -> None:
     )
     _add_name(parser)
     _add_alias(parser, help="needed when the name is held in several")
+    parser.add_argument(
+        "--damaged",
+        action="store_true",
+        help="delete what is kept of the name, if it cannot be read; what can be read stays",
+    )
     _add_caution(parser, "release")
 
 

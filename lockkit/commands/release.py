@@ -143,6 +143,8 @@ def _audit(rows: list[Row], outcome: str, reason: str | None) -> None:
 def _nothing(name: str, rows: list[Row], where: str) -> str:
     if any(row.info.state is LockState.ORPHAN for row in rows):
         return f"nothing to release: {escape(name)} is an orphan, see locks resolve"
+    if any(row.info.state is LockState.DAMAGED for row in rows):
+        return f"nothing was released: {escape(name)} is damaged; --damaged deletes what is kept"
     if rows:
         return f"nothing to release: {escape(name)} has no holder with a fencing token"
     hint = "; release takes one exact name, never a pattern" if set(name) & set("*?[") else ""

@@ -16,9 +16,11 @@ from lockkit.backends.base import AsyncBackend
 from lockkit.backends.redis.aio_link import Link
 from lockkit.backends.redis.aio_mailbox import AsyncMailbox
 from lockkit.backends.redis.failures import refused
+from lockkit.backends.redis.layout import encoded
 from lockkit.backends.redis.protocol import ALL_BUCKETS, NO_CHANNEL, POLL, Command, Protocol
 from lockkit.backends.redis.records import AsyncRedisRecords
 from lockkit.backends.redis.replies import (
+    damaged_bucket,
     read_acquire,
     read_details,
     read_extend,
@@ -27,7 +29,7 @@ from lockkit.backends.redis.replies import (
 )
 from lockkit.backends.redis.settings import Maker, maker
 from lockkit.config import AliasSettings
-from lockkit.errors import BackendError, LockError
+from lockkit.errors import BackendError, DamagedRecord, LockError
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -164,15 +166,15 @@ class AsyncRedisBackend(AsyncBackend):
         return Grant(request.token, fence, min(request.ttl, alive_for(request.ttl)))
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
-        if name is not None:
-            for info in await self._details(self._protocol.bucket(name), [name.encode()]):
-                yield info
-            return
+        buckets = ALL_BUCKETS if name is None else [self._protocol.bucket(name)]
         unreadable = None
-        for bucket in ALL_BUCKETS:
+        for bucket in buckets:
+            one = name is not None and self._details(bucket, [encoded(name)])
             try:
-                async for info in self._bucket(bucket):
+                async for info in one or self._bucket(bucket):
                     yield info
+            except DamagedRecord:
+                yield damaged_bucket(self._protocol.keys.bucket(bucket))
             except LockError as error:  # after all the others
                 if not refused(error):
                     raise
@@ -187,20 +189,24 @@ class AsyncRedisBackend(AsyncBackend):
         while True:
             packed = [self._protocol.page(bucket, cursor, PAGE)]
             reply = await self._link.look(lambda: self._link.pipeline(packed))  # noqa: B023
-            cursor, names = read_page(reply[0])
+            key = self._protocol.keys.bucket(bucket)
+            cursor, names, damaged = read_page(key, reply[0])
+            for info in damaged:
+                yield info
             fresh = [name for name in names if name not in seen]
             seen.update(fresh)
-            for info in await self._details(bucket, fresh):
+            async for info in self._details(bucket, fresh):
                 yield info
             if cursor == b"0":
                 return
 
-    async def _details(self, bucket: int, names: Sequence[bytes]) -> list[LockInfo]:
+    async def _details(self, bucket: int, names: Sequence[bytes]) -> AsyncIterator[LockInfo]:
         if not names:
-            return []
+            return
         command = self._protocol.details(bucket, names)
         reply = await self._link.look(lambda: self._link.call(command))
-        return list(read_details(names, reply))
+        for info in read_details(self._protocol.keys.bucket(bucket), names, reply):
+            yield info
 
     async def break_(self, name: str, fence: int, by: str = "") -> bool:
         reply = await self._link.call(self._protocol.break_(name, fence))

@@ -24,6 +24,7 @@ from lockkit.backends.redis.connections import (
 )
 from lockkit.backends.redis.failures import refused
 from lockkit.backends.redis.health import eviction
+from lockkit.backends.redis.layout import encoded
 from lockkit.backends.redis.mailbox import Mailbox
 from lockkit.backends.redis.protocol import (
     ALL_BUCKETS,
@@ -35,6 +36,7 @@ from lockkit.backends.redis.protocol import (
 )
 from lockkit.backends.redis.records import RedisRecords
 from lockkit.backends.redis.replies import (
+    damaged_bucket,
     read_acquire,
     read_details,
     read_extend,
@@ -43,7 +45,7 @@ from lockkit.backends.redis.replies import (
 )
 from lockkit.backends.redis.settings import maker
 from lockkit.config import AliasSettings
-from lockkit.errors import BackendError, LockError
+from lockkit.errors import BackendError, DamagedRecord, LockError
 from lockkit.types import (
     Busy,
     Capabilities,
@@ -186,13 +188,16 @@ class RedisBackend(Backend):
         return Grant(request.token, fence, min(request.ttl, alive_for(request.ttl)))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
-        if name is not None:
-            yield from self._details(self._protocol.bucket(name), [name.encode()])
-            return
+        buckets = ALL_BUCKETS if name is None else [self._protocol.bucket(name)]
         unreadable = None
-        for bucket in ALL_BUCKETS:
+        for bucket in buckets:
             try:
-                yield from self._bucket(bucket)
+                if name is None:
+                    yield from self._bucket(bucket)
+                else:
+                    yield from self._details(bucket, [encoded(name)])
+            except DamagedRecord:
+                yield damaged_bucket(self._protocol.keys.bucket(bucket))
             except LockError as error:  # after all the others
                 if not refused(error):
                     raise
@@ -206,7 +211,10 @@ class RedisBackend(Backend):
         cursor = b"0"
         while True:
             packed = self._protocol.page(bucket, cursor, PAGE)
-            cursor, names = read_page(self._look(packed))
+            cursor, names, damaged = read_page(
+                self._protocol.keys.bucket(bucket), self._look(packed)
+            )
+            yield from damaged
             fresh = [name for name in names if name not in seen]
             seen.update(fresh)
             if fresh:
@@ -216,7 +224,8 @@ class RedisBackend(Backend):
 
     def _details(self, bucket: int, names: Sequence[bytes]) -> Iterator[LockInfo]:
         command = self._protocol.details(bucket, names)
-        return read_details(names, look(lambda: call(self._connections, command)))
+        reply = look(lambda: call(self._connections, command))
+        yield from read_details(self._protocol.keys.bucket(bucket), names, reply)
 
     def _look(self, packed: bytes) -> Any:
         return look(lambda: exchange(self._connections, packed))
@@ -227,6 +236,9 @@ class RedisBackend(Backend):
             reply = call(self._connections, self._protocol.break_shared(name, fence))
         return bool(reply)
 
+    def repair(self, name: str) -> bool:
+        return bool(call(self._connections, self._protocol.repair(name)))
+
     def records(self) -> RedisRecords:
         return RedisRecords(self._connections, self._protocol.keys)
 
@@ -235,7 +247,8 @@ class RedisBackend(Backend):
 
     def prefixes(self) -> dict[str, bool]:
         """What a client has noted at its first lock: no SCAN."""
-        names = [name.decode() for name in self._look(self._protocol.announced())]
+        found = self._look(self._protocol.announced())
+        names = [name.decode(errors="replace") for name in found]
         return {name: self._has_locks(name) for name in names if name != self._protocol.keys.prefix}
 
     def _has_locks(self, prefix: str) -> bool:

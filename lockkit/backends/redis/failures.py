@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis.exceptions as driver
 
-from lockkit.backends.redis.replies import layout_error
+from lockkit.backends.redis.replies import script_error
 from lockkit.errors import (
     BackendError,
     BackendUnavailable,
@@ -69,7 +69,7 @@ def lost_on_the_way(error: Exception) -> BackendError:
 def from_reply(error: driver.RedisError) -> LockError:
     """The server replied with an error."""
     message = _message(error)
-    return layout_error(message) or _refused(message)
+    return script_error(message) or _refused(message)
 
 
 def refused(error: LockError) -> bool:

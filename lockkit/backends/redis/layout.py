@@ -12,7 +12,7 @@ from __future__ import annotations
 import binascii
 from functools import lru_cache
 
-__all__ = ["BUCKETS", "PREFIXES", "VERSION", "Keys", "bucket_of"]
+__all__ = ["BUCKETS", "PREFIXES", "VERSION", "Keys", "bucket_of", "encoded"]
 
 VERSION = b"3"
 BUCKETS = 64
@@ -21,9 +21,14 @@ PREFIXES = b"lockkit:prefixes"
 """The prefixes that clients of this database lock with, for whoever looks with another one."""
 
 
+def encoded(name: str) -> bytes:
+    """Also of what somebody else has written in the place of a name."""
+    return name.encode(errors="surrogateescape")
+
+
 def bucket_of(name: str) -> int:
     """CRC-16/XMODEM of the UTF-8 bytes, modulo 64."""
-    return binascii.crc_hqx(name.encode(), 0) % BUCKETS
+    return binascii.crc_hqx(encoded(name), 0) % BUCKETS
 
 
 class Keys:
@@ -36,14 +41,17 @@ class Keys:
     def bucket(self, bucket: int) -> bytes:
         return self._tag(bucket) + b"b"
 
+    def tombs(self, bucket: int) -> bytes:
+        return self._tag(bucket) + b"t"
+
     def holders(self, name: str) -> bytes:
         """Of a name that several may hold."""
-        return self._tag(bucket_of(name)) + b"h:" + name.encode()
+        return self._tag(bucket_of(name)) + b"h:" + encoded(name)
 
     def record(self, name: str) -> tuple[bytes, bytes, bytes]:
         """bucket, record, running: the KEYS of every script on the record of an order."""
         tag = self._tag(bucket_of(name))
-        return tag + b"b", tag + b"o:" + name.encode(), tag + b"r"
+        return tag + b"b", tag + b"o:" + encoded(name), tag + b"r"
 
     def running(self, bucket: int) -> bytes:
         """The names of one bucket whose records are running."""
@@ -58,7 +66,7 @@ class Keys:
 
     def _of_name(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:
         """bucket, queue, waiters, tombs: the KEYS of every script on a name."""
-        tag, text = self._tag(bucket_of(name)), name.encode()
+        tag, text = self._tag(bucket_of(name)), encoded(name)
         return tag + b"b", tag + b"q:" + text, tag + b"w:" + text, tag + b"t"
 
     def _tag(self, bucket: int) -> bytes:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from lockkit.backends.redis.layout import BUCKETS, PREFIXES, Keys, bucket_of
+from lockkit.backends.redis.layout import BUCKETS, PREFIXES, Keys, bucket_of, encoded
 from lockkit.state import SECOND
 from lockkit.types import Kind, Request, alive_for
 
@@ -65,28 +65,30 @@ class Protocol:
 
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
-        queue, shared = ("store", "queue"), ("claim", "clock", "store", "shared")
-        acquire = ("clock", "acquire_free", *queue, "acquire")
+        queue, shared = ("store", "queue"), ("whole", "claim", "clock", "store", "shared")
+        acquire = ("whole", "clock", "acquire_free", *queue, "acquire")
         self._acquire = script_of("fair", *acquire)
         self._barge = script_of("unfair", *acquire)
-        self._release = script_of("claim", "release_free", "clock", *queue, "release")
-        self._withdraw = script_of("claim", "clock", *queue, "withdraw")
-        self._break = script_of("claim", "clock", *queue, "break")
-        self._extend = script_of("clock", "extend")
+        self._release = script_of("whole", "claim", "release_free", "clock", *queue, "release")
+        self._withdraw = script_of("whole", "claim", "clock", *queue, "withdraw")
+        self._break = script_of("whole", "claim", "clock", *queue, "break")
+        self._extend = script_of("whole", "clock", "extend")
         self._acquire_shared = script_of("fair", *shared, "shared_acquire")
         self._barge_shared = script_of("unfair", *shared, "shared_acquire")
         self._release_shared = script_of(*shared, "shared_release")
         self._withdraw_shared = script_of(*shared, "shared_withdraw")
         self._break_shared = script_of(*shared, "shared_break")
-        self._extend_shared = script_of("clock", "shared_extend")
+        self._extend_shared = script_of("whole", "clock", "shared_extend")
         self._announce = script_of("clock", "announce")
-        self._list = script_of("clock", "list")
+        self._list = script_of("whole", "clock", "list")
+        self._repair = script_of("whole", "clock", "repair")
         self._shared = {
             self._acquire_shared,
             self._barge_shared,
             self._release_shared,
             self._withdraw_shared,
             self._break_shared,
+            self._repair,
         }
         self._terms = lru_cache(maxsize=256)(_terms)
         self._heads: dict[tuple[bytes, str], bytes] = {}
@@ -120,6 +122,9 @@ class Protocol:
 
     def break_shared(self, name: str, fence: int) -> Command:
         return self._command(self._break_shared, name, b"*", b"%d" % fence)
+
+    def repair(self, name: str) -> Command:
+        return self._command(self._repair, name)
 
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
         """A command per bucket, and which of the requests it is for."""
@@ -155,9 +160,9 @@ class Protocol:
         return pack(b"HSCAN", self.keys.bucket(bucket), cursor, b"COUNT", b"%d" % count)
 
     def details(self, bucket: int, names: Sequence[bytes]) -> Command:
-        keys = [self.keys.bucket(bucket)]
+        keys = [self.keys.bucket(bucket), self.keys.tombs(bucket)]
         for name in names:
-            text = name.decode()
+            text = name.decode(errors="surrogateescape")
             keys += (*self.keys.of_name(text)[1:3], self.keys.holders(text))
         return evalsha(self._list, keys, names)
 
@@ -173,7 +178,7 @@ class Protocol:
         keys = list(self.keys.of_name(name))
         if script in self._shared:
             keys.append(self.keys.holders(name))
-        parts = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys, b"=" + name.encode()]
+        parts = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys, b"=" + encoded(name)]
         body = b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
         head = b"*%d\r\n" % (len(parts) + arguments) + body
         if len(self._heads) >= REMEMBERED_HEADS:

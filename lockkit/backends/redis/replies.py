@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from lockkit.backends.redis.layout import VERSION
-from lockkit.backends.redis.protocol import KINDS, NONE, SHARED
-from lockkit.errors import ConfigurationError, KindMismatch, LayoutMismatch, UpgradeRefused
+from lockkit.backends.redis.layout import VERSION, encoded
+from lockkit.backends.redis.protocol import KINDS, SHARED
+from lockkit.errors import (
+    DamagedRecord,
+    InvalidName,
+    KindMismatch,
+    LayoutMismatch,
+    LockError,
+    UpgradeRefused,
+)
+from lockkit.naming import check_name
 from lockkit.state import SECOND
 from lockkit.types import (
     Busy,
@@ -24,19 +33,29 @@ from lockkit.types import (
 
 __all__ = [
     "Message",
-    "layout_error",
+    "damaged_bucket",
     "read_acquire",
     "read_details",
     "read_extend",
     "read_message",
     "read_page",
     "read_release",
+    "script_error",
 ]
 
+DIGITS = 16  # of a number; what is read may be anything
 KIND_OF = {code: kind for kind, code in KINDS.items()}
 
 
 def read_acquire(request: Request, reply: bytes) -> Grant | Busy | Gone:
+    """A ticket that is not a number is not ours: another is drawn."""
+    try:
+        return _acquired(request, reply)
+    except ValueError:
+        return Gone()
+
+
+def _acquired(request: Request, reply: bytes) -> Grant | Busy | Gone:
     kind = reply[:1]
     if kind == b"G":
         fence, _, left = reply[2:].partition(b" ")
@@ -79,25 +98,40 @@ def read_release(reply: int) -> Release:
 def read_extend(
     requests: Sequence[Request],
     positions: Sequence[int],
-    replies: Sequence[int],
+    replies: Sequence[int | None],
     into: list[Renewal],
 ) -> None:
     for position, reply in zip(positions, replies, strict=True):
+        if reply is None:
+            into[position] = Renewal(None, damaged_record("its record"))
+            continue
         left = requests[position].ttl if reply > 0 else -reply / SECOND
         into[position] = Renewal(left or None)
 
 
-def read_page(reply: Sequence[Any]) -> tuple[bytes, list[bytes]]:
-    """The next cursor and the names of a page; the bucket's own fields are not names."""
+def read_page(bucket: bytes, reply: Sequence[Any]) -> tuple[bytes, list[bytes], list[LockInfo]]:
+    """The next cursor, the names of a page, and whether the bucket's own fields are damaged.
+
+    Raises LayoutMismatch, as every step of a name in that bucket would.
+    """
     cursor, fields = reply
-    return cursor, [field[1:] for field in fields[::2] if field[:1] == b"="]
+    damaged = []
+    for field, value in zip(fields[::2], fields[1::2], strict=True):
+        if field == b"v" and value != VERSION:
+            error = _other_layout(value)
+            if not isinstance(error, DamagedRecord):
+                raise error
+            damaged.append(damaged_bucket(bucket, "HSET {} v " + VERSION.decode()))
+    return cursor, [field[1:] for field in fields[::2] if field[:1] == b"="], damaged
 
 
-def read_details(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
+def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
     now = int(reply[0])
     for index, text in enumerate(names):
-        record, waiters, alive, entries = reply[1 + 4 * index : 5 + 4 * index]
-        name = text.decode()
+        record, waiters, alive, entries, damage = reply[1 + 5 * index : 6 + 5 * index]
+        name = text.decode(errors="surrogateescape")
+        if damage:
+            yield _damaged(bucket, name, damage.decode())
         if record[:1] == KINDS[Kind.MUTEX]:
             yield _info(name, record[2:], waiters, alive, now)
         elif record:
@@ -110,6 +144,15 @@ def read_details(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockI
 
 def _fence_of(entry: bytes) -> bytes:
     return entry[17:33]
+
+
+def _other_layout(version: bytes) -> LockError:
+    if not version.isdigit():
+        return damaged_record("its bucket")
+    return LayoutMismatch(
+        f"the store has lockkit's layout {version.decode()[:9]}, this release speaks "
+        f"{VERSION.decode()}: use the same release everywhere, or another KEY_PREFIX"
+    )
 
 
 def _info(name: str, text: bytes, waiters: int, alive: int, now: int) -> LockInfo:
@@ -126,19 +169,41 @@ def _info(name: str, text: bytes, waiters: int, alive: int, now: int) -> LockInf
         left=(until - now) / SECOND,
         renewed=(now - renewed) / SECOND,
         ttl=int(ttl) / SECOND,
-        max_hold=None if max_hold == NONE else int(max_hold) / SECOND,
+        max_hold=int(max_hold) / SECOND if max_hold.isdigit() and len(max_hold) < DIGITS else None,
         waiters=waiters,
         waiters_alive=alive,
     )
 
 
-def layout_error(message: str) -> ConfigurationError | None:
-    """The scripts' own error replies."""
+def damaged_record(what: str) -> DamagedRecord:
+    return DamagedRecord(f"what the store keeps of the name cannot be read: {what}")
+
+
+def _damaged(bucket: bytes, name: str, what: str) -> LockInfo:
+    try:
+        repair = f"locks release {check_name(name)} --damaged"
+    except InvalidName:  # nobody can lock it
+        escaped = "".join(f"\\x{byte:02x}" for byte in encoded(name))
+        repair = f'HDEL "{bucket.decode()}" "={escaped}" in redis-cli'
+    damage = f"{what} cannot be read, so it may be held: {repair}"
+    return LockInfo(name, LockState.DAMAGED, damage=damage)
+
+
+def damaged_bucket(key: bytes, repair: str = "DEL {}") -> LockInfo:
+    """Of a key that many names share. What somebody else may have put there is not deleted here."""
+    name = key.decode()
+    damage = f"it cannot be read, so its names may be held: {repair} in redis-cli"
+    return LockInfo(name, LockState.DAMAGED, damage=damage.format(f'"{name}"'))
+
+
+def script_error(message: str) -> LockError | None:
+    """The scripts' own error replies; Redis puts words of its own around some."""
     if message.startswith("LAYOUT "):
-        return LayoutMismatch(
-            f"the store has lockkit's layout {message[7:]}, this release speaks "
-            f"{VERSION.decode()}: use the same release everywhere, or another KEY_PREFIX"
-        )
+        return _other_layout(message[7:].encode())
+    if "DAMAGED " in message:
+        return damaged_record(re.split(r" ?script: |, on @", message.partition("DAMAGED ")[2])[0])
+    if "WRONGTYPE" in message:
+        return damaged_record("one of its keys is of another type")
     if message.startswith("KIND "):
         kind, permits = message[5:].split(" ")
         used_as = KIND_OF[kind.encode()].described(int(permits))

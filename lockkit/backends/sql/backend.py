@@ -17,20 +17,19 @@ from typing import Any, TypeVar
 
 from lockkit import clock, grant
 from lockkit.backends.base import Backend
-from lockkit.backends.sql.codec import FREE, decode, encode, row_id, token_digest
+from lockkit.backends.sql.codec import encode, row_id, token_digest
 from lockkit.backends.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.backends.sql.dialect import Dialect, expanded
-from lockkit.backends.sql.words import is_words, values_of, words_in
-from lockkit.errors import BackendError, BackendUnavailable, LayoutMismatch
-from lockkit.last_words import infos_of, last_words
+from lockkit.backends.sql.rows import Row, infos, infos_of_row, is_free, repaired, state_of
+from lockkit.backends.sql.words import values_of, words_in
+from lockkit.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
+from lockkit.last_words import last_words
 from lockkit.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
 
 __all__ = ["SQLBackend"]
 
 T = TypeVar("T")
 Rule = Callable[[grant.State, int], grant.Outcome[T]]
-Row = Sequence[Any]
-"""The database's clock, version, fence and state."""
 
 BUSY_SECONDS = 5.0
 """A step is tried for so long while others write; then the store is unavailable."""
@@ -83,6 +82,10 @@ class SQLBackend(Backend):
 
     def break_(self, name: str, fence: int, by: str = "") -> bool:
         return self._step(name, lambda state, now: grant.break_(state, fence, now, by))
+
+    def repair(self, name: str) -> bool:
+        row = row_id(self._prefix, name)
+        return self._try(self._steps, lambda c: repaired(c, self._dialect, row))
 
     def extend(self, requests: Sequence[Request]) -> list[Renewal]:
         """Read many rows at once; write each by itself, as every step does.
@@ -159,8 +162,8 @@ class SQLBackend(Backend):
         self, connection: Connection, row: str, name: str, found: Row, rule: Rule[T]
     ) -> tuple[T, bool, grant.State]:
         """Compare and set; the reply, whether the name has a row only since now, and its state."""
-        now, version, fence, text = found
-        state = decode(text or FREE, fence or 0)
+        now, version, *_ = found
+        state = state_of(found)
         outcome = rule(state, now)
         if not outcome.changed:
             return outcome.reply, False, state
@@ -192,10 +195,10 @@ class SQLBackend(Backend):
         return reply
 
     def _extend_if_readable(self, request: Request, rows: dict[str, Row]) -> Renewal:
-        """A row that another release wrote does not keep the others from being renewed."""
+        """One row that cannot be read does not keep the others from being renewed."""
         try:
             return self._extend(request, rows)
-        except LayoutMismatch as error:
+        except (LayoutMismatch, DamagedRecord) as error:
             return Renewal(None, error)
 
     def _read_many(self, ids: set[str]) -> dict[str, Row]:
@@ -205,9 +208,8 @@ class SQLBackend(Backend):
         return {row: (now, version, fence, state) for now, row, version, fence, state in found}
 
     def _one(self, name: str) -> Iterator[LockInfo]:
-        rows = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
-        for now, _, fence, text in rows:
-            yield from _infos(name, text or FREE, fence or 0, now)
+        for row in self._rows(self._dialect.read, {"id": row_id(self._prefix, name)}):
+            yield from infos(name, row)
 
     def _all(self) -> Iterator[LockInfo]:
         """In pages, so that neither memory nor a read transaction grows with what is held.
@@ -219,10 +221,9 @@ class SQLBackend(Backend):
             rows = self._rows(
                 self._dialect.page, {"after": after, "prefix": self._prefix, "most": PAGE}
             )
-            for now, row, name, fence, text in rows:
-                after = row
+            for now, after, version, name, fence, text in rows:
                 try:
-                    yield from _infos(name, text, fence, now)
+                    yield from infos_of_row(self._prefix, after, name, (now, version, fence, text))
                 except LayoutMismatch as error:
                     unreadable = unreadable or error
             if len(rows) < PAGE:
@@ -242,7 +243,7 @@ class SQLBackend(Backend):
                 for row, version, fence, text in connection.execute(
                     self._dialect.stale, values
                 ).rows:
-                    if _is_free(text, fence, now):
+                    if is_free((now, version, fence, text)):
                         connection.execute(self._dialect.delete, {"id": row, "version": version})
         except (Missed, BackendError):
             return  # there is a next time; the step that came before it was done
@@ -282,17 +283,3 @@ def _acquired(state: grant.State, request: Request, now: int) -> grant.Outcome[G
 
 def _extended(request: Request, state: grant.State, now: int) -> grant.Outcome[Renewal]:
     return grant.extend(state, request, now)
-
-
-def _is_free(text: str, fence: int, now: int) -> bool:
-    """Nobody holds it or is alive in its queue. What another release wrote is left alone."""
-    try:
-        return is_words(text) or decode(text, fence).sweep(now)
-    except LayoutMismatch:
-        return False
-
-
-def _infos(name: str, text: str, fence: int, now: int) -> Iterator[LockInfo]:
-    state = decode(text, fence)
-    state.prune(now)
-    return infos_of(name, state, now)

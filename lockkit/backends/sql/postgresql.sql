@@ -39,7 +39,7 @@ WHERE id = :id AND version = :version
 
 -- name: page
 SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
-       id, name, fence, state
+       id, version, name, fence, state
 FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
 ORDER BY id LIMIT :most
 

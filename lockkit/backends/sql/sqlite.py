@@ -9,6 +9,7 @@ resolved once, when the backend is made.
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 from contextlib import closing
@@ -176,6 +177,7 @@ class SQLiteConnection(Connection):
             self._connection = sqlite3.connect(
                 path, timeout=0, isolation_level=None, check_same_thread=False
             )
+            self._connection.text_factory = _text
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
@@ -232,6 +234,10 @@ class SQLiteConnection(Connection):
             return Missed()
         kind = StoreRefused if code in _REFUSALS else BackendUnavailable
         return kind(f"the lock database {self._path} {_REASONS.get(code, str(error))}")
+
+
+_text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
+"""Text that is none is damaged in its own row, and not an error of the whole statement."""
 
 
 def _other_layout(path: str, layout: object) -> LayoutMismatch:

@@ -44,7 +44,7 @@ WHERE id = :id AND version = :version
 
 -- name: page
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
-       id, name, fence, state
+       id, version, name, fence, state
 FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
 ORDER BY id LIMIT :most
 

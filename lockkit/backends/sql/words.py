@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
-from lockkit.backends.sql.codec import FREE, decode, row_id
+from lockkit.backends.sql.codec import FREE, decode, is_whole, row_id
 from lockkit.backends.sql.connector import Parameters
 from lockkit.backends.sql.dialect import Dialect
 from lockkit.errors import LockError
@@ -55,8 +55,8 @@ def values_of(prefix: str, words: Words) -> Parameters:
     }
 
 
-def is_words(text: str) -> bool:
-    return text.startswith(MARK)
+def is_words(text: object) -> bool:
+    return isinstance(text, str) and text.startswith(MARK)
 
 
 def words_in(rows: Rows, dialect: Dialect, prefix: str, name: str | None) -> Iterator[LockInfo]:
@@ -83,7 +83,7 @@ def rows_of(rows: Rows, dialect: Dialect, prefix: str) -> Iterator[Row]:
     after = ""
     while True:
         found = rows(dialect.page, {"after": after, "prefix": prefix, "most": PAGE})
-        for now, row, name, fence, text in found:
+        for now, row, _, name, fence, text in found:
             after = row
             yield now, name, fence, text
         if len(found) < PAGE:
@@ -109,9 +109,11 @@ def _words(text: str) -> Words | None:
         name, at, by, kind, permits, owner, *times, ttl, max_hold, shared = json.loads(text)[
             "words"
         ]
-        fence, granted, renewed, until = map(int, times)
-        holder = Holder("", str(owner), fence, granted, renewed, until, int(ttl),
+        fence, granted, renewed, until = times
+        if not all(map(is_whole, (at, ttl, *times))):
+            return None
+        holder = Holder("", str(owner), fence, granted, renewed, until, ttl,
                         max_hold and int(max_hold), shared=bool(shared))  # fmt: skip
-        return Words(str(name), int(at), str(by), Kind(kind), int(permits), holder)
-    except (ValueError, TypeError, KeyError, OverflowError):
+        return Words(str(name), at, str(by), Kind(kind), int(permits), holder)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

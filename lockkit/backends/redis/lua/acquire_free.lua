@@ -5,22 +5,22 @@
 local field, token, mode, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local bucket = redis.call('HMGET', KEYS[1], 'v', 'f', 'z', field)
 if bucket[1] ~= VERSION then
-  if bucket[1] then return redis.error_reply('LAYOUT ' .. bucket[1]) end
+  if bucket[1] then return other_layout(bucket[1]) end
   redis.call('HSET', KEYS[1], 'v', VERSION)
 end
-if bucket[3] and tonumber(bucket[3]) > now and redis.call('ZSCORE', KEYS[4], token) then
+if bucket[3] and (moment(bucket[3]) or now + 1) > now and redis.call('ZSCORE', KEYS[4], token) then
   return { ok = '-' }
 end
 local record, counter = bucket[4], bucket[2]
 if not record and mode ~= '2' then
-  local stamp, last = us(now), tonumber(counter) or 0
+  local stamp, last = us(now), moment(counter) or 0
   local fence = last < now and stamp or us(last + 1)
   redis.call('HSET', KEYS[1], 'f', fence, field,
     'M0' .. token .. us(now + ttl) .. fence .. stamp .. stamp .. us(0) .. ARGV[5])
   if now % 64 == 0 then -- forget some of what was abandoned long ago
     local sample = redis.call('HRANDFIELD', KEYS[1], 8, 'WITHVALUES')
     for i = 1, #sample, 2 do
-      if string.sub(sample[i], 1, 1) == '='
+      if string.sub(sample[i], 1, 1) == '=' and is_whole(sample[i + 1])
         and tonumber(string.sub(sample[i + 1], 35, 50)) + 600000000 < now then
         redis.call('HDEL', KEYS[1], sample[i])
       end

@@ -14,18 +14,19 @@ end
 -- waiter learns of its grant when it asks next. The first write is one allowed at full memory.
 local function advance(field, asker)
   while true do
-    local head = redis.call('ZPOPMIN', KEYS[2])
+    local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
     local token, ticket = head[1], head[2]
     if not token then
       redis.call('HDEL', KEYS[1], field)
       return nil
     end
-    local entry = redis.call('HGET', KEYS[3], token) or ''
+    local entry = redis.call('HGET', KEYS[3], token)
+    local alive, channel, form, rest, ttl = waiter(entry or '', true)
+    if entry and not alive then damaged('its queue') end
+    redis.call('ZREM', KEYS[2], token)
     redis.call('HDEL', KEYS[3], token)
-    local alive, channel, rest = string.match(entry, '^(%d+) (%S+) (.*)$')
-    alive = tonumber(alive)
     if alive and (token == asker or alive > now) then
-      local until_ = now + string.match(rest, '^%d+')
+      local until_ = now + ttl
       if token ~= asker and alive < until_ then until_ = alive end
       local fence = install(field, token, until_, rest, 1)
       if token == asker then return fence end

@@ -4,7 +4,7 @@
 -- running  zset: name -> when its record expires, of the records that are running
 -- ARGV: layout version, =name, fence …
 local bucket = redis.call('HMGET', KEYS[1], 'v', ARGV[2])
-if bucket[1] and bucket[1] ~= ARGV[1] then return redis.error_reply('LAYOUT ' .. bucket[1]) end
+if bucket[1] and bucket[1] ~= ARGV[1] then return other_layout(bucket[1]) end
 local lock, name, fence = bucket[2], string.sub(ARGV[2], 2), ARGV[3]
 local head = redis.call('GETRANGE', KEYS[2], 0, 16)
 local is_mine = string.sub(head, 2) == fence

@@ -7,6 +7,8 @@
 -- Who waits has its form and then the same after its channel.
 -- ARGV: =name used, then what each script says. used: kind and permits (0: no limit).
 local ADVANCE_MOST = 256
+if record and not is_whole(record) then damaged('its record') end
+redis.call('HLEN', KEYS[5])
 local kind, permits = string.match(ARGV[2], '^(.)(%d*)$')
 local known_kind, known_permits = string.match(record or '', '^([^M]).(%d+)')
 if kind == '*' then kind, permits = known_kind, known_permits end -- whatever it is
@@ -17,6 +19,7 @@ if ours then
   local entries = redis.call('HGETALL', KEYS[5])
   for i = 1, #entries, 2 do
     local entry = entries[i + 1]
+    if not is_holder(entry) then damaged('one of its holders') end
     holders[entries[i]] = { form = string.sub(entry, 1, 1), till = tonumber(string.sub(entry, 2, 17)),
       fence = string.sub(entry, 18, 33), tail = string.sub(entry, 34),
       entrant = string.match(entry, '^(%S+)', 82) }
@@ -61,7 +64,10 @@ local function has_room(form, entrant)
   return permits == 0 or count < permits
 end
 
+local touched = false -- whether this script has changed what is held
+
 local function drop(token)
+  touched = true
   holders[token] = nil
   redis.call('HDEL', KEYS[5], token)
 end
@@ -71,6 +77,7 @@ local function install(token, form, till, rest)
   for other, holder in pairs(holders) do
     if holder.till <= now then drop(other) end
   end
+  touched = true
   local entrant = string.match(rest, '^%S+')
   local held = form == 'X' and own(form, entrant)
   local fence, stamp = held and held.fence or number(), us(now)
@@ -95,24 +102,33 @@ local function save()
   redis.call('PEXPIRE', KEYS[5], math.max(math.ceil((last - now + GRACE) / 1000), 1))
 end
 
+-- The first who waits. One that cannot be read ends the script, unless it has changed something
+-- already; then nobody is granted past it, and the next script ends.
+local function first_waiting()
+  local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+  local entry = head[1] and redis.call('HGET', KEYS[3], head[1])
+  local alive, channel, form, rest, ttl = waiter(entry or '', false)
+  if not entry or alive then
+    return head[1], head[2], alive, channel, form, rest, ttl
+  elseif not touched then
+    damaged('its queue')
+  end
+end
+
 -- While there is room, grant the first waiter that is alive, and forget the dead ones before it.
 -- Returns whom to tell, and whether anything has changed.
 local function pass(asker)
   local told, granted, changed = {}, 0, false
   while granted < ADVANCE_MOST do
-    local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-    local token, ticket = head[1], head[2]
+    local token, ticket, alive, channel, form, rest, ttl = first_waiting()
     if not token then break end
-    local alive, channel, form, rest = string.match(
-      redis.call('HGET', KEYS[3], token) or '', '^(%d+) (%S+) (%S) (.*)$')
-    alive = tonumber(alive)
     local lives = alive and (token == asker or alive > now)
     if lives and not has_room(form, string.match(rest, '^%S+')) then break end
     changed = true
     redis.call('ZREM', KEYS[2], token)
     redis.call('HDEL', KEYS[3], token)
     if lives then
-      local till = now + string.match(rest, '^%S+ (%d+)')
+      local till = now + ttl
       if token ~= asker and alive < till then till = alive end
       local fence = install(token, form, till, rest)
       if token ~= asker then

@@ -4,17 +4,18 @@ local token, mode, ttl, form, entrant = ARGV[3], ARGV[4], ARGV[5], ARGV[8], ARGV
 local rest = entrant .. ' ' .. ARGV[6]
 local bucket = redis.call('HMGET', KEYS[1], 'v', 'z')
 if bucket[1] ~= VERSION then
-  if bucket[1] then return redis.error_reply('LAYOUT ' .. bucket[1]) end
+  if bucket[1] then return other_layout(bucket[1]) end
   redis.call('HSET', KEYS[1], 'v', VERSION)
 end
-if bucket[2] and tonumber(bucket[2]) > now and redis.call('ZSCORE', KEYS[4], token) then
+if bucket[2] and (moment(bucket[2]) or now + 1) > now and redis.call('ZSCORE', KEYS[4], token) then
   return redis.status_reply('-')
 end
 local mine = holders[token]
 if mine and mine.till <= now then return redis.status_reply('-') end
 if mine then
   if mine.form == 'X' and form == 'S' then -- those who wait may go with it from now on
-    mine.form = 'S'
+    first_waiting()
+    touched, mine.form = true, 'S'
     redis.call('HSET', KEYS[5], token, 'S' .. us(mine.till) .. mine.fence .. mine.tail)
     advance(nil)
   end

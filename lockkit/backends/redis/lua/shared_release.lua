@@ -3,6 +3,7 @@
 local token, reply = ARGV[3], 0
 local mine = holders[token]
 if mine then
+  first_waiting()
   if mine.till > now then reply = 1 end
   drop(token)
   advance(nil, true)

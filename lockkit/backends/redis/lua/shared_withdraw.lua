@@ -1,6 +1,7 @@
 -- Leave the queue, or give back a grant that raced the decision. ARGV: =name used token unsure(0, 1)
 -- Those behind may have waited only for this one. Tombstones as of withdraw.
 local token = ARGV[3]
+if ours then first_waiting() end
 local found = redis.call('ZREM', KEYS[2], token)
 redis.call('HDEL', KEYS[3], token)
 if holders[token] then

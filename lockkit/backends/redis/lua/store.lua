@@ -13,10 +13,15 @@
 -- A record outlives its lease by the grace period, so that abandoned leases can be listed.
 local GRACE = 600000000
 
+-- A key of another type is told before anything is written: scripts do not roll back.
+redis.call('ZCARD', KEYS[2])
+redis.call('HLEN', KEYS[3])
+redis.call('ZCARD', KEYS[4])
+
 -- The next fencing token or ticket: strictly growing, and by the clock it outlives data loss.
 -- The caller stores it, together with what it is for.
 local function number()
-  local next = (tonumber(counter) or 0) + 1
+  local next = (moment(counter) or 0) + 1
   counter = us(next > now and next or now)
   return counter
 end
@@ -33,7 +38,7 @@ end
 -- Whether somebody alive is in the queue.
 local function waits()
   for _, entry in ipairs(redis.call('HVALS', KEYS[3])) do
-    if tonumber(string.sub(entry, 1, 16)) > now then return true end
+    if (waiter(entry) or damaged('its queue')) > now then return true end
   end
   return false
 end
@@ -57,7 +62,7 @@ local function crowd(most)
   if most == '-' or size < tonumber(most) then return size, false end
   local entries = redis.call('HGETALL', KEYS[3])
   for i = 1, #entries, 2 do
-    if tonumber(string.sub(entries[i + 1], 1, 16)) <= now then
+    if (waiter(entries[i + 1]) or damaged('its queue')) <= now then
       redis.call('ZREM', KEYS[2], entries[i])
       redis.call('HDEL', KEYS[3], entries[i])
       size = size - 1

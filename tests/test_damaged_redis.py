@@ -1,0 +1,140 @@
+"""Anything may stand where a record of ours was, in Redis: it is told, and never run over.
+
+Each example puts other bytes, a part of what was there or a key of another type into one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from command_line import hold, until
+from damaging import EXAMPLES, MUTEX, SHARED, check, pieces, use
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lockkit
+from lockkit.backends.redis import RedisBackend
+from lockkit.config import load_backend, settings_from_url
+from lockkit.testing.servers import RedisServer
+from lockkit.types import Kind, LockState
+
+
+class Spot(NamedTuple):
+    """One place in the store, and what is there."""
+
+    key: bytes
+    kind: str
+    field: bytes = b""  #: of a hash; or the member of a sorted set
+    value: bytes = b""
+
+
+class Store:
+    """A server in use, its data to go back to, and the places in it."""
+
+    def __init__(self, backend: RedisBackend, admin: redis.Redis) -> None:
+        self.backend = backend
+        self.admin = admin
+        admin.flushall()
+        self.fences = use(backend)
+        self.sound = self.data()
+        self.spots = [spot for key in sorted(self.sound) for spot in self._spots(key)]
+
+    def data(self) -> dict[bytes, bytes]:
+        return {key: self.admin.dump(key) for key in self.admin.scan_iter()}
+
+    def put(self, data: Mapping[bytes, bytes]) -> None:
+        pipe = self.admin.pipeline(transaction=False)
+        pipe.flushall()
+        for key, dump in data.items():
+            pipe.restore(key, 0, dump)
+        pipe.execute()
+
+    def content(self) -> dict[bytes, object]:
+        return {key: self._content(key) for key in self.admin.scan_iter()}
+
+    def held(self) -> dict[bytes, object]:
+        return {k: v for k, v in self.content().items() if b":q:" not in k and b":w:" not in k}
+
+    def _content(self, key: bytes) -> object:
+        match self.admin.type(key):
+            case b"hash":
+                return self.admin.hgetall(key)
+            case b"zset":
+                return self.admin.zrange(key, 0, -1, withscores=True)
+        return self.admin.dump(key)
+
+    def _spots(self, key: bytes) -> Iterator[Spot]:
+        yield Spot(key, "key")
+        if self.admin.type(key) == b"hash":
+            for field, value in sorted(self.admin.hgetall(key).items()):
+                yield Spot(key, "field", field, value)
+            return
+        for member, score in self.admin.zrange(key, 0, -1, withscores=True):
+            yield Spot(key, "member", member, b"%d" % score)
+            yield Spot(key, "score", member)
+
+
+@pytest.fixture(scope="module")
+def store(redis_server: RedisServer) -> Iterator[Store]:
+    """Its waiters have no channel: nobody need listen."""
+    backend = load_backend(settings_from_url(redis_server.url, key_prefix="damaged"))
+    assert isinstance(backend, RedisBackend)
+    backend._mail.forbidden = True
+    with redis_server.client() as admin:
+        yield Store(backend, admin)
+        admin.flushall()
+    backend.close()
+
+
+@st.composite
+def damages(draw: st.DrawFn, store: Store) -> Callable[[], object]:
+    spot = draw(st.sampled_from(store.spots))
+    admin = store.admin
+    match spot.kind:
+        case "key":
+            value = draw(st.binary(max_size=20))
+            make = draw(st.sampled_from(["set", "lpush", "sadd", "hset", "zadd"]))
+            more: Any = {"hset": (value, value), "zadd": ({value: 1.5},)}.get(make, (value,))
+            return lambda: (admin.delete(spot.key), getattr(admin, make)(spot.key, *more))
+        case "field":
+            value = draw(pieces(spot.value))
+            return lambda: admin.hset(spot.key, spot.field, value)
+        case "score":
+            score = draw(st.floats(allow_nan=False))
+            return lambda: admin.zadd(spot.key, {spot.field: score})
+    member = draw(pieces(spot.field))
+    return lambda: (
+        admin.zrem(spot.key, spot.field),
+        admin.zadd(spot.key, {member: float(spot.value)}),
+    )
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_whatever_stands_there(store: Store, data: st.DataObject) -> None:
+    store.put(store.sound)
+    data.draw(damages(store))()
+    check(store)
+
+
+def test_one_who_may_only_read_can_look() -> None:
+    """Looking writes nothing: the server would refuse it."""
+    reader = "on >secret ~{lockkit:* +evalsha +script|load +hscan +hget +hvals +zcard +zscan +time"
+    with RedisServer(users={"reader": f"{reader} +getrange +get +pttl"}) as server:
+        client = lockkit.connect(server.url)
+        looking = lockkit.connect(server.url_for("reader", "secret"))
+        hold(client, MUTEX, ttl=0.01)  # and nobody renews it
+        hold(client, SHARED, kind=Kind.SEMAPHORE, permits=2, shared=True)
+        with server.client() as admin:
+            admin.hset("{lockkit:7}:b", b"=\xff damaged", "by somebody")
+            before = admin.hgetall("{lockkit:7}:b")
+            until(lambda: looking.inspect(MUTEX).state is LockState.ABANDONED)
+            states = {info.name: info.state for info in looking.holders()}
+            assert states[SHARED] is LockState.HELD
+            assert states["\udcff damaged"] is LockState.DAMAGED
+            assert admin.hgetall("{lockkit:7}:b") == before
+        looking.close()
+        client.close()

@@ -1,0 +1,192 @@
+"""Anything may stand where a row of ours was, in a database: it is told, and never run over."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from damaging import EXAMPLES, MUTEX, NAMES, check, pieces, use
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockkit.backends.base import Backend
+from lockkit.backends.sql import create_table
+from lockkit.config import load_backend, settings_from_url
+
+COLUMNS = "id, prefix, name, version, fence, state, updated"
+NUMBERS = ("version", "fence", "updated")
+Row = tuple[Any, ...]
+
+
+class Store:
+    """A database in use. Subclasses say how a statement is run."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.fences = use(backend)
+        self.sound = self.data("sound")
+
+    def data(self, copy: str = "damaged") -> str:
+        """A table beside it, whose values keep their types."""
+        self.run(f"DROP TABLE IF EXISTS {copy}")
+        self.run(f"CREATE TEMPORARY TABLE {copy} AS SELECT {COLUMNS} FROM lockkit_lock")
+        return copy
+
+    def put(self, data: str) -> None:
+        self.run("DELETE FROM lockkit_lock")
+        self.run(f"INSERT INTO lockkit_lock ({COLUMNS}) SELECT {COLUMNS} FROM {data}")
+
+    def content(self) -> list[Row]:
+        return self.run(f"SELECT {COLUMNS} FROM lockkit_lock ORDER BY id")
+
+    held = content
+
+    def change(self, name: str, column: str, value: object) -> None:
+        self.run(f"UPDATE lockkit_lock SET {column} = ? WHERE name = ?", (value, name))
+
+    def state(self, name: str) -> str:
+        ((found,),) = self.run("SELECT state FROM sound WHERE name = ?", (name,))
+        return found.decode() if isinstance(found, bytes) else found
+
+    def run(self, statement: str, values: Row = ()) -> list[Row]:
+        raise NotImplementedError
+
+
+class SQLite(Store):
+    def __init__(self, path: Path) -> None:
+        backend = load_backend(settings_from_url(f"sqlite:///{path}", key_prefix="d"))
+        self.admin = sqlite3.connect(path, isolation_level=None, timeout=5)
+        self.admin.text_factory = bytes
+        super().__init__(backend)
+
+    def run(self, statement: str, values: Row = ()) -> list[Row]:
+        return self.admin.execute(statement, values).fetchall()
+
+    def close(self) -> None:
+        self.backend.close()
+        self.admin.close()
+
+
+class PostgreSQL(Store):
+    def __init__(self, url: str) -> None:
+        self.engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+        create_table(self.engine)
+        settings = settings_from_url("sqlalchemy://", key_prefix="d")
+        self.admin = self.engine.connect()
+        super().__init__(load_backend(settings._replace(options={"engine": self.engine})))
+
+    def run(self, statement: str, values: Row = ()) -> list[Row]:
+        result = self.admin.exec_driver_sql(statement.replace("?", "%s"), values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    def close(self) -> None:
+        self.backend.close()
+        self.admin.close()
+        self.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLite]:
+    store = SQLite(tmp_path_factory.mktemp("damaged") / "locks.sqlite3")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def postgresql(postgres_url: str) -> Iterator[PostgreSQL]:
+    store = PostgreSQL(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+    yield store
+    store.close()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@st.composite
+def documents(draw: st.DrawFn, text: str) -> str:
+    """JSON as ours, with another value somewhere in it."""
+    document = json.loads(text)
+    place: Any = document
+    while True:
+        keys = list(place) if isinstance(place, dict) else range(len(place))
+        key = draw(st.sampled_from(keys))
+        if not (isinstance(place[key], dict | list) and place[key]) or draw(st.integers(0, 9)) == 0:
+            break
+        place = place[key]
+    place[key] = draw(json_values | st.sampled_from([-1, 2**53, 2**63, 10**400, 1.5, True, "1"]))
+    return json.dumps(document)
+
+
+def texts(text: str) -> st.SearchStrategy[str]:
+    """That PostgreSQL takes as well: proper, and without NUL."""
+    any_text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+    cut = pieces(text.encode()).map(lambda b: b.decode("utf-8", "replace").replace("\0", "?"))
+    return any_text | cut | documents(text)
+
+
+@st.composite
+def sqlite_damages(draw: st.DrawFn, store: Store) -> Callable[[], None]:
+    """Any column of SQLite takes a value of any type."""
+    name, column = draw(st.sampled_from(NAMES)), draw(st.sampled_from(["state", "name", *NUMBERS]))
+    anything: st.SearchStrategy[Any] = (
+        st.binary(max_size=20)
+        | st.integers(-(2**63), 2**63 - 1)
+        | st.floats(allow_nan=False)
+        | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    )
+    if column == "state":
+        anything = anything | texts(store.state(name))
+    value = draw(anything)
+    if isinstance(value, bytes) and draw(st.booleans()):  # text that is none
+        return lambda: (
+            store.run(
+                f"UPDATE lockkit_lock SET {column} = CAST(? AS TEXT) WHERE name = ?", (value, name)
+            )
+            and None
+        )
+    return lambda: store.change(name, column, value)
+
+
+@st.composite
+def postgresql_damages(draw: st.DrawFn, store: Store) -> Callable[[], None]:
+    name, column = draw(st.sampled_from(NAMES)), draw(st.sampled_from(["state", *NUMBERS]))
+    value: Any = (
+        draw(texts(store.state(name)))
+        if column == "state"
+        else draw(st.integers(-(2**63), 2**63 - 1))
+    )
+    return lambda: store.change(name, column, value)
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_whatever_stands_in_sqlite(sqlite: SQLite, data: st.DataObject) -> None:
+    sqlite.put(sqlite.sound)
+    data.draw(sqlite_damages(sqlite))()
+    check(sqlite)
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_whatever_stands_in_postgresql(postgresql: PostgreSQL, data: st.DataObject) -> None:
+    postgresql.put(postgresql.sound)
+    data.draw(postgresql_damages(postgresql))()
+    check(postgresql)
+
+
+def test_a_version_that_does_not_grow_grants_to_one(sqlite: SQLite) -> None:
+    """At the end of SQLite's integers a version plus one is a float, and stays what it is."""
+    sqlite.put(sqlite.sound)
+    sqlite.change(MUTEX, "version", 2**63 - 1)
+    check(sqlite)
