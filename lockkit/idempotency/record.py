@@ -38,7 +38,19 @@ __all__ = [
 VERSION = 2
 UNLIMITED = sys.maxsize
 
-KEPT_HEADERS = ("Content-Type", "Content-Language", "Location", "ETag", "Link")
+KEPT_HEADERS = (
+    "Content-Type",
+    "Content-Language",
+    "Content-Disposition",
+    "Content-Security-Policy",
+    "Cache-Control",
+    "X-Content-Type-Options",
+    "X-Frame-Options",
+    "Referrer-Policy",
+    "Location",
+    "ETag",
+    "Link",
+)
 """All others are made anew for each reply, or belong to one client alone (Set-Cookie)."""
 
 NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})

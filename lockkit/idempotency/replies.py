@@ -7,6 +7,7 @@ problem details (RFC 9457) and name no other client's data.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.idempotency.record import Snapshot, StillRunningError
@@ -250,12 +251,13 @@ def orphaned() -> Reject:
 
 
 def not_replayable(location: str | None = None) -> Reject:
+    """``location``: left out unless it is relative, http or https. It becomes a link in a page."""
     return Reject(
         409,
         COMPLETED,
         "Order completed, response not kept",
         "This order was processed before; its response cannot be repeated.",
-        location=location,
+        location=None if location is None or _is_of_no_web_page(location) else location,
     )
 
 
@@ -267,6 +269,12 @@ def unreadable() -> Reject:
         "This order is known to a newer release of the service. Repeat it later.",
         60,
     )
+
+
+def _is_of_no_web_page(url: str) -> bool:
+    """``javascript:``, say. Browsers pass over spaces and control characters in a scheme."""
+    scheme = re.match(r"[^/?#:]*:", re.sub(r"[\x00-\x20\x7f]", "", url))
+    return scheme is not None and scheme[0].lower() not in ("http:", "https:")
 
 
 def _sentence(text: str) -> str:

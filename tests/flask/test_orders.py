@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask, Request, Response, abort, g, request, session
 from flask.sessions import SessionInterface, SessionMixin
-from flask_project import Order, User, create_app, db, die
+from flask_project import Order, User, create_app, db, die, put
 
 import lockkit
 from lockkit_flask import LockKit, held, locks, remember_guest
@@ -22,6 +22,7 @@ from lockkit_flask.records import TABLE_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flask.typing import ResponseReturnValue
     from werkzeug.test import TestResponse
 
 
@@ -88,6 +89,30 @@ def test_only_harmless_headers_are_stored(shop: Flask) -> None:
     assert "X-Other" not in second.headers
     assert second.headers["Location"] == first.headers["Location"]
     assert second.headers["X-Passed"] == "after_request"
+
+
+def test_headers_that_guard_the_client_are_stored(shop: Flask) -> None:
+    """Without them a safe download would be a page that runs scripts."""
+    guards = [
+        ("Cache-Control", "private, no-store"),
+        ("Content-Disposition", "attachment; filename=invoice.html"),
+        ("Content-Security-Policy", "sandbox"),
+        ("Content-Security-Policy", "default-src 'none'"),
+        ("Referrer-Policy", "no-referrer"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Frame-Options", "DENY"),
+    ]
+
+    def download() -> ResponseReturnValue:
+        put("download")
+        db.session.commit()
+        return "<script></script>", 200, guards
+
+    shop.add_url_rule("/download", view_func=download, methods=["POST"])
+    answers = [post(shop, "/download") for _ in range(2)]
+    assert answers[1].headers["Idempotent-Replayed"] == "true"
+    for answer in answers:
+        assert [pair for pair in answer.headers if pair[0] in dict(guards)] == guards
 
 
 @pytest.mark.parametrize(("view", "status"), [("refused", 404), ("aborts", 410)])

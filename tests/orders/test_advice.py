@@ -43,6 +43,34 @@ def test_what_comes_from_outside_is_escaped() -> None:
     assert 'href="/orders/7?a=1&amp;b=2"' in page(replies.not_replayable("/orders/7?a=1&b=2"))
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "JavaScript:alert(1)",
+        " \tjava\nscript:alert(1)",
+        "\x01javascript:alert(1)",
+        "data:text/html,<script>",
+        "vbscript:x",
+        "blob:x",
+        "mailto:a@b",
+    ],
+)
+def test_a_link_runs_no_script(url: str) -> None:
+    refused = replies.not_replayable(url)
+    assert refused.location is None
+    assert "href" not in page(refused)
+    assert "Location" not in dict(refused.headers())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["/orders/7", "7", "?id=7", "//shop/7", "https://shop/7", "HTTP://shop/7", "/a?b=c:d", "/a:b"],
+)
+def test_links_of_the_web_stay(url: str) -> None:
+    assert replies.not_replayable(url).location == url
+
+
 def test_no_code_is_advised_that_does_not_exist() -> None:
     from lockkit.idempotency import advice as module
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from orders_django.running import CSRF, Answer, Site
+from orders_django.views import GUARDS
 from stalling import stalled
 
 import lockkit
@@ -203,6 +204,16 @@ def test_headers_that_are_kept(site: Site, order_id: str) -> None:
         "done",
         ["Content-Type", "ETag"],
     )
+
+
+def test_headers_that_guard_the_client_are_kept(site: Site, order_id: str) -> None:
+    """Without them a safe download would be a page that runs scripts."""
+    first, second = [site.hasty.send("/orders/download", order_id=order_id) for _ in range(2)]
+    assert (second.replayed, second.body) == (True, first.body)
+    for answer in (first, second):
+        assert {name: answer.headers.get_all(name) for name in GUARDS} == {
+            name: [value] for name, value in GUARDS.items()
+        }
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -31,6 +31,7 @@ KINDS = {
     "large": views.large,
     "gzipped": views.gzipped,
     "cookie": views.cookie,
+    "download": views.download,
     "fields": views.fields,
     "for-users": views.for_users,
     "permitted": views.permitted,

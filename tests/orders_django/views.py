@@ -292,6 +292,21 @@ def cookie(request: HttpRequest) -> HttpResponse:
     return response
 
 
+GUARDS = {
+    "Cache-Control": "private, no-store",
+    "Content-Disposition": 'attachment; filename="invoice.html"',
+    "Content-Security-Policy": "sandbox",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""What makes of a page of somebody else's a harmless download."""
+
+
+def download(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"<script>{sell('download')}</script>", headers=GUARDS)
+
+
 def fields(request: HttpRequest, **kwargs: Any) -> HttpResponse:
     """Reads its body or form after the middleware has."""
     files = {name: upload.read().decode() for name, upload in request.FILES.items()}
