@@ -6,7 +6,8 @@ An adapter describes its routes, and shows what is found: Django as system check
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.naming import Field
@@ -14,10 +15,16 @@ from lockkit.naming import Field
 if TYPE_CHECKING:
     from lockkit.views import Guard
 
-__all__ = ["Finding", "Route", "field_findings"]
+__all__ = ["Finding", "Route", "Url", "field_findings", "fillings", "path_findings"]
 
 SENT = ("json", "form", "query", "header")
 """Sources in which a client chooses the text."""
+
+SAMPLES = (
+    *("1", "2024", "x", "abc", "A1", "a-b", "ABC-123", "12345678", "3.14", "en"),
+    "0badc0de-0000-4000-8000-000000000001",
+)
+"""What the parameters of a URL are filled with, to see which paths there may be."""
 
 
 class Route(NamedTuple):
@@ -27,6 +34,13 @@ class Route(NamedTuple):
     shown: str
     guards: tuple[Guard, ...]
     parameters: Mapping[str, bool]  #: of the URL: whether a client chooses the text
+
+
+class Url(NamedTuple):
+    """One URL of the project: paths that it may have, which begin with a slash."""
+
+    shown: str
+    paths: Mapping[str, Sequence[str]]  #: by language; of most projects there is one, ""
 
 
 class Finding(NamedTuple):
@@ -71,4 +85,62 @@ def _unconverted(field: Field, route: Route) -> Finding:
         f"' 1' are three locks, and one row where the column is a number",
         f"Say what it stands for: {{{as_}:int}}, {{{as_}:uuid}}, or {{{as_}:lower}} where upper "
         f"and lower case are the same; {{{as_}:str}} if each text is a thing of its own.",
+    )
+
+
+def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> Iterator[Finding]:
+    """Patterns of PATHS that fit no URL, and URLs that they fit in some languages only.
+
+    Limit: a parameter is tried with SAMPLES. A pattern that is stricter about one fits none.
+    """
+    patterns, urls = list(patterns), list(urls)
+    every = [path for url in urls for paths in url.paths.values() for path in paths]
+    for pattern in patterns:
+        if not any(map(pattern.search, every)):
+            yield _fits_none(pattern, every)
+    for url in urls:
+        fits = {lang: _fits(patterns, paths) for lang, paths in url.paths.items() if paths}
+        if any(fits.values()) and not all(fits.values()):
+            yield _fits_some(url, fits)
+
+
+def fillings(regexes: Mapping[str, str]) -> list[dict[str, str]]:
+    """Values for the parameters of a URL, which their regexes take; none if one takes no sample."""
+    fitting = {
+        name: [sample for sample in SAMPLES if re.fullmatch(regex, sample)]
+        for name, regex in regexes.items()
+    }
+    if not all(fitting.values()):
+        return []
+    rounds = max(map(len, fitting.values()), default=1)
+    return [{name: fits[n % len(fits)] for name, fits in fitting.items()} for n in range(rounds)]
+
+
+def _fits(patterns: Iterable[re.Pattern[str]], paths: Iterable[str]) -> bool:
+    return any(pattern.search(path) for pattern in patterns for path in paths)
+
+
+def _fits_none(pattern: re.Pattern[str], paths: Sequence[str]) -> Finding:
+    import difflib
+
+    meant = "/" + pattern.pattern.lstrip("^/")
+    close = difflib.get_close_matches(meant, paths, n=1, cutoff=0.0)
+    like = f"; the nearest path is {close[0]!r}" if close else ""
+    return Finding(
+        "path-of-no-route",
+        f"LOCKKIT_ORDERS['PATHS'] has {pattern.pattern!r}, which fits no route{like}. There are no "
+        f"orders by it: two clicks are two orders",
+        "A path begins with a slash, with i18n_patterns followed by the language, and a $ stands "
+        "behind its last slash. Correct PATHS, or the routes.",
+    )
+
+
+def _fits_some(url: Url, fits: Mapping[str, bool]) -> Finding:
+    without = ", ".join(language for language, fit in fits.items() if not fit)
+    path = next(url.paths[language][0] for language, fit in fits.items() if not fit)
+    return Finding(
+        "path-of-some-languages",
+        f"LOCKKIT_ORDERS['PATHS'] fits {url.shown!r} in some languages and not in {without}: at "
+        f"{path!r} two clicks are two orders",
+        r"Have the pattern take any language, such as r'^/([a-z-]+/)?orders/'.",
     )

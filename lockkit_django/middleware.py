@@ -30,6 +30,7 @@ from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions, options_of
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, SAFE_METHODS
 from lockkit_django.orders.responses import make_page, refusal_for_browser
+from lockkit_django.orders.uncovered import note_uncovered, tell_if_uncovered
 from lockkit_django.pending import has_lock
 from lockkit_django.settle import to_its_end
 
@@ -71,6 +72,7 @@ class IdempotentOrderMiddleware:
             refused = refusal_for_browser(request, response)
             if refused is not None:
                 make_page(request, refused)
+            tell_if_uncovered(request)
             return response
         finally:
             opened = open_order(request)
@@ -86,6 +88,7 @@ class IdempotentOrderMiddleware:
             refused = refusal_for_browser(request, response)
             if refused is not None:
                 await in_thread(make_page, request, refused)
+            tell_if_uncovered(request)
             return response
         finally:
             opened = open_order(request)
@@ -130,8 +133,12 @@ def _is_ours(request: HttpRequest, options: ViewOptions) -> bool:
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
     """An order that is opened inside the view will be compared by its body."""
-    if options.inside and request.method not in SAFE_METHODS:
+    if request.method in SAFE_METHODS or options.exempt:
+        return
+    if options.inside:
         keep_body(request, order_rules().settings.max_request)
+    else:
+        note_uncovered(request)
 
 
 def _closed(opened: OpenOrder, response: HttpResponseBase) -> HttpResponseBase:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RegexPattern
+from django.utils.regex_helper import normalize
+
+from lockkit.route_checks import fillings
 
 __all__ = ["Routed", "routed_views", "routes"]
+
+_PARAMETER = re.compile(r"<(?:[^<>:]+:)?([^<>:]+)>")
 
 
 class Routed(NamedTuple):
@@ -22,6 +28,10 @@ class Routed(NamedTuple):
     @property
     def shown(self) -> str:
         return "".join(str(pattern) for pattern in self.patterns)
+
+    def paths(self) -> list[str]:
+        """Some that it may have, in the language of the moment."""
+        return ["/" + "".join(pieces) for pieces in _filled(self.patterns)]
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -58,3 +68,23 @@ def _below(
             yield Routed(entry.callback, inner, given | entry.default_args.keys())
         else:
             yield from _below(entry, inner, given | entry.default_kwargs.keys())
+
+
+def _filled(patterns: tuple[Any, ...]) -> Iterator[tuple[str, ...]]:
+    """What each of the patterns may be, for the same values of all parameters."""
+    forms = [_form(pattern) for pattern in patterns]
+    regexes = {name: regex for _, each in forms for name, regex in each.items()}
+    for values in fillings(regexes):
+        pieces = tuple(form % values for form, _ in forms)
+        pairs = zip(patterns, pieces, strict=True)
+        if all(pattern.match(piece) is not None for pattern, piece in pairs):
+            yield pieces
+
+
+def _form(pattern: Any) -> tuple[str, dict[str, str]]:
+    """A pattern with ``%(name)s`` for its parameters, and a regex for each of these."""
+    if isinstance(pattern, RegexPattern):
+        form, names = normalize(pattern.regex.pattern)[0]
+        return form, dict.fromkeys(names, ".+")
+    form = _PARAMETER.sub(r"%(\1)s", str(pattern).replace("%", "%%"))
+    return form, {name: converter.regex for name, converter in pattern.converters.items()}

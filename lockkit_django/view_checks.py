@@ -6,11 +6,16 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
+from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 from django.db import connections
 from django.urls.converters import StringConverter
+from django.utils.translation import override
 
-from lockkit.route_checks import Finding, Route, field_findings
+from lockkit.errors import ConfigurationError
+from lockkit.idempotency import read_order_settings
+from lockkit.route_checks import Finding, Route, Url, field_findings, path_findings
 from lockkit_django.handlers import ninja_operation
 from lockkit_django.pending import guards_of
 from lockkit_django.routes import Routed, routes
@@ -21,12 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["check_views", "register"]
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
-LEVELS = {"missing-field": (checks.Error, "E006"), "bare-field": (checks.Warning, "W006")}
+LEVELS = {
+    "missing-field": (checks.Error, "E006"),
+    "bare-field": (checks.Warning, "W006"),
+    "path-of-no-route": (checks.Warning, "W104"),
+    "path-of-some-languages": (checks.Warning, "W105"),
+}
 AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
 
 def register() -> None:
     checks.register(check_views, "lockkit")
+    checks.register(check_paths, "lockkit")
     checks.register(check_transactions, "lockkit")
 
 
@@ -34,6 +45,16 @@ def check_views(**_: Any) -> list[CheckMessage]:
     """E006, W006."""
     found = field_findings(route for routed in routes() for route in _described(routed))
     return [message_of(finding) for finding in found]
+
+
+def check_paths(**_: Any) -> list[CheckMessage]:
+    """W104, W105."""
+    try:
+        patterns = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None)).paths
+    except ConfigurationError:
+        return []  # there are none, or E101 says it
+    urls = _urls() if patterns else []
+    return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
 
 
 def check_transactions(**_: Any) -> list[CheckMessage]:
@@ -44,6 +65,19 @@ def check_transactions(**_: Any) -> list[CheckMessage]:
 def message_of(finding: Finding) -> CheckMessage:
     kind, number = LEVELS[finding.code]
     return kind(finding.text, hint=finding.remedy, id=f"lockkit.{number}")
+
+
+def _urls() -> list[Url]:
+    """In each language, if the language is a part of paths."""
+    found = routes()
+    if not found or not is_language_prefix_patterns_used(settings.ROOT_URLCONF)[0]:
+        return [Url(routed.shown, {"": routed.paths()}) for routed in found]
+    paths: list[dict[str, list[str]]] = [{} for _ in found]
+    for language, _ in settings.LANGUAGES:
+        with override(language):
+            for routed, by_language in zip(found, paths, strict=True):
+                by_language[language] = routed.paths()
+    return [Url(each.shown, by_language) for each, by_language in zip(found, paths, strict=True)]
 
 
 def _described(routed: Routed) -> Iterator[Route]:

@@ -12,6 +12,7 @@ from flask.cli import ScriptInfo
 
 from lockkit.commands import OrderRecords, run
 from lockkit.errors import ConfigurationError
+from lockkit_flask.checks import findings
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
     with _app(ctx).app_context():
         found = _settled(app_locks)
         clients = {alias: partial(found.__getitem__, alias) for alias in found}
-        ctx.exit(run(argv, clients, prog=ctx.command_path, records=_order_records))
+        looked = partial(findings, _app(ctx))
+        prog = ctx.command_path
+        ctx.exit(run(argv, clients, prog=prog, records=_order_records, findings=looked))
 
 
 def _app(ctx: click.Context) -> Flask:

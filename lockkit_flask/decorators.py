@@ -16,7 +16,7 @@ from lockkit.views import Guard, refusal_of, request_label
 from lockkit_flask import held, misplaced, sessions
 from lockkit_flask.extension import app_locks
 from lockkit_flask.facts import RequestFacts
-from lockkit_flask.options import holders_of
+from lockkit_flask.options import holders_of, places_of
 from lockkit_flask.refusals import http_exception
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lockkit.views import AnyLease
 
-__all__ = ["LockedView", "lock_view", "views_of"]
+__all__ = ["LockedView", "guards_of", "lock_view", "views_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,6 +86,12 @@ def views_of(request: Request, view: object = None) -> tuple[LockedView, ...]:
     """
     places = (*holders_of(request), view)
     return tuple(dict.fromkeys(locked for place in places for locked in _marks(place)))
+
+
+def guards_of(view: Any) -> tuple[Guard, ...]:
+    """Of the lock_view decorators on a view, its class and its methods."""
+    marked = [locked for place in places_of(view) for locked in _marks(place)]
+    return tuple(dict.fromkeys(locked.guard for locked in marked))
 
 
 def _marks(view: object) -> tuple[LockedView, ...]:

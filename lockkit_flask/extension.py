@@ -57,6 +57,7 @@ class LockKit:
         _install_forms(app, orders=orders is not None)
         held.install(app)  # after the orders: what stands before them in a list runs after them
         _watch_at_first_context(app)
+        _check_at_first_request(app)
         request_started.connect(misplaced.refuse, app)
         _mount_command(app)
         app.extensions[EXTENSION] = locks
@@ -178,6 +179,12 @@ def _mount_command(app: Flask) -> None:
     from lockkit_flask import cli
 
     app.cli.add_command(cli.locks)
+
+
+def _check_at_first_request(app: Flask) -> None:
+    from lockkit_flask import checks  # needs this module
+
+    checks.tell_at_first_request(app)
 
 
 def _watch_at_first_context(app: Flask) -> None:

@@ -15,15 +15,18 @@ from markupsafe import Markup
 
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency.forms import FormIds, field_of, hidden_field, new_secret
+from lockkit.idempotency.settings import UNSAFE_METHODS
+from lockkit.idempotency.uncovered import tell_uncovered
 from lockkit.log import log
+from lockkit.views import request_label
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
-    from flask import Flask, Response
+    from flask import Flask, Request, Response
 
     from lockkit.idempotency import OrderSettings
 
-__all__ = ["form_ids", "guest_of", "install", "new_order_id", "order_id_field"]
+__all__ = ["form_ids", "guest_of", "install", "new_order_id", "order_id_field", "tell_if_uncovered"]
 
 STATIC = "static"
 _SECRET = "lockkit.guest"  # noqa: S105  a key of the environ
@@ -54,6 +57,18 @@ def guest_of(user: str | None) -> str | None:
     if owner and (user is None or owner != _mark(secret, user)):
         return None
     return secret or None
+
+
+def tell_if_uncovered(request: Request) -> None:
+    """Of a request whose view was no order. Looks at what Werkzeug keeps of what was read, and has
+    nothing read."""
+    if request.method not in UNSAFE_METHODS:
+        return
+    kept = vars(request)
+    form = kept.get("form")
+    values = [value for _, each in form.lists() for value in each] if form else []
+    label = request_label(request.method, request.path)
+    tell_uncovered(form_ids, label, values, kept.get("_cached_data") or b"")
 
 
 def install(app: Flask, *, orders: bool) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "holders_of",
     "layers_of",
     "options_of",
+    "places_of",
 ]
 
 ATTRIBUTE = "_lockkit_idempotent"
@@ -68,8 +69,8 @@ def layers_of(request: Request) -> Iterator[Any]:
 
 def binds_of(app: Flask) -> set[str]:
     """The databases that views of this app name with ``@idempotent(using=…)``."""
-    marked = [view for each in app.view_functions.values() for view in (each, *_methods(each))]
-    found = [getattr(view, ATTRIBUTE, DEFAULTS).using for view in marked]
+    marked = [place for view in app.view_functions.values() for place in places_of(view)]
+    found = [getattr(place, ATTRIBUTE, DEFAULTS).using for place in marked]
     return {using for using in found if using is not None}
 
 
@@ -91,8 +92,9 @@ def _dispatcher(request: Request) -> Any:
     return None if found is MethodView.dispatch_request else found
 
 
-def _methods(view: Any) -> list[Any]:
+def places_of(view: Any) -> list[Any]:
+    """What a decorator of a view may be on, whatever the method of the request."""
     view_class = getattr(view, "view_class", None)
     names = getattr(view_class, "methods", None) or ()
     methods = [getattr(view_class, name.lower(), None) for name in names]
-    return [getattr(view_class, "dispatch_request", None), *methods]
+    return [view, view_class, getattr(view_class, "dispatch_request", None), *methods]

@@ -42,7 +42,7 @@ from lockkit.idempotency import (
 from lockkit_flask import held, opened, sessions, signals
 from lockkit_flask.authorize import Authorization
 from lockkit_flask.decorators import views_of
-from lockkit_flask.forms import form_ids
+from lockkit_flask.forms import form_ids, tell_if_uncovered
 from lockkit_flask.opened import Opened
 from lockkit_flask.options import binds_of, options_of
 from lockkit_flask.order_facts import (
@@ -126,10 +126,14 @@ class AppOrders:
         if request.url_rule is None or request.routing_exception is not None:
             return dispatch(*args)
         options = options_of(request)
-        covered = self._orders.settings.covers(request.method, request.path)
-        if options.exempt or options.inside or not covered:
+        if options.exempt or options.inside:
             return dispatch(*args)
-        return self.run(functools.partial(dispatch, *args), options)
+        if self._orders.settings.covers(request.method, request.path):
+            return self.run(functools.partial(dispatch, *args), options)
+        try:
+            return dispatch(*args)
+        finally:
+            tell_if_uncovered(request)
 
     def _drive(self, flow: Flow[Decision], store: Store) -> Decision:
         return drive(flow, store.records, self._locks, self._recover)

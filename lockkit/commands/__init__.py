@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from lockkit.commands.arguments import OPTIONS, HelpAsked, parse
+from lockkit.commands.checking import FindingsFactory, check, no_findings
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.records import OrderRecords, RecordsFactory, no_records
 from lockkit.commands.stores import ClientFactory, Stores
@@ -37,6 +38,7 @@ def run(
     color: bool | None = None,
     prog: str = "locks",
     records: RecordsFactory = no_records,
+    findings: FindingsFactory = no_findings,
 ) -> int:
     """Run the command and return its exit status, an ``Exit`` (or the child's, of ``locks run``).
 
@@ -44,11 +46,13 @@ def run(
     its client; called only for the aliases that are looked at, and never closed here. Streams
     default to the process's own. color: None means on a terminal, unless NO_COLOR is set.
     records: says which are the databases with records of orders, for ``locks prune``.
+    findings: says what is wrong with the application's routes, for ``locks check``.
     Raises nothing that a user can cause.
     """
     console = Console(stdout or sys.stdout, stderr or sys.stderr, stdin or sys.stdin, color)
+    command = partial(_command, records=records, findings=findings)
     try:
-        return int(_run(argv, Stores(clients, console), console, prog, records))
+        return int(_run(argv, Stores(clients, console), console, prog, command))
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     except BrokenPipeError:
@@ -57,11 +61,15 @@ def run(
 
 
 def _run(
-    argv: Sequence[str], stores: Stores, console: Console, prog: str, records: RecordsFactory
+    argv: Sequence[str],
+    stores: Stores,
+    console: Console,
+    prog: str,
+    command: Callable[[argparse.Namespace], Callable[..., int]],
 ) -> int:
     try:
         arguments = parse(argv, prog)
-        return _command(arguments, records)(arguments, stores, console)
+        return command(arguments)(arguments, stores, console)
     except HelpAsked as asked:
         console.write(asked.text)
         return Exit.OK
@@ -76,7 +84,9 @@ def _run(
         return Exit.STORE_DOWN if is_down else Exit.ERROR
 
 
-def _command(arguments: argparse.Namespace, records: RecordsFactory) -> Callable[..., int]:
+def _command(
+    arguments: argparse.Namespace, records: RecordsFactory, findings: FindingsFactory
+) -> Callable[..., int]:
     """Found when it is asked for: a listing need not import what starts processes."""
     name = arguments.command
     if name == "release" and arguments.damaged:
@@ -91,10 +101,10 @@ def _command(arguments: argparse.Namespace, records: RecordsFactory) -> Callable
         from lockkit.commands.child import run_command
 
         return run_command
-    if name == "prune":
+    if name in {"prune", "check"}:  # what only an application knows
         from lockkit.commands.records import prune
 
-        return partial(prune, records)
+        return partial(prune, records) if name == "prune" else partial(check, findings)
     if name == "resolve":
         from lockkit.commands.resolve import resolve_order
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "hold a lock while another program runs",
     "resolve": "say how an order ended that was begun and whose end is not known",
     "prune": "delete the expired records of orders from the database",
+    "check": "say what is wrong with routes, names of locks and PATHS (Flask)",
 }
 
 EPILOG = """\
@@ -274,6 +275,7 @@ _ADD: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": _add_run,
     "resolve": _add_resolve,
     "prune": _add_prune,
+    "check": lambda _: None,
 }
 
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.conf.urls.i18n import i18n_patterns
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
@@ -21,7 +22,7 @@ from rest_framework.viewsets import ViewSet
 from system_checks import shown_until_silenced
 
 from lockkit_django import lock_view
-from lockkit_django.view_checks import check_transactions, check_views
+from lockkit_django.view_checks import check_paths, check_transactions, check_views
 
 
 @contextmanager
@@ -190,3 +191,77 @@ def test_another_database_needs_no_such_option(monkeypatch: pytest.MonkeyPatch) 
         connections.settings, "elsewhere", {**other, "ATOMIC_REQUESTS": True, "OPTIONS": {}}
     )
     assert check_transactions() == []
+
+
+def paths_found(patterns: Sequence[str], *urls: Any, **settings: Any) -> list[tuple[str, str]]:
+    with routed(*urls), override_settings(LOCKKIT_ORDERS={"PATHS": patterns}, **settings):
+        return [(str(each.id)[8:], each.msg) for each in check_paths()]
+
+
+SHOP = (
+    path("", locked("a")),
+    path("orders/", include([path("", locked("a")), path("<int:pk>/pay", locked("a"))])),
+    path("shops/<slug:shop>/<uuid:order>/", locked("a")),
+    re_path(r"^archive/(?P<year>\d{4})/(?:old/)?$", locked("a")),
+)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^/orders/",
+        r"^/orders/$",
+        r"^/orders/\d+/pay$",
+        r"/pay$",
+        r"^/shops/[\w-]+/",
+        r"^/shops/[a-z]+/[0-9a-f-]{36}/$",
+        r"^/archive/20\d\d/",
+        r"^/$",
+        r"",
+    ],
+)
+def test_paths_that_fit_a_route(pattern: str) -> None:
+    assert paths_found([pattern], *SHOP) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "nearest"),
+    [
+        (r"^orders/", "/orders/"),
+        (r"^/order/", "/orders/"),
+        (r"^/orders$", "/orders/"),
+        (r"^/orders/\d+/pay/$", "/orders/1/pay"),
+        (r"^/en/orders/", "/orders/"),
+    ],
+)
+def test_paths_that_fit_no_route(pattern: str, nearest: str) -> None:
+    ((number, text),) = paths_found([r"^/orders/", pattern], *SHOP)
+    assert number == "W104"
+    assert repr(pattern) in text
+    assert f"the nearest path is {nearest!r}" in text
+    with routed(*SHOP), override_settings(LOCKKIT_ORDERS={"PATHS": [pattern]}):
+        assert shown_until_silenced("lockkit.W104")
+
+
+def test_paths_below_a_language() -> None:
+    languages = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE": "en"}
+    all_prefixed = i18n_patterns(*SHOP)
+    assert [n for n, _ in paths_found([r"^/orders/"], *all_prefixed, **languages)] == ["W104"]
+    assert paths_found([r"^/(en|de)/orders/"], *all_prefixed, **languages) == []
+    german = paths_found([r"^/en/orders/"], *all_prefixed, **languages)
+    assert {number for number, _ in german} == {"W105"}
+    assert any("not in de" in text and "'/de/orders/'" in text for _, text in german)
+    but_one = i18n_patterns(*SHOP, prefix_default_language=False)
+    found = paths_found([r"^/orders/"], *but_one, **languages)
+    assert {number for number, _ in found} == {"W105"}
+    assert paths_found([r"^/([a-z]+/)?orders/"], *but_one, **languages) == []
+
+
+def test_no_paths_fit_all() -> None:
+    assert paths_found([], *SHOP) == []
+
+
+def test_orders_that_are_not_set_up_have_no_paths() -> None:
+    for orders in (None, {"PATHS": ["("]}, {}):
+        with routed(*SHOP), override_settings(LOCKKIT_ORDERS=orders):
+            assert check_paths() == []

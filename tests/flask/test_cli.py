@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from flask_project import db
 
-from lockkit_flask import locks
+from lockkit_flask import lock_view, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,3 +100,20 @@ def test_a_wrong_url_is_one_line(url: str, tmp_path: Path) -> None:
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
     assert "canary" not in done.stderr
+
+
+def test_what_is_wrong_with_the_routes(make_shop: Callable[..., Flask]) -> None:
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": ["^/orders/", "^order/"]})
+    runner = app.test_cli_runner()
+    app.add_url_rule("/orders/<int:pk>/", "orders", lock_view("order:{pk}")(lambda pk: ""))
+    result = runner.invoke(args=["locks", "check"])
+    assert result.exit_code == 1
+    assert "'^order/', which fits no route; the nearest path is '/orders/1/'" in result.output
+    assert "{pk}" not in result.output
+
+
+def test_nothing_is_wrong_with_the_routes(make_app: Callable[..., Flask]) -> None:
+    app = make_app()
+    app.add_url_rule("/orders/<int:pk>/", "orders", lock_view("order:{pk}")(lambda pk: ""))
+    result = app.test_cli_runner().invoke(args=["locks", "check"])
+    assert (result.exit_code, result.output) == (0, "nothing found\n")

@@ -1,0 +1,41 @@
+"""``locks check``: what is wrong with the routes of an application."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from lockkit.commands.exits import Exit
+from lockkit.commands.stores import Stores
+from lockkit.commands.terminal import Console, printable
+from lockkit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lockkit.route_checks import Finding
+
+__all__ = ["FindingsFactory", "check", "no_findings"]
+
+FindingsFactory = Callable[[], "Iterable[Finding]"]
+"""Called for ``check`` only."""
+
+
+def no_findings() -> Iterable[Finding]:
+    raise ConfigurationError(
+        "there are no routes to check here: flask locks check, or manage.py check --tag lockkit"
+    )
+
+
+def check(
+    factory: FindingsFactory,
+    arguments: argparse.Namespace,  # noqa: ARG001  as of all commands
+    stores: Stores,  # noqa: ARG001  as of all commands
+    console: Console,
+) -> Exit:
+    """Show each, with its remedy; ``Exit.ERROR`` if there is one."""
+    found = list(factory())
+    for finding in found:
+        console.write(f"{printable(finding.text)}.\n    {printable(finding.remedy)}\n")
+    if not found:
+        console.write("nothing found\n")
+    return Exit.ERROR if found else Exit.OK

@@ -1,0 +1,36 @@
+"""Forms with an order ID whose view is no order: two clicks would be two orders, in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from lockkit.idempotency.forms import FormIds
+from lockkit.idempotency.orderid import MalformedOrderIdError
+from lockkit.log import log
+
+__all__ = ["tell_uncovered"]
+
+_LIKE_ONE = re.compile(r"lk1\.[\w.-]{1,200}", re.ASCII)
+
+
+def tell_uncovered(forms: FormIds, request: str, values: Iterable[str], body: bytes = b"") -> None:
+    """Log an error if what the view has parsed of a request has an order ID that we have signed.
+
+    request: its label. values: those of its form. body: if it was read. Reads nothing itself.
+    """
+    parsed = "\n".join([body.decode("utf-8", "replace"), *values])
+    if any(_is_signed(forms, text) for text in _LIKE_ONE.findall(parsed)):
+        log.error(
+            "%s has run with the order ID of a form, and was no order: PATHS and METHODS do not "
+            "cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put @idempotent "
+            "on the view, or @idempotent.exempt if that is meant",
+            request,
+        )
+
+
+def _is_signed(forms: FormIds, text: str) -> bool:
+    try:
+        return forms.read(text) is not None
+    except MalformedOrderIdError:
+        return False

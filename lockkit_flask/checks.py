@@ -1,0 +1,82 @@
+"""What is wrong with an app's routes: for ``flask locks check``, and for the log, once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from flask import request_started
+from werkzeug.routing import AnyConverter, BaseConverter
+
+from lockkit.log import log
+from lockkit.route_checks import (
+    Finding,
+    Route,
+    Url,
+    field_findings,
+    fillings,
+    path_findings,
+)
+from lockkit_flask.decorators import guards_of
+from lockkit_flask.extension import app_locks
+
+if TYPE_CHECKING:
+    from flask import Flask
+    from werkzeug.routing import Rule
+
+__all__ = ["findings", "tell_at_first_request"]
+
+
+def findings(app: Flask) -> Iterator[Finding]:
+    """No I/O. Raises ConfigurationError without LockKit."""
+    orders = app_locks(app).config.orders
+    if orders is not None and orders.paths:
+        urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
+        yield from path_findings(orders.paths, urls)
+    yield from field_findings(_routes(app))
+
+
+def tell_at_first_request(app: Flask) -> None:
+    """Then all routes are there."""
+    pending = threading.Lock()
+
+    def tell(sender: Flask, **_: object) -> None:
+        if pending.acquire(blocking=False):
+            for finding in findings(sender):
+                tell_it = log.warning if finding.code == "bare-field" else log.error
+                tell_it("%s. %s", finding.text, finding.remedy)
+
+    request_started.connect(tell, app, weak=False)
+
+
+def _routes(app: Flask) -> Iterator[Route]:
+    for rule in app.url_map.iter_rules():
+        view: Any = app.view_functions.get(rule.endpoint)
+        guards = guards_of(view)
+        if guards:
+            named = getattr(view, "view_class", view)
+            name = f"{named.__module__}.{getattr(named, '__qualname__', rule.endpoint)}"
+            yield Route(name, rule.rule, guards, _parameters(rule))
+
+
+def _parameters(rule: Rule) -> dict[str, bool]:
+    texts = {name: _is_text(converter) for name, converter in rule._converters.items()}
+    return {**dict.fromkeys(rule.defaults or {}, False), **texts}
+
+
+def _is_text(converter: BaseConverter) -> bool:
+    """What it hands to the view is the text that was sent."""
+    kind = type(converter)
+    return kind.to_python is BaseConverter.to_python and kind is not AnyConverter  # its own words
+
+
+def _paths(rule: Rule) -> list[str]:
+    """Some that it may have."""
+    regexes = {name: converter.regex for name, converter in rule._converters.items()}
+    built = []
+    for values in fillings(regexes):
+        with contextlib.suppress(Exception):  # a converter of the app's may take no text
+            built.append(rule.build(values, append_unknown=False))
+    return [found[1] for found in built if found is not None]

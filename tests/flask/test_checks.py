@@ -1,0 +1,136 @@
+"""What is wrong with PATHS, routes and names of locks is found, and told at the first request."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+from flask.views import MethodView
+from werkzeug.routing import BaseConverter
+
+from lockkit_flask import lock_view
+from lockkit_flask.checks import findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def codes(app: Flask) -> list[str]:
+    return [finding.code for finding in findings(app)]
+
+
+def locked(template: str) -> Any:
+    @lock_view(template)
+    def view(**kwargs: object) -> str:
+        return "done"
+
+    return view
+
+
+def of_class(template: str) -> Any:
+    class Locked(MethodView):
+        decorators = [lock_view(template)]  # noqa: RUF012  as Flask has it
+
+        def post(self, **kwargs: object) -> str:
+            return "done"
+
+    return Locked.as_view("view")
+
+
+def of_method(template: str) -> Any:
+    class Locked(MethodView):
+        @lock_view(template)
+        def post(self, **kwargs: object) -> str:
+            return "done"
+
+    return Locked.as_view("view")
+
+
+KINDS: Sequence[Callable[[str], Any]] = (locked, of_class, of_method)
+
+
+def of(app: Flask, rule: str, view: Any, **options: Any) -> list[str]:
+    app.add_url_rule(rule, "view", view, methods=["POST"], **options)
+    return codes(app)
+
+
+@pytest.mark.parametrize("view", KINDS)
+def test_a_field_that_the_route_does_not_have(
+    make_app: Callable[..., Flask], view: Callable[[str], Any]
+) -> None:
+    assert of(make_app(), "/<int:pk>", view("stock:{sku}")) == ["missing-field"]
+    assert of(make_app(), "/<int:pk>", view("stock:{pk}")) == []
+
+
+@pytest.mark.parametrize("view", KINDS)
+@pytest.mark.parametrize("field", ["form.sku", "query.sku", "json.a.b", "header.X-Sku", "sku"])
+def test_a_text_that_a_client_chooses(
+    make_app: Callable[..., Flask], view: Callable[[str], Any], field: str
+) -> None:
+    assert of(make_app(), "/<sku>", view(f"stock:{{{field}}}")) == ["bare-field"]
+    for conversion in ("int", "uuid", "lower", "str"):
+        assert of(make_app(), "/<sku>", view(f"stock:{{{field}:{conversion}}}")) == []
+
+
+class Doubled(BaseConverter):
+    def to_python(self, value: str) -> int:
+        return 2 * int(value)
+
+    def to_url(self, value: Any) -> str:
+        return str(value // 2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_text"),
+    [
+        ("/<string:sku>", True),
+        ("/<path:sku>", True),
+        ("/<int:sku>", False),
+        ("/<uuid:sku>", False),
+        ("/<any(a, b):sku>", False),
+        ("/<doubled:sku>", False),
+    ],
+)
+def test_a_value_of_the_url_is_a_text_or_not(
+    make_app: Callable[..., Flask], rule: str, is_text: bool
+) -> None:
+    app = make_app()
+    app.url_map.converters["doubled"] = Doubled
+    assert of(app, rule, locked("{sku}")) == ["bare-field"] * is_text
+    assert of(make_app(), "/", locked("{sku}"), defaults={"sku": "a"}) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        (r"^/orders/", True),
+        (r"^/orders/\d+/pay$", True),
+        (r"^/shops/[\w-]+/[0-9a-f-]{36}$", True),
+        (r"^orders/", False),
+        (r"^/order/", False),
+        (r"^/orders/$", False),
+        (r"^/en/orders/", False),
+    ],
+)
+def test_paths(make_shop: Callable[..., Flask], pattern: str, fits: bool) -> None:
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": [pattern]})
+    app.url_map.converters["doubled"] = Doubled
+    for rule in ("/orders/<int:pk>/pay", "/shops/<shop>/<uuid:order>", "/d/<doubled:x>"):
+        app.add_url_rule(rule, rule, lambda **_: "done")
+    assert codes(app) == ["path-of-no-route"] * (not fits)
+
+
+def test_what_is_wrong_is_told_at_the_first_request(
+    make_shop: Callable[..., Flask], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": [r"^order/"]})
+    app.add_url_rule("/orders/<sku>", "orders", locked("{sku}"), methods=["POST"])
+    assert not caplog.records
+    for _ in range(2):
+        app.test_client().post("/orders/1")
+    told = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "lockkit"]
+    assert [level for level, _ in told] == [logging.ERROR, logging.WARNING]
+    assert "'^order/', which fits no route" in told[0][1]
+    assert "{sku:int}" in told[1][1]

@@ -1,0 +1,163 @@
+"""A form with an order ID, sent to a view that is no order: the log says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import BytesIO
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.urls import path
+from rest_framework.decorators import api_view
+
+from lockkit_django.forms import new_order_id
+from lockkit_django.middleware import IdempotentOrderMiddleware
+from lockkit_django.orders import idempotent
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def parsing(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(request.POST.get("quantity", ""))
+
+
+def reading(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(json.loads(request.body)["quantity"])
+
+
+def failing(request: HttpRequest) -> HttpResponse:
+    raise ZeroDivisionError(request.POST)
+
+
+def blind(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("no body was read")
+
+
+async def in_loop(request: HttpRequest) -> HttpResponse:
+    return parsing(request)
+
+
+def of_drf(request: Any) -> HttpResponse:
+    return HttpResponse(request.data["quantity"])
+
+
+VIEWS: dict[str, Callable[..., Any]] = {
+    "parsing": parsing,
+    "reading": reading,
+    "failing": failing,
+    "blind": blind,
+    "in_loop": in_loop,
+    "drf": api_view(["POST", "PUT"])(of_drf),
+    "exempt": idempotent.exempt(partial(parsing)),
+    "inside": idempotent(order_id="form:order_id")(parsing),
+    "orders": parsing,
+}
+
+
+@pytest.fixture(autouse=True)
+def shop(fresh_orders: None) -> Iterator[None]:
+    urls = ModuleType("uncovered_urls")
+    vars(urls)["urlpatterns"] = [path(f"{name}/", view) for name, view in VIEWS.items()]
+    orders = {"ORDER_ID": ["form:order_id"], "PATHS": ["^/orders/"]}
+    with override_settings(ROOT_URLCONF=urls, LOCKKIT_ORDERS=orders):
+        yield
+
+
+@pytest.fixture
+def value() -> str:
+    request = RequestFactory().get("/")
+    request.user = AnonymousUser()
+    request.session = {}  # type: ignore[assignment]
+    return new_order_id(request)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+    return [each.getMessage() for each in errors if each.name == "lockkit"]
+
+
+@pytest.mark.parametrize("view", ["parsing", "drf"])
+@pytest.mark.parametrize("field", ["order_id", "another"])
+@pytest.mark.parametrize("urlencoded", [True, False])
+def test_a_form_that_the_view_has_parsed(
+    view: str, field: str, urlencoded: bool, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = {field: value, "quantity": "1"}
+    if urlencoded:
+        body = "&".join(f"{name}={text}" for name, text in sent.items())
+        answer = Client().post(f"/{view}/", body, "application/x-www-form-urlencoded")
+    else:
+        answer = Client().post(f"/{view}/", sent)
+    assert answer.content == b"1"
+    (message,) = told(caplog)
+    assert message.startswith(f"POST /{view}/ has run with the order ID of a form")
+    assert value not in message
+
+
+async def test_a_coroutine(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    sent = {"order_id": value, "quantity": "1"}
+    assert (await AsyncClient().post("/in_loop/", sent)).content == b"1"
+    assert len(told(caplog)) == 1
+
+
+def test_a_body_that_the_view_has_read(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    sent = {"order": {"order_id": value}, "quantity": "1"}
+    Client().put("/reading/", json.dumps(sent), "application/json")
+    assert len(told(caplog)) == 1
+
+
+def test_a_view_that_fails_may_have_saved(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    Client(raise_request_exception=False).post("/failing/", {"order_id": value})
+    assert len(told(caplog)) == 1
+
+
+@pytest.mark.parametrize("view", ["exempt", "inside", "orders"])
+def test_what_is_an_order_or_none_on_purpose(
+    view: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Client().post(f"/{view}/", {"order_id": value, "quantity": "1"})
+    assert told(caplog) == []
+
+
+@pytest.mark.parametrize("changed", ["", "lk1.x", "A-17"])
+def test_what_we_have_not_signed(
+    changed: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for other in (changed, value[:-1] + ("A" if value[-1] != "A" else "B")):
+        Client().post("/parsing/", {"order_id": other, "quantity": "1"})
+    assert told(caplog) == []
+
+
+class Watched(BytesIO):
+    """A client's body, which counts how often it is asked for."""
+
+    asked = 0
+
+    def read(self, *size: int | None) -> bytes:
+        self.asked += 1
+        return super().read(*size)
+
+    readline = read  # type: ignore[assignment]
+
+
+def test_no_body_is_read_for_it(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    body = Watched(f"order_id={value}".encode())
+    request = RequestFactory().post("/blind/", content_type="application/x-www-form-urlencoded")
+    request.environ.update({"wsgi.input": body, "CONTENT_LENGTH": str(len(body.getvalue()))})
+    request = type(request)(request.environ)
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        middleware.process_view(request, blind, (), {})
+        return blind(request)
+
+    middleware = IdempotentOrderMiddleware(answer)
+    assert middleware(request).content == b"no body was read"  # type: ignore[union-attr]
+    assert body.asked == 0
+    assert told(caplog) == []
