@@ -21,6 +21,7 @@ from lockkit.errors import (
     by,
 )
 from lockkit.holding import downgrade, extend, release, renew, unless_interrupted
+from lockkit.log import log
 from lockkit.steps import (
     METHODS,
     Abandon,
@@ -106,6 +107,7 @@ class _Acquire:
         self.new_token = new_token
         self.placed = False  #: the store knows our token
         self.joining = False  #: a request is under way after which it may
+        self.waits = False
         self.start = 0.0
 
     def run(self) -> Generator[Step, Reply, Granted]:
@@ -116,6 +118,8 @@ class _Acquire:
                 deadline = reply.sent + value.left - drift(value.left)
                 if deadline > reply.now:
                     whole = value.left >= self.request.ttl
+                    if self.waits:
+                        log.debug("%s waited %.3f s for %r", *self._told(reply.now))
                     return Granted(self.request, value.fence, deadline, reply.now, whole)
                 self._give_up_in_time(reply.now, Busy())  # the reply took longer than the lease
                 reply = yield from self._attempt()
@@ -135,6 +139,11 @@ class _Acquire:
         ours: the grant cannot be older than that.
         """
         left = self._give_up_in_time(reply.now, busy)
+        if not self.waits:
+            self.waits = True
+            held_by = by(Owner.decode(busy.holder)) if busy.holder else ""
+            owner, _, name = self._told(reply.now)
+            log.debug("%s waits for %r, held%s", owner, name, held_by)
         known = reply.sent
         self.request = self.request._replace(mode=Mode.POLL)
         message = yield Wait(self.request, self._pause(busy, left), busy)
@@ -174,6 +183,9 @@ class _Acquire:
         if isinstance(reply.value, BackendError):
             raise error
         return reply
+
+    def _told(self, now: float) -> tuple[Owner, float, str]:
+        return Owner.decode(self.request.owner), now - self.start, self.request.name
 
     def _renew_token(self) -> None:
         mode = Mode.TRY if self.timeout == 0 else Mode.ENQUEUE

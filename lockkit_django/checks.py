@@ -30,6 +30,8 @@ __all__ = ["check_settings", "check_store", "register"]
 
 SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
+LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
+
 SHORTEST_TTL = 2.0
 """Seconds: below it one pause of the garbage collector or the network loses a lease."""
 
@@ -44,7 +46,7 @@ def register() -> None:
 
 def check_settings(**_: Any) -> list[CheckMessage]:
     """The settings as far as they can be judged without a connection."""
-    return [*_misspelt(), *_mistakes(), *_view_mistakes(), *_dangers()]
+    return [*_misspelt(), *_mistakes(), *_view_mistakes(), *_lock_errors(), *_dangers()]
 
 
 def check_store(**_: Any) -> list[CheckMessage]:
@@ -84,6 +86,16 @@ def _view_mistakes() -> Iterator[CheckMessage]:
         conf.view_settings()
     except ConfigurationError as error:
         yield _error("E002", error, "Correct LOCKKIT_VIEWS in the settings.")
+
+
+def _lock_errors() -> Iterator[CheckMessage]:
+    if LOCK_ERRORS not in settings.MIDDLEWARE:
+        yield checks.Info(
+            "A lock that a view takes by hand and does not get, and does not catch, is a 500.",
+            hint=f"Add {LOCK_ERRORS!r} to MIDDLEWARE for 423 and 503, as of lock_view; or silence "
+            "this check if no view takes a lock by hand.",
+            id="lockkit.I002",
+        )
 
 
 def _dangers() -> Iterator[CheckMessage]:

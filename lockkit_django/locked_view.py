@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from lockkit.client import Lease
-from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost, LockError
-from lockkit.log import log
+from lockkit.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.multi import MultiLease
+from lockkit.refusal import log_refusal
 from lockkit.views import Guard, give_back, give_back_async, refusal_of, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import DjangoFacts, http_request, of_async_class, request_and_rest
@@ -200,8 +200,7 @@ class LockedView:
         refusal = refusal_of(error, view_settings().busy_status)
         if refusal is None:
             raise error
-        if isinstance(error, BackendError):
-            log.error("%r does not run, the lock store failed: %s", _label(request), error)
+        log_refusal(_label(request), refusal, why=error)
         if request is not http_request(request):
             raise drf_exception(refusal) from error
         return refusal_response(request, refusal)

@@ -1,6 +1,7 @@
 """``IdempotentOrderMiddleware``: each order takes effect once, and every duplicate sees the same.
+``LockErrors``: what locks by hand raise becomes the answer that ``lock_view`` gives.
 
-It acts in phases around the view, so that Django's own machinery stays in between:
+The first acts in phases around the view, so that Django's own machinery stays in between:
 
 - ``process_view``, after authentication and CSRF: look up, lock, BEGIN, insert the record;
 - ``process_exception``: what the view did is rolled back, whatever response is made of it;
@@ -18,23 +19,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from lockkit.aio import AsyncLease
 from lockkit.idempotency import agive, give
 from lockkit.multi import AsyncMultiLease
+from lockkit.refusal import log_refusal, refusal_of_uncaught
+from lockkit.views import request_label
+from lockkit_django.conf import view_settings
 from lockkit_django.orders.endings import OrderStopped
 from lockkit_django.orders.facts import keep_body
 from lockkit_django.orders.gate import Gate, in_thread, order_rules
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions, options_of
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, SAFE_METHODS
-from lockkit_django.orders.responses import make_page, refusal_for_browser
+from lockkit_django.orders.responses import log_if_refused, make_page, refusal_for_browser
 from lockkit_django.orders.uncovered import note_uncovered, tell_if_uncovered
 from lockkit_django.pending import has_lock
+from lockkit_django.responses import refusal_response
 from lockkit_django.settle import to_its_end
 
-__all__ = ["IdempotentOrderMiddleware"]
+__all__ = ["IdempotentOrderMiddleware", "LockErrors"]
 
 
 class IdempotentOrderMiddleware:
@@ -69,6 +74,7 @@ class IdempotentOrderMiddleware:
             opened = open_order(request)
             if opened is not None:
                 response = _closed(opened, response)
+            log_if_refused(request, response)
             refused = refusal_for_browser(request, response)
             if refused is not None:
                 make_page(request, refused)
@@ -85,6 +91,7 @@ class IdempotentOrderMiddleware:
             opened = open_order(request)
             if opened is not None:
                 response = await _aclosed(opened, response)
+            log_if_refused(request, response)
             refused = refusal_for_browser(request, response)
             if refused is not None:
                 await in_thread(make_page, request, refused)
@@ -122,6 +129,34 @@ class IdempotentOrderMiddleware:
     ) -> HttpResponseBase | None:
         opened = open_order(request)
         return None if opened is None else opened.fail(exception)
+
+
+class LockErrors:
+    """Answers for views that take a lock by hand and do not get it, as ``lock_view`` does.
+
+    An ``AcquireTimeout`` or ``LockHeld`` that a view does not catch is 423 with Retry-After, a
+    ``BackendUnavailable`` 503; without this middleware they are 500. Put it before
+    IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. A ``process_exception`` of
+    a middleware below this one goes first, and so does an EXCEPTION_HANDLER of DRF.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        refusal = refusal_of_uncaught(error, view_settings().busy_status)
+        if refusal is None:
+            return None
+        log_refusal(request_label(request.method or "", request.path), refusal, why=error)
+        return refusal_response(request, refusal)
 
 
 def _is_ours(request: HttpRequest, options: ViewOptions) -> bool:

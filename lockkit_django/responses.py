@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.module_loading import import_string
+from django.utils.translation import get_language
 
 from lockkit.refusal import Refusal, prefers_html
 from lockkit_django.facts import http_request
@@ -20,47 +22,65 @@ from lockkit_django.facts import http_request
 if TYPE_CHECKING:
     from rest_framework.exceptions import APIException
 
-__all__ = ["drf_exception", "refusal_response", "rendered", "template_text"]
+__all__ = [
+    "drf_exception",
+    "html_response",
+    "in_language",
+    "problem_response",
+    "refusal_response",
+    "rendered",
+]
 
 
 def refusal_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     """``lockkit/<status>.html`` for a browser, ``application/problem+json`` for a program."""
+    said = in_language(refusal)
     if prefers_html(request.headers.get("Accept", "")):
-        response = _html(request, refusal)
-    else:
-        response = JsonResponse(refusal.problem(), content_type="application/problem+json")
-    response.status_code = refusal.status
-    for header, value in refusal.headers().items():
-        response[header] = value
-    return response
+        return html_response(request, said, (str(said.status), "refusal"))
+    return problem_response(said)
 
 
-def _html(request: HttpRequest, refusal: Refusal) -> HttpResponse:
-    templates = [f"lockkit/{refusal.status}.html", "lockkit/refusal.html"]
-    text = template_text(request, templates, {"refusal": refusal})
-    if text is None:
-        return HttpResponse(f"{refusal.title}. {refusal.detail}", content_type="text/plain")
-    return HttpResponse(text)
+def problem_response(refusal: Refusal) -> HttpResponse:
+    """``application/problem+json`` (RFC 9457), never cached."""
+    return JsonResponse(
+        refusal.problem(),
+        status=refusal.status,
+        headers=refusal.headers(),
+        content_type="application/problem+json",
+    )
 
 
-def template_text(
-    request: HttpRequest, templates: list[str], context: dict[str, Any]
-) -> str | None:
-    """The first template that there is, rendered; None: the project has no templates."""
+def html_response(request: HttpRequest, refusal: Refusal, names: Iterable[str]) -> HttpResponse:
+    """The first of these templates that the project has, else a page of lockkit's own.
+
+    Only the project knows in which language its template is.
+    """
+    headers = refusal.headers()
     try:
-        template = loader.select_template(templates)
+        template = loader.select_template([f"lockkit/{name}.html" for name in names])
     except (TemplateDoesNotExist, ImproperlyConfigured):
-        return None
-    return str(template.render(context, request))
+        text = refusal.page()
+    else:
+        text = template.render({"refusal": refusal, "advice": refusal.advice}, request)
+        del headers["Content-Language"]
+    return HttpResponse(text, status=refusal.status, headers=headers)
+
+
+def in_language(refusal: Refusal) -> Refusal:
+    """In the language that Django speaks at this moment."""
+    return refusal.in_language(get_language())
 
 
 def drf_exception(refusal: Refusal) -> APIException:
-    """For DRF's exception handler, which sends ``wait`` as Retry-After."""
+    """For DRF's exception handler, which sends ``detail`` and ``code``, and ``wait`` as
+    Retry-After."""
     from rest_framework.exceptions import APIException, NotAuthenticated
 
+    refusal = in_language(refusal)
+    body = {"detail": refusal.detail, "code": refusal.code}
     if refusal.status == HTTPStatus.FORBIDDEN:
-        return NotAuthenticated(refusal.detail)  # DRF decides between 401 and 403
-    error = APIException(refusal.detail, code=refusal.title.lower().replace(" ", "_"))
+        return NotAuthenticated(body, refusal.code)  # DRF decides between 401 and 403
+    error = APIException(body, refusal.code)
     error.status_code = refusal.status
     if refusal.retry_after is not None:
         error.wait = refusal.retry_after  # type: ignore[attr-defined]

@@ -163,7 +163,7 @@ class LockedView:
         refusal = refusal_of(error, app_locks().config.views.busy_status)
         if refusal is None:
             raise error
-        raise http_exception(refusal) from error
+        raise http_exception(refusal, error) from error
 
 
 def _run_under(lease: AnyLease, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:

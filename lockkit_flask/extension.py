@@ -13,7 +13,7 @@ from lockkit.config import AliasSettings, load_backend
 from lockkit.errors import ConfigurationError, DriverMissing
 from lockkit.per_loop import PerLoop
 from lockkit.values import unknown_key
-from lockkit_flask import held, misplaced, sessions
+from lockkit_flask import held, misplaced, refusals, sessions
 from lockkit_flask.client import AsyncFlaskLockClient, FlaskLockClient
 from lockkit_flask.conf import Config, default_location, read_config
 
@@ -60,6 +60,7 @@ class LockKit:
         _check_at_first_request(app)
         request_started.connect(misplaced.refuse, app)
         _mount_command(app)
+        refusals.answer_lock_errors(app, locks.config.views.busy_status)
         app.extensions[EXTENSION] = locks
 
     @staticmethod

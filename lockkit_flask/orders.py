@@ -52,7 +52,7 @@ from lockkit_flask.order_facts import (
     is_of_guest,
     response_facts,
 )
-from lockkit_flask.refusals import refused
+from lockkit_flask.refusals import note_order, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +114,7 @@ class AppOrders:
             return call()
         if isinstance(order, Reject):
             return refused(order)
+        note_order(order.order_id)
         sessions.end_read()
         store = self.store.of(options.using)
         decision = self._drive(self._orders.admit(order), store)

@@ -3,75 +3,127 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from flask import after_this_request, current_app, render_template, request
 from jinja2 import TemplatesNotFound
 from werkzeug.exceptions import HTTPException, default_exceptions
-from werkzeug.wrappers import Response
 
-from lockkit.idempotency.advice import advice, page
-from lockkit.refusal import Refusal, prefers_html
+from lockkit.errors import AcquireTimeout, BackendUnavailable, LockError
+from lockkit.refusal import Refusal, log_refusal, prefers_html, refusal_of_uncaught
+from lockkit.views import request_label
 
 if TYPE_CHECKING:
     import flask
+    from flask.typing import ResponseReturnValue
 
     from lockkit.idempotency import Reject
 
-__all__ = ["http_exception", "problem_response", "refused"]
+__all__ = ["answer_lock_errors", "http_exception", "note_order", "refused"]
 
 
-def http_exception(refusal: Refusal) -> HTTPException:
+_ORDER_ID = "_lockkit_order_id"
+
+
+def http_exception(refusal: Refusal, why: LockError) -> HTTPException:
     """The exception to raise: 423 is ``Locked``, 503 ``ServiceUnavailable``, and so on.
 
     ``app.errorhandler(423)`` sees it, with ``description`` and ``retry_after``. Without a handler
-    the client gets HTML if it asks for HTML, else problem+json. What a handler returns with the
-    same status gets the Retry-After, should it forget that.
+    the client gets what ``refused`` makes. What a handler returns with the same status gets the
+    Retry-After, should it forget that.
     """
-    error = default_exceptions.get(refusal.status, HTTPException)(refusal.detail)
-    error.code = refusal.status
-    vars(error)["retry_after"] = refusal.retry_after
-    if not prefers_html(request.headers.get("Accept", "")):
-        error.response = problem_response(refusal)
-    _insist_on_headers(refusal)
+    log_refusal(request_label(request.method, request.path), refusal, why=why)
+    said = in_language(refusal)
+    error = default_exceptions.get(said.status, HTTPException)(said.detail)
+    error.code = said.status
+    vars(error)["retry_after"] = said.retry_after
+    error.response = _response(said)
+    _insist_on_headers(said)
     return error
 
 
-def problem_response(refusal: Refusal) -> Response:
-    """``application/problem+json`` (RFC 9457)."""
-    return Response(
-        json.dumps(refusal.problem()),
-        status=refusal.status,
-        headers=refusal.headers(),
-        content_type="application/problem+json",
-    )
+def answer_lock_errors(app: flask.Flask, busy_status: int) -> None:
+    """What a lock by hand raises and nobody catches is the answer that ``lock_view`` gives.
+
+    The app's own error handlers go first: those for the exception or a class above it, and those
+    for 423 and 503.
+    """
+
+    def answer(error: LockError) -> ResponseReturnValue:
+        own = _handler_above(app, error, answer)
+        if own is not None:
+            return current_app.ensure_sync(own)(error)  # type: ignore[no-any-return]
+        refusal = refusal_of_uncaught(error, busy_status)
+        if refusal is None:
+            raise error
+        return current_app.handle_http_exception(http_exception(refusal, error))
+
+    handlers = app.error_handler_spec[None][None]
+    for kind in (AcquireTimeout, BackendUnavailable):
+        handlers.setdefault(kind, answer)
+
+
+def _handler_above(app: flask.Flask, error: LockError, ours: object) -> Callable[..., Any] | None:
+    """The app's handler for a class above ours: Flask asks the one of the nearest class only."""
+    handlers = app.error_handler_spec[None][None]
+    found = (handlers.get(kind) for kind in type(error).__mro__)
+    return next((handler for handler in found if handler not in (None, ours)), None)
 
 
 def refused(reject: Reject) -> flask.Response:
-    """The answer to a request that is an order and is not let in.
+    """The answer to a request that is an order and is not let in: ``application/problem+json``.
 
-    ``application/problem+json``; for a browser the app's template ``lockkit/<code>.html`` or
-    ``lockkit/<status>.html``, else a page of ours.
+    For a browser it is the app's template ``lockkit/<code>.html`` or ``lockkit/<status>.html``,
+    else a page of ours.
     """
-    response = current_app.response_class(reject.problem(), reject.status, list(reject.headers()))
-    if prefers_html(request.headers.get("Accept", "")):
-        response.set_data(_page(reject))
-        response.content_type = "text/html; charset=utf-8"
-    return response
+    label = request_label(request.method, request.path)
+    log_refusal(label, reject, order_id=vars(request).get(_ORDER_ID))
+    return _response(in_language(reject))
 
 
-def _page(reject: Reject) -> str:
-    code, status = f"lockkit/{reject.code}.html", f"lockkit/{reject.status}.html"
+def note_order(order_id: str) -> None:
+    """For the log, should the current request be refused."""
+    setattr(request, _ORDER_ID, order_id)
+
+
+def _response(refusal: Refusal) -> flask.Response:
+    headers = refusal.headers()
+    make = current_app.response_class
+    if not prefers_html(request.headers.get("Accept", "")):
+        body = json.dumps(refusal.problem())
+        return make(body, refusal.status, headers, content_type="application/problem+json")
+    own = _own_page(refusal)
+    if own is not None:
+        del headers["Content-Language"]  # only the app knows
+    text = refusal.page() if own is None else own
+    return make(text, refusal.status, headers, content_type="text/html; charset=utf-8")
+
+
+def _own_page(refusal: Refusal) -> str | None:
+    """By a template of the app, if it has one."""
+    code, status = f"lockkit/{refusal.code}.html", f"lockkit/{refusal.status}.html"
     try:
-        return render_template([code, status], refusal=reject, advice=advice(reject))
+        return render_template([code, status], refusal=refusal, advice=refusal.advice)
     except TemplatesNotFound:
-        return page(reject)
+        return None
+
+
+def in_language(refusal: Refusal) -> Refusal:
+    """In the language that Flask-Babel speaks at this moment, else in English."""
+    if "babel" not in current_app.extensions:
+        return refusal
+    from flask_babel import get_locale  # type: ignore[import-untyped]
+
+    return refusal.in_language(str(get_locale()))
 
 
 def _insist_on_headers(refusal: Refusal) -> None:
     @after_this_request
     def add_missing(response: flask.Response) -> flask.Response:
         if response.status_code == refusal.status:
-            for header, value in refusal.headers().items():
+            headers = refusal.headers()
+            del headers["Content-Language"]  # of a text that the handler may not have used
+            for header, value in headers.items():
                 response.headers.setdefault(header, value)
         return response

@@ -82,7 +82,7 @@ def test_everything_in_the_source_is_installed(package: str) -> None:
         ("lockkit/backends/redis", ".lua"),
         ("lockkit/backends/sql", ".sql"),
         ("lockkit_django/migrations", ".py"),
-        ("lockkit_django/templates", ".html"),
+        ("lockkit/texts", ".toml"),
     ],
 )
 def test_data_files_are_installed(package: str, ending: str) -> None:

@@ -29,6 +29,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "lockkit_django.middleware.LockErrors",  # a lock by hand that is busy: 423
     "lockkit_django.middleware.IdempotentOrderMiddleware",  # last: after CSRF and log-in
 ]
 

@@ -18,6 +18,7 @@ from django.http.multipartparser import MultiPartParser
 from django.shortcuts import resolve_url
 from django.utils.datastructures import MultiValueDict
 from django.utils.module_loading import import_string
+from django.utils.translation import get_language
 
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
@@ -42,6 +43,7 @@ __all__ = [
 SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
+LOCALE = "django.middleware.locale.LocaleMiddleware"
 
 
 def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -> RequestFacts:
@@ -69,7 +71,15 @@ def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -
 def response_facts(response: HttpResponseBase) -> ResponseFacts:
     """A rendered response; one that streams has no body here."""
     body = None if response.streaming else bytes(getattr(response, "content", b""))
-    return ResponseFacts(response.status_code, list(response.items()), body)
+    return ResponseFacts(response.status_code, [*response.items(), *_language(response)], body)
+
+
+def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
+    """What LocaleMiddleware is about to say of this body, which a replay is to say again."""
+    language: str | None = get_language()  # None: translations are off
+    if language is None or LOCALE not in settings.MIDDLEWARE or "Content-Language" in response:
+        return []
+    return [("Content-Language", language)]
 
 
 def asks_to_log_in(request: HttpRequest, response: HttpResponseBase) -> bool:

@@ -37,7 +37,7 @@ from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions
 from lockkit_django.orders.own import OwnTransaction
 from lockkit_django.orders.recovery import recovered
-from lockkit_django.orders.responses import refusal, replay
+from lockkit_django.orders.responses import note_order, refusal, replay
 from lockkit_django.orders.shared import SharedTransaction
 from lockkit_django.orders.store import AsyncOrderStore, OrderStore
 from lockkit_django.signals import tell
@@ -136,6 +136,8 @@ class Gate:
         except RefusedError as refused:
             return refused.response
         note_what_is_final()
+        if isinstance(order, Order):
+            note_order(self._request, order.order_id)
         return refusal(order) if isinstance(order, Reject) else order
 
     def _let_in(self, order: Order, decision: Decision, *, begin: bool) -> HttpResponseBase | None:

@@ -5,22 +5,44 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from lockkit.idempotency import REPLAYED_HEADER, Reject, Snapshot
-from lockkit.idempotency.advice import advice, page
-from lockkit.refusal import prefers_html
-from lockkit_django.responses import template_text
+from lockkit.refusal import log_refusal, prefers_html
+from lockkit.views import request_label
+from lockkit_django.responses import html_response, in_language, problem_response
 
-__all__ = ["make_page", "refusal", "refusal_for_browser", "replay", "same"]
+__all__ = [
+    "log_if_refused",
+    "make_page",
+    "note_order",
+    "refusal",
+    "refusal_for_browser",
+    "replay",
+    "same",
+]
 
 OF_CONTENT = ("Content-Encoding", "Content-Length", "ETag")
 """What a decorator of the view may have said of the JSON."""
 _REJECT = "_lockkit_reject"
+_ORDER_ID = "_lockkit_order_id"
 
 
 def refusal(reject: Reject) -> HttpResponse:
     """``application/problem+json``, never cached. The middleware makes a page of it if need be."""
-    response = HttpResponse(reject.problem(), status=reject.status, headers=dict(reject.headers()))
-    setattr(response, _REJECT, reject)
+    said = in_language(reject)
+    response = problem_response(said)
+    setattr(response, _REJECT, said)
     return response
+
+
+def note_order(request: HttpRequest, order_id: str) -> None:
+    """For the log, should the request be refused."""
+    vars(request)[_ORDER_ID] = order_id
+
+
+def log_if_refused(request: HttpRequest, response: HttpResponseBase) -> None:
+    reject: Reject | None = getattr(response, _REJECT, None)
+    if reject is not None:
+        label = request_label(request.method or "", request.path)
+        log_refusal(label, reject, order_id=vars(request).get(_ORDER_ID))
 
 
 def refusal_for_browser(request: HttpRequest, response: HttpResponseBase) -> HttpResponse | None:
@@ -33,13 +55,13 @@ def refusal_for_browser(request: HttpRequest, response: HttpResponseBase) -> Htt
 def make_page(request: HttpRequest, response: HttpResponse) -> None:
     """The refusal as a page: ``lockkit/<code>.html``, ``lockkit/<status>.html``, or ours."""
     reject: Reject = getattr(response, _REJECT)
-    names = (reject.code, str(reject.status), "order")
-    context = {"refusal": reject, "advice": advice(reject)}
-    text = template_text(request, [f"lockkit/{name}.html" for name in names], context)
-    response.content = page(reject) if text is None else text
-    response.headers["Content-Type"] = f"text/html; charset={response.charset}"
-    for header in OF_CONTENT:
+    page = html_response(request, reject, (reject.code, str(reject.status), "refusal"))
+    response.content = page.content
+    for header in (*OF_CONTENT, "Content-Language"):
         response.headers.pop(header, None)
+    for header in ("Content-Type", "Content-Language"):
+        if header in page.headers:
+            response.headers[header] = page.headers[header]
 
 
 def replay(snapshot: Snapshot) -> HttpResponse:

@@ -143,3 +143,8 @@ def test_the_least_permissions_are_those_of_the_documentation() -> None:
 @override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})
 def test_wrong_settings_do_not_break_the_check_of_the_store() -> None:
     assert found(check_store) == {}
+
+
+@override_settings(MIDDLEWARE=[])
+def test_locks_by_hand_without_their_middleware() -> None:
+    assert "LockErrors" in str(found()["lockkit.I002"].hint)

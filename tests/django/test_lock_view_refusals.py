@@ -66,7 +66,7 @@ def test_the_page_of_a_browser_shows_nothing_of_the_holder() -> None:
         response = Client().post("/function/A1", headers=BROWSER)
     page = response.content.decode()
     assert response["Content-Type"] == "text/html; charset=utf-8"
-    assert "Please try again in 1 second." in page
+    assert "Please try again in a few seconds." in page
     assert not any(word in page for word in ("secret", "stock", "A1"))
     assert response["Cache-Control"] == "no-store"
 
@@ -83,7 +83,7 @@ def test_a_project_s_own_page() -> None:
 def test_a_project_without_templates() -> None:
     with locks["default"].lock("stock:A1"):
         response = Client().post("/function/A1", headers=BROWSER)
-    assert (response.status_code, response["Content-Type"]) == (423, "text/plain")
+    assert (response.status_code, response["Content-Type"]) == (423, "text/html; charset=utf-8")
 
 
 @override_settings(LOCKKIT_VIEWS={"TIMEOUT": 0, "BUSY_STATUS": 409})
@@ -171,7 +171,7 @@ def test_a_store_that_is_down_is_503_and_the_view_does_not_run(
         response = Client().post(f"/{kind}/A1")
     assert (response.status_code, response["Retry-After"]) == (503, "5")
     assert views.calls == []
-    assert "the lock store failed" in caplog.text
+    assert "gets 503 lock-store-unavailable" in caplog.text
     assert "canary" not in caplog.text + response.content.decode()
 
 

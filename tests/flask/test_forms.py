@@ -377,7 +377,7 @@ def test_a_browser_is_shown_a_page_that_says_what_to_do(client: FlaskClient) -> 
     assert (response.status_code, response.mimetype) == (422, "text/html")
     assert response.headers["Cache-Control"] == "no-store"
     assert "Accept" in response.headers["Vary"]
-    assert "load the page with the form again" in response.text
+    assert "reload the page with the form" in response.text
     assert code(buy(client, value, quantity="2")) == "order-id-reused"
 
 

@@ -246,3 +246,31 @@ def test_an_order_outside_of_ninjas_authentication_is_refused() -> None:
     operation = fit_views.api.default_router.path_operations["/key"].operations[0]
     with pytest.raises(ConfigurationError, match=r"below @api\.post"):
         decorate_view(idempotent)(operation.view_func)
+
+
+@pytest.mark.parametrize("asked_again", ["zh-hans", "en"])
+def test_a_replay_says_in_which_language_it_is(asked_again: str, settings: Any) -> None:
+    settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+    first = send("with-dot", headers={"Accept-Language": "zh-hans"})
+    second = send("with-dot", headers={"Accept-Language": asked_again})
+    assert (first["Content-Language"], second["Content-Language"]) == ("zh-hans", "zh-hans")
+    assert (REPLAYED in first, REPLAYED in second) == (False, True)
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_a_refusal_is_in_the_language_of_the_visitor(accept: str, settings: Any) -> None:
+    settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+    headers = {"Accept-Language": "zh-hans", "Accept": accept}
+    send("with-dot", headers=headers)
+    answer = send("with-dot", headers=headers, data={**BUY, "sku": "y"})
+    assert (answer.status_code, answer["Content-Language"]) == (422, "zh-hans")
+    text = answer.content.decode() if "html" in accept else answer.json()["title"]
+    assert "此订单号已用于其他内容" in text
+
+
+def test_a_refusal_is_logged_with_order_id_and_path(caplog: pytest.LogCaptureFixture) -> None:
+    send("with-dot")
+    with caplog.at_level("INFO", "lockkit"):
+        send("with-dot", data={**BUY, "sku": "y"})
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "lockkit"]
+    assert told == "POST /orders/with-dot gets 422 order-id-reused for the order 'A-1'"

@@ -257,7 +257,7 @@ async def test_a_browser_is_shown_a_page_that_says_what_to_do(asgi: bool) -> Non
     assert response.status_code == 400
     assert response["Content-Type"] == "text/html; charset=utf-8"
     assert (response["Cache-Control"], "Accept" in response["Vary"]) == ("no-store", True)
-    assert "<h1>Nobody to own the order ID</h1>" in response.content.decode()
+    assert "<h1>We do not know who you are</h1>" in response.content.decode()
     assert "allow cookies" in response.content.decode()
     assert code(await sync_to_async(refused)(Accept="*/*")) == "order-without-owner"
 
@@ -287,4 +287,4 @@ def test_a_page_is_told_apart_from_what_a_decorator_made_of_the_json(
 def test_a_project_without_templates_has_a_page_too(client: Client) -> None:
     with override_settings(TEMPLATES=[]):
         response = client.post("/orders/", {"order_id": "no-form"}, headers=BROWSER)
-    assert "<h1>Nobody to own the order ID</h1>" in response.content.decode()
+    assert "<h1>We do not know who you are</h1>" in response.content.decode()

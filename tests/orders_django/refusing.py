@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.template import engines
 from django.template.response import TemplateResponse
 from django.urls import path
 from django_project.shop.models import Sale
@@ -45,7 +46,8 @@ def returns(request: HttpRequest) -> HttpResponse:
 
 def renders(request: HttpRequest) -> HttpResponseBase:
     guess()
-    return TemplateResponse(request, "lockkit/order.html", {"refusal": {}}, status=status(request))
+    template = engines["django"].from_string("refused")
+    return TemplateResponse(request, template, status=status(request))
 
 
 def raises(request: HttpRequest) -> HttpResponse:

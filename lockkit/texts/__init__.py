@@ -1,0 +1,99 @@
+"""What people read whose request is refused, in their language.
+
+A catalogue is a TOML file with a table for each code (``title``, ``detail`` and ``advice``, which
+a browser shows) and a table ``page``. lockkit has ``en`` and ``zh-hans``; ``add`` another one:
+
+>>> from lockkit import texts
+>>> texts.catalogue("zh-Hans-CN").language
+'zh-hans'
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+__all__ = ["DEFAULT", "Catalogue", "Text", "add", "catalogue"]
+
+DEFAULT = "en"
+_OURS = {"en": "en", "zh": "zh-hans", "zh-hans": "zh-hans"}
+
+
+class Text(NamedTuple):
+    """What a refusal says: its heading, what has happened, and what to do now (may be empty)."""
+
+    title: str
+    detail: str
+    advice: str
+
+
+class Catalogue:
+    """The texts of one language."""
+
+    def __init__(self, language: str, entries: Mapping[str, Any]) -> None:
+        self.language = language
+        self._entries = entries
+
+    def text(self, code: str, values: Mapping[str, object]) -> Text:
+        """What it says about this code. What a catalogue lacks is said in English."""
+        entry = {**_english(code), **self._entries.get(code, {})}
+        parts = (entry.get(part, "").format_map(values) for part in Text._fields)
+        return Text(*parts)
+
+    def page(self, key: str) -> str:
+        """A word of the page around a text."""
+        return str({**_english("page"), **self._entries.get("page", {})}[key])
+
+
+_added: dict[str, Catalogue] = {}
+
+
+def add(language: str, path: str | os.PathLike[str]) -> None:
+    """Use the catalogue in this file for a language such as ``fr`` or ``pt-br``.
+
+    It goes before one of lockkit's. Raises OSError or tomllib.TOMLDecodeError.
+    """
+    tag = _tag(language)
+    with open(path, "rb") as file:
+        _added[tag] = Catalogue(tag, _parsed(file.read()))
+    catalogue.cache_clear()
+
+
+@cache
+def catalogue(language: str | None = None) -> Catalogue:
+    """The catalogue for a language tag, else for the language it is a variant of, else English.
+
+    ``language``: as ``zh-Hans-CN``, ``pt_BR``; None: English.
+    """
+    tag = _tag(language or DEFAULT)
+    while tag:
+        if tag in _added:
+            return _added[tag]
+        if tag in _OURS:
+            return Catalogue(_OURS[tag], _ours(_OURS[tag]))
+        tag = tag.rpartition("-")[0]
+    return catalogue(DEFAULT)
+
+
+def _english(code: str) -> dict[str, Any]:
+    return dict(_ours(DEFAULT)[code])
+
+
+@cache
+def _ours(language: str) -> dict[str, Any]:
+    return _parsed(resources.files(__name__).joinpath(f"{language}.toml").read_bytes())
+
+
+def _parsed(toml: bytes) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(toml.decode())
+
+
+def _tag(language: str) -> str:
+    return language.replace("_", "-").lower()

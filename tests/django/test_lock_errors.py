@@ -1,0 +1,169 @@
+"""Locks that a view takes by hand and does not get: the same answers as of ``lock_view``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
+from rest_framework.decorators import api_view
+
+import lockkit
+from lockkit_django import alocks, locks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NAME = "stock:A1"
+BROWSER = {"Accept": "text/html,*/*;q=0.8"}
+LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
+
+
+def by_hand(request: HttpRequest) -> HttpResponse:
+    with locks["default"].lock(NAME, timeout=0):
+        return HttpResponse("got it")
+
+
+async def by_hand_async(request: HttpRequest) -> HttpResponse:
+    async with alocks["default"].lock(NAME, timeout=0):
+        return HttpResponse("got it")
+
+
+def waits(request: HttpRequest) -> HttpResponse:
+    with locks["default"].lock(NAME, timeout=0.05):
+        return HttpResponse("got it")
+
+
+def loses(request: HttpRequest) -> HttpResponse:
+    raise lockkit.LeaseLost("lost", name=NAME)
+
+
+def down(request: HttpRequest) -> HttpResponse:
+    raise lockkit.BackendUnavailable("the store cannot be reached", name=NAME)
+
+
+def by_hand_api(request: Any) -> Any:
+    return by_hand(request)
+
+
+class Apologise:
+    """A project's own answer."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        return HttpResponse(f"sorry: {type(error).__name__}", status=418)
+
+
+VIEWS = [by_hand, by_hand_async, waits, loses, down]
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[None]:
+    urls = ModuleType("lock_errors_urls")
+    api = api_view(["GET"])(by_hand_api)
+    urls.urlpatterns = [  # type: ignore[attr-defined]
+        *(path(view.__name__, view) for view in VIEWS),
+        path("api", api),
+    ]
+    sys.modules[urls.__name__] = urls
+    settings = {
+        "ROOT_URLCONF": urls.__name__,
+        "MIDDLEWARE": [LOCK_ERRORS],
+        "LOCKKIT": {"default": {"LOCATION": "memory://lock-errors"}},
+    }
+    with override_settings(**settings):
+        yield
+    del sys.modules[urls.__name__]
+
+
+@pytest.mark.parametrize("view", ["by_hand", "by_hand_async", "waits", "api"])
+async def test_a_busy_lock_by_hand_is_423(view: str) -> None:
+    async with alocks["default"].lock(NAME):
+        response = await AsyncClient().get(f"/{view}")
+    assert (response.status_code, response["Retry-After"]) == (423, "1")
+    assert response.json()["code"] == "lock-busy"
+    assert (await AsyncClient().get(f"/{view}")).status_code == 200
+
+
+def test_under_wsgi_and_in_a_browser() -> None:
+    with locks["default"].lock(NAME, label="POST /secret"):
+        response = Client().get("/by_hand", headers=BROWSER)
+    page = response.content.decode()
+    assert (response.status_code, "secret" in page, "stock" in page) == (423, False, False)
+
+
+@override_settings(LOCKKIT_VIEWS={"BUSY_STATUS": 409})
+def test_the_busy_status_is_that_of_views() -> None:
+    with locks["default"].lock(NAME):
+        assert Client().get("/by_hand").status_code == 409
+
+
+def test_a_store_that_is_down_is_503(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "lockkit"):
+        response = Client().get("/down")
+    assert (response.status_code, response.json()["code"]) == (503, "lock-store-unavailable")
+    assert "GET /down gets 503 lock-store-unavailable: the store cannot be" in caplog.text
+
+
+def test_a_lost_lease_stays_an_error() -> None:
+    """The view's work may have been done."""
+    assert Client(raise_request_exception=False).get("/loses").status_code == 500
+
+
+@pytest.mark.parametrize("view", ["by_hand", "by_hand_async"])
+async def test_the_project_s_own_handler_goes_first(view: str) -> None:
+    own = f"{__name__}.{Apologise.__name__}"
+    sys.modules.setdefault(__name__, sys.modules[Apologise.__module__])
+    with override_settings(MIDDLEWARE=[LOCK_ERRORS, own]):
+        async with alocks["default"].lock(NAME):
+            response = await AsyncClient().get(f"/{view}")
+    assert (response.status_code, response.content) == (418, b"sorry: LockHeld")
+
+
+def test_who_was_refused_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    held = locks["default"].lock(NAME, label="POST /first")
+    with caplog.at_level(logging.INFO, "lockkit"), held:
+        Client().get("/by_hand?card=4111")
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "lockkit"]
+    assert told.startswith(f"GET /by_hand gets 423 lock-busy: {NAME!r} is held by ")
+    assert told.endswith("POST /first")
+
+
+def test_a_wait_is_logged_for_whoever_looks_closely(caplog: pytest.LogCaptureFixture) -> None:
+    held = locks["default"].lock(NAME, label="POST /first")
+    with caplog.at_level(logging.DEBUG, "lockkit"), held:
+        Client().get("/waits")
+    told = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].endswith("POST /first")
+
+
+@pytest.mark.parametrize(
+    ("language", "accept", "said"),
+    [
+        ("zh-hans", "*/*", "其他人正在修改"),
+        ("zh-hans", "text/html", "其他人正在修改"),
+        ("fr", "*/*", "Someone else"),
+    ],
+)
+def test_the_text_and_content_language_are_those_of_the_visitor(
+    language: str, accept: str, said: str
+) -> None:
+    middleware = ["django.middleware.locale.LocaleMiddleware", LOCK_ERRORS]
+    headers = {"Accept": accept, "Accept-Language": language}
+    with override_settings(MIDDLEWARE=middleware), locks["default"].lock(NAME):
+        response = Client().get("/by_hand", headers=headers)
+    body = response.content if "html" in accept else response.json()["detail"].encode()
+    assert said in body.decode()
+    expected = "zh-hans" if language.startswith("zh") else "en"
+    assert response["Content-Language"] == expected

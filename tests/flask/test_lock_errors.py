@@ -1,0 +1,138 @@
+"""Locks that a view takes by hand and does not get: the same answers as of ``lock_view``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Blueprint, Flask
+from flask_babel import Babel
+from werkzeug.exceptions import Locked
+
+import lockkit
+from lockkit_flask import LockKit, locks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flask.typing import ResponseReturnValue
+
+    MakeApp = Callable[..., Flask]
+
+NAME = "stock:A1"
+
+
+def add_views(app: Flask) -> Flask:
+    @app.get("/by-hand")
+    def by_hand() -> str:
+        with locks["default"].lock(NAME, timeout=0):
+            return "got it"
+
+    @app.get("/down")
+    def down() -> str:
+        raise lockkit.BackendUnavailable("the store cannot be reached", name=NAME)
+
+    @app.get("/loses")
+    def loses() -> str:
+        raise lockkit.LeaseLost("lost", name=NAME)
+
+    return app
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Iterator[Flask]:
+    app = add_views(make_app())
+    with app.app_context():
+        yield app
+
+
+def test_a_busy_lock_by_hand_is_423(app: Flask) -> None:
+    with locks["default"].lock(NAME):
+        response = app.test_client().get("/by-hand")
+    assert (response.status_code, response.headers["Retry-After"]) == (423, "1")
+    assert response.get_json(force=True)["code"] == "lock-busy"
+    assert app.test_client().get("/by-hand").text == "got it"
+
+
+def test_the_busy_status_is_that_of_views(make_app: MakeApp) -> None:
+    app = add_views(make_app(LOCKKIT_VIEWS={"BUSY_STATUS": 409}))
+    with app.app_context(), locks["default"].lock(NAME):
+        assert app.test_client().get("/by-hand").status_code == 409
+
+
+def test_a_store_that_is_down_is_503_and_a_lost_lease_stays_an_error(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "lockkit"):
+        response = app.test_client().get("/down")
+    assert response.status_code == 503
+    assert "GET /down gets 503 lock-store-unavailable: the store cannot be" in caplog.text
+    assert app.test_client().get("/loses").status_code == 500
+
+
+@pytest.mark.parametrize(
+    "error",
+    [lockkit.LockHeld, lockkit.AcquireTimeout, lockkit.LockError, TimeoutError, Exception],
+)
+@pytest.mark.parametrize("in_blueprint", [False, True])
+def test_the_app_s_own_handlers_go_first(
+    app: Flask, error: type[Exception], in_blueprint: bool
+) -> None:
+    blueprint = Blueprint("shop", __name__)
+    blueprint.add_url_rule("/by-hand-too", view_func=app.view_functions["by_hand"])
+
+    def sorry(error: Exception) -> ResponseReturnValue:
+        return f"sorry: {type(error).__name__}", 418
+
+    (blueprint if in_blueprint else app).register_error_handler(error, sorry)
+    app.register_blueprint(blueprint)
+    with locks["default"].lock(NAME):
+        response = app.test_client().get("/by-hand-too")
+    assert (response.status_code, response.text) == (418, "sorry: LockHeld")
+
+
+def test_a_handler_that_was_there_before_lockkit_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Flask("before")
+    app.config["LOCKKIT_URL"] = "memory://"
+    app.register_error_handler(lockkit.AcquireTimeout, lambda error: ("sorry", 418))
+    LockKit(app)
+    add_views(app)
+    with app.app_context(), locks["default"].lock(NAME):
+        assert app.test_client().get("/by-hand").status_code == 418
+
+
+def test_a_handler_of_the_status_sees_it(app: Flask) -> None:
+    @app.errorhandler(423)
+    def sorry(error: Locked) -> ResponseReturnValue:
+        return f"locked for {vars(error)['retry_after']} s", 423
+
+    with locks["default"].lock(NAME):
+        response = app.test_client().get("/by-hand")
+    assert (response.text, response.headers["Retry-After"]) == ("locked for 1 s", "1")
+
+
+def test_who_was_refused_what_is_logged(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    held = locks["default"].lock(NAME, label="POST /first")
+    with caplog.at_level(logging.INFO, "lockkit"), held:
+        app.test_client().get("/by-hand?card=4111")
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "lockkit"]
+    assert told.startswith(f"GET /by-hand gets 423 lock-busy: {NAME!r} is held by ")
+    assert told.endswith("POST /first")
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+@pytest.mark.parametrize(
+    ("locale", "language", "said"),
+    [("zh_Hans_CN", "zh-hans", "其他人正在修改"), ("fr", "en", "Someone else")],
+)
+def test_the_text_and_content_language_are_those_of_the_visitor(
+    app: Flask, accept: str, locale: str, language: str, said: str
+) -> None:
+    Babel(app, locale_selector=lambda: locale)
+    with locks["default"].lock(NAME):
+        response = app.test_client().get("/by-hand", headers={"Accept": accept})
+    text = response.text if "html" in accept else response.get_json(force=True)["detail"]
+    assert said in text
+    assert response.headers["Content-Language"] == language
+    assert response.status_code == 423
