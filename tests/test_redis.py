@@ -32,8 +32,8 @@ USES = ["lock", "semaphore:1"]
 def guarded() -> Iterator[RedisServer]:
     """TLS, a password for everybody, and users with few permissions."""
     users = {
-        "shop": "on >secret ~{shop:* &shop:wake:* +evalsha +script|load +hscan +ping "
-        "+subscribe +@hash +@sortedset +pexpire +publish +time",
+        "shop": "on >secret ~{shop:* ~lockkit:prefixes &shop:wake:* +evalsha +script|load +hscan "
+        "+ping +subscribe +@hash +@sortedset +pexpire +publish +time",
         "deaf": "on >secret ~* resetchannels +@all",
         "reader": "on >secret ~* &* +@read",
     }

@@ -16,8 +16,8 @@ from lockkit_django.checks import check_settings, check_store
 
 REDIS = "redis://:canary@127.0.0.1:1/0"
 LEAST = (
-    "on >secret ~{shop:* &shop:wake:* +evalsha +script|load +hscan +ping +subscribe +@hash "
-    "+@sortedset +pexpire +publish +time"
+    "on >secret ~{shop:* ~lockkit:prefixes &shop:wake:* +evalsha +script|load +hscan +ping "
+    "+subscribe +@hash +@sortedset +pexpire +publish +time"
 )
 IGNORING = {
     "fast": {
