@@ -11,14 +11,11 @@ from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.idempotency import (
     Record,
-    Snapshot,
-    State,
     StillRunningError,
     dump_headers,
-    load_headers,
 )
 from lockkit.idempotency.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.idempotency.record import VERSION
+from lockkit.idempotency.record import VERSION, recorded
 from lockkit.log import log
 
 if TYPE_CHECKING:
@@ -73,7 +70,7 @@ class Records:
                 row = connection.execute(query).mappings().first()
         except SQLAlchemyError as error:
             raise self._failure(error) from error
-        return None if row is None else _record(dict(row))
+        return None if row is None else recorded(dict(row), row["left"])
 
     def insert(
         self, connection: sa.Connection, record: Record, *, replaces: bool, wait: float
@@ -193,15 +190,3 @@ def unavailable(error: SQLAlchemyError) -> BackendUnavailable:
     """Logs the driver's words, which have no parameters in them."""
     log.error("the order records cannot be used: %s", getattr(error, "orig", None) or error)
     return BackendUnavailable("the order records cannot be used")
-
-
-def _record(row: dict[str, Any]) -> Record:
-    status, headers, body = row.pop("status"), row.pop("headers"), row.pop("body")
-    state = row.pop("state")
-    row["left"] /= MICROSECONDS
-    del row["created"], row["expires"]
-    try:
-        snapshot = Snapshot(status, load_headers(headers), bytes(body))
-        return Record(**row, state=State(state), snapshot=snapshot)
-    except ValueError:  # no state or headers of this release: the engine refuses to guess
-        return Record(**row, state=f"unreadable {state}")

@@ -10,12 +10,13 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.errors import BackendUnavailable
+from lockkit.idempotency.databases import MICROSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lockkit.idempotency.facts import ResponseFacts
 
@@ -30,9 +31,11 @@ __all__ = [
     "dump_headers",
     "is_unanswered",
     "load_headers",
+    "recorded",
     "refuses",
     "snapshot_of",
     "storable",
+    "unreadable",
 ]
 
 VERSION = 2
@@ -102,6 +105,34 @@ class Record:
     state: State | str = State.RUNNING  #: a string that is none: written by a newer release
     snapshot: Snapshot = NOTHING_YET
     version: int = VERSION
+
+
+def unreadable(key: str) -> Record:
+    """A record of which nothing can be said: its order is neither run nor replayed."""
+    return Record(key, "", "", "", 0.0, state="unreadable")
+
+
+def recorded(columns: Mapping[str, Any], left: object) -> Record:
+    """From the columns of a table, in each of which anything may stand. ``left``: microseconds."""
+    texts = [columns[name] for name in ("order_id", "request", "fingerprint", "state", "headers")]
+    numbers = [columns["status"], columns["version"], left]
+    is_read = all(isinstance(text, str) for text in texts)
+    if not (is_read and isinstance(columns["body"], bytes | memoryview)):
+        return unreadable(str(columns["key"]))
+    try:
+        status, version, microseconds = (int(number) for number in numbers)
+        return Record(
+            str(columns["key"]),
+            columns["order_id"],
+            columns["request"],
+            columns["fingerprint"],
+            microseconds / MICROSECONDS,
+            State(columns["state"]),
+            Snapshot(status, load_headers(columns["headers"]), bytes(columns["body"])),
+            version,
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return unreadable(str(columns["key"]))
 
 
 def is_unanswered(record: Record) -> bool:

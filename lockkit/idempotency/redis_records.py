@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from lockkit import process
 from lockkit.errors import ConfigurationError, LeaseLost
 from lockkit.idempotency.facts import lock_name_of
-from lockkit.idempotency.record import DuplicateKeyError, Record, State
-from lockkit.idempotency.wire import Wired, dump, load
+from lockkit.idempotency.record import DuplicateKeyError, Record, State, unreadable
+from lockkit.idempotency.wire import Wired, dump, is_newer, load
 from lockkit.types import Claimed, Entry, LockInfo, LockState
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from lockkit.client import LockClient
 
 __all__ = ["AsyncRedisRecords", "RedisRecords", "orphans", "resolve"]
+
+
+DAMAGE = (
+    "the record of the order cannot be read, so it may have taken effect. Once you know, delete "
+    "the key that ends in o: and this name, and it can be tried again"
+)
 
 
 class RedisRecords:
@@ -145,7 +151,7 @@ def _record(key: str, entry: Entry | None) -> Record | None:
         return None
     wired = load(entry.payload)
     if wired is None:
-        return Record(key, "", "", "", 0.0, state="unreadable")
+        return unreadable(key)
     running = wired.record.state == State.RUNNING
     state = wired.record.state if running == entry.running else "unreadable"
     return replace(wired.record, key=key, state=state, left=max(entry.left, 1))
@@ -166,6 +172,8 @@ def _check(claimed: Claimed, record: Record) -> None:
 
 
 def _info(name: str, wired: Wired | None, entry: Entry) -> LockInfo:
+    if wired is None and not is_newer(entry.payload):
+        return LockInfo(name, LockState.DAMAGED, left=entry.left, damage=DAMAGE)
     age = None if wired is None else max(wired.record.left - entry.left, 0.0)
     owner = None if wired is None else wired.owner
     return LockInfo(name, LockState.ORPHAN, owner, entry.fence, age=age, left=entry.left)

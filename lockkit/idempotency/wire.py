@@ -18,7 +18,7 @@ from lockkit.idempotency.record import (
 )
 from lockkit.types import Owner
 
-__all__ = ["Wired", "dump", "load"]
+__all__ = ["Wired", "dump", "is_newer", "load"]
 
 
 class Wired(NamedTuple):
@@ -52,8 +52,17 @@ def load(payload: bytes, key: str = "") -> Wired | None:
         if document["version"] != VERSION:
             return None
         return Wired(_record(key, document, body), _owner(document["owner"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
+
+
+def is_newer(payload: bytes) -> bool:
+    """Whether a newer release has written what ``load`` cannot read; else it is damaged."""
+    try:
+        version = json.loads(payload.partition(b"\n")[0])["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return type(version) is int and version > VERSION
 
 
 def _record(key: str, document: dict[str, Any], body: bytes) -> Record:

@@ -23,13 +23,11 @@ from lockkit.errors import BackendUnavailable, ConfigurationError
 from lockkit.idempotency import (
     DuplicateKeyError,
     Record,
-    Snapshot,
-    State,
     StillRunningError,
     dump_headers,
-    load_headers,
 )
 from lockkit.idempotency.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
+from lockkit.idempotency.record import recorded
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -44,7 +42,6 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
 
 __all__ = ["AsyncOrderStore", "Clock", "OrderStore", "typed_errors"]
 
-UNREADABLE = "unreadable"
 """No state of this release: such a record is refused with 503, and never run over."""
 
 
@@ -78,7 +75,7 @@ class OrderStore:
         with typed_errors():
             rows = OrderRecord.objects.using(alias).annotate(left=F("expires") - Clock())
             row = rows.filter(key=key).first()
-        return None if row is None else _record(row, row.left / MICROSECONDS)
+        return None if row is None else recorded(vars(row), row.left)
 
     def start(self, record: Record, *, replaces: bool, wait: float) -> None:
         """Insert, in an open transaction. ``replaces``: an expired one with this key goes.
@@ -169,29 +166,3 @@ def _columns(record: Record) -> dict[str, object]:
         "version": record.version,
         "expires": Clock() + int(record.left * MICROSECONDS),
     }
-
-
-def _record(row: OrderRecord, left: float) -> Record:
-    headers = _headers(row)
-    return Record(
-        key=row.key,
-        order_id=row.order_id,
-        request=row.request,
-        fingerprint=row.fingerprint,
-        left=left,
-        state=_state(row) if headers is not None else UNREADABLE,
-        snapshot=Snapshot(row.status, headers or (), bytes(row.body)),
-        version=row.version,
-    )
-
-
-def _state(row: OrderRecord) -> State | str:
-    return State(row.state) if row.state in set(State) else row.state
-
-
-def _headers(row: OrderRecord) -> tuple[tuple[str, str], ...] | None:
-    """None: they are not as this release writes them."""
-    try:
-        return load_headers(row.headers)
-    except (ValueError, TypeError, RecursionError):
-        return None

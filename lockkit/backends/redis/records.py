@@ -13,7 +13,7 @@ from lockkit.backends.base import Danger
 from lockkit.backends.redis.aio_link import Link
 from lockkit.backends.redis.connections import Connections, call, exchange, look, pipeline
 from lockkit.backends.redis.health import persistence
-from lockkit.backends.redis.layout import VERSION, Keys, bucket_of
+from lockkit.backends.redis.layout import VERSION, Keys, bucket_of, encoded
 from lockkit.backends.redis.protocol import ALL_BUCKETS, Command, evalsha, pack, script_of
 from lockkit.types import Claimed, Entry
 
@@ -23,11 +23,11 @@ PAGE = 100
 STATE_AND_FENCE = 17
 RUNNING, DONE = b"R", b"D"
 
-_CLAIM = script_of("clock", "record", "record_claim")
-_FINISH = script_of("clock", "record", "record_finish")
-_DROP = script_of("clock", "record", "record_drop")
-_RESOLVE = script_of("clock", "record", "record_resolve")
-_LIST = script_of("clock", "record_list")
+_CLAIM = script_of("whole", "clock", "record", "record_claim")
+_FINISH = script_of("whole", "clock", "record", "record_finish")
+_DROP = script_of("whole", "clock", "record", "record_drop")
+_RESOLVE = script_of("whole", "clock", "record", "record_resolve")
+_LIST = script_of("whole", "clock", "record_list")
 
 
 class _Commands:
@@ -66,7 +66,7 @@ class _Commands:
         return pack(b"ZSCAN", self._keys.running(bucket), cursor, b"COUNT", b"%d" % PAGE)
 
     def list(self, bucket: int, names: Sequence[bytes]) -> Command:
-        records = [self._keys.record(name.decode())[1] for name in names]
+        records = [self._keys.record(name.decode(errors="surrogateescape"))[1] for name in names]
         keys = [self._keys.bucket(bucket), self._keys.running(bucket), *records]
         return evalsha(_LIST, keys, names)
 
@@ -105,7 +105,7 @@ class RedisRecords:
 
     def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
         if name is not None:
-            yield from self._list(self._commands.bucket(name), [name.encode()])
+            yield from self._list(self._commands.bucket(name), [encoded(name)])
             return
         packed = [self._commands.count(bucket) for bucket in ALL_BUCKETS]
         counts = look(lambda: pipeline(self._connections, packed))
@@ -138,7 +138,7 @@ class RedisRecords:
             value, left = reply[2 * position : 2 * position + 2]
             entry = _entry(value or None, left)
             if entry is not None:
-                yield name.decode(), entry
+                yield name.decode(errors="surrogateescape"), entry
 
     def _repeatable(self, command: Command) -> Any:
         return look(lambda: call(self._connections, command))
@@ -179,6 +179,8 @@ def _entry(value: bytes | None, left: int) -> Entry | None:
         return None
     state, fence = value[:1], value[1:STATE_AND_FENCE]
     seconds = max(left, 0) / 1000
+    if not (fence.isdigit() and len(value) >= STATE_AND_FENCE and state in {RUNNING, DONE}):
+        return Entry(b"", 0, running=True, left=seconds)  # nothing can be read of it
     return Entry(value[STATE_AND_FENCE:], int(fence), state == RUNNING, seconds)
 
 
