@@ -175,11 +175,12 @@ class _Call:
         wanted = [self._lease_as] if self._lease_as else []
         if isinstance(self._template, Template):
             wanted += [field.path[0] for field in self._template.fields]
+        named = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
         for name in wanted:
-            if name not in signature.parameters:
+            if name not in named:
                 raise ConfigurationError(
                     f"@locked: {self.shown} has no parameter {name!r}; "
-                    f"it has {', '.join(signature.parameters) or 'none'}"
+                    f"it has {', '.join(named) or 'none'}"
                 )
 
 

@@ -26,6 +26,9 @@ SAMPLES = (
 )
 """What the parameters of a URL are filled with, to see which paths there may be."""
 
+MOST_COMPARED = 1000
+"""URLs, to say which one is meant."""
+
 
 class Route(NamedTuple):
     """One way to a view with ``@lock_view``."""
@@ -94,10 +97,10 @@ def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> I
     Limit: a parameter is tried with SAMPLES. A pattern that is stricter about one fits none.
     """
     patterns, urls = list(patterns), list(urls)
-    every = [path for url in urls for paths in url.paths.values() for path in paths]
+    every = [paths for url in urls for paths in url.paths.values() if paths]
     for pattern in patterns:
-        if not any(map(pattern.search, every)):
-            yield _fits_none(pattern, every)
+        if not any(_fits([pattern], paths) for paths in every):
+            yield _fits_none(pattern, [paths[0] for paths in every[:MOST_COMPARED]])
     for url in urls:
         fits = {lang: _fits(patterns, paths) for lang, paths in url.paths.items() if paths}
         if any(fits.values()) and not all(fits.values()):

@@ -523,3 +523,9 @@ def test_interrupted(memory: LockClient) -> None:
     hold(memory, "x")
     clients = {"default": lambda: memory}
     assert run([], clients, stdout=Interrupted(), stderr=io.StringIO()) == 130
+
+
+def test_routes_are_checked_where_there_are_some(client: LockClient) -> None:
+    refused = locks(client, "check")
+    assert refused.status == 1
+    assert "flask locks check, or manage.py check" in refused.err

@@ -128,15 +128,16 @@ def test_what_is_skipped_does_not_wait_unless_told(locks: LockClient) -> None:
     def patient() -> str:
         return "done"
 
-    with ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(2) as threads:
         with locks.lock("job", ttl=60).acquire():
             waiting = threads.submit(patient)
             while not next(locks.holders("job")).waiters:
                 threading.Event().wait(0.01)
-            skipped()
-            asyncio.run(coroutine())
-            (info,) = locks.holders("job")
-            assert info.waiters == 1  # neither of the two has been in the queue
+            for call in (skipped, lambda: asyncio.run(coroutine())):
+                ended = threads.submit(call)
+                while not ended.done():
+                    assert next(locks.holders("job")).waiters == 1
+                ended.result()
         assert waiting.result() == "done"
     assert calls == []
 
@@ -322,6 +323,7 @@ def test_a_child_that_is_forked_while_another_thread_makes_the_client(
         ("report:{request.user}", {}, _function, "plain fields only, such as {user}"),
         ("report:{day", {}, _function, "unmatched brace"),
         ("x", {"lease_as": "lease"}, _function, "no parameter 'lease'"),
+        ("x", {"lease_as": "days"}, lambda *days: None, "no parameter 'days'; it has none"),
         ("x", {"ttl": 0}, _function, "ttl"),
         ("x", {"timeout": -1}, _function, "timeout"),
         ("x", {"timout": 1}, _function, "no option 'timout': did you mean 'timeout'"),

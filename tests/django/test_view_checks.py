@@ -230,6 +230,7 @@ def test_paths_that_fit_a_route(pattern: str) -> None:
         (r"^orders/", "/orders/"),
         (r"^/order/", "/orders/"),
         (r"^/orders$", "/orders/"),
+        (r"^/archive/1/", "/archive/2024/"),
         (r"^/orders/\d+/pay/$", "/orders/1/pay"),
         (r"^/en/orders/", "/orders/"),
     ],
