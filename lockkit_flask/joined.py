@@ -22,6 +22,7 @@ from lockkit_flask import held, sessions
 from lockkit_flask.opened import Opened
 from lockkit_flask.records import unavailable
 from lockkit_flask.refusals import refused
+from lockkit_flask.visit import SessionBefore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +59,7 @@ class Joined(Opened):
 
         From now on the sessions of the app work inside the transaction, here.
         """
+        self._visit = SessionBefore()
         try:
             self._begin()
         except IntegrityError as error:
@@ -146,6 +148,7 @@ class Joined(Opened):
         finally:
             self.active = False
             self._discard()  # which rolls back
+            self._visit.restore()
 
     def _discard(self) -> None:
         connection, self.connection = self.connection, None
@@ -198,6 +201,7 @@ class Joined(Opened):
         except LeaseLost:
             return refused(replies.lease_lost())
         except DBAPIError as error:
+            self._visit.restore()
             return _not_committed(error)
         return response
 

@@ -54,6 +54,7 @@ class Ending(ABC):
 
     database: str | None = None  #: whose transaction around the view is the order's, or the view's
     begun = False
+    undone = False  #: after ``end``: what the view did was rolled back
 
     def __init__(self, opened: OpenOrder) -> None:
         self.opened = opened

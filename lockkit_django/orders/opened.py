@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.aio import AsyncLease
+from lockkit_django.orders.visit import SessionBefore
 from lockkit_django.pending import OPEN_ORDER
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class OpenOrder:
         self.error: Exception | None = None  #: that the view has raised, if it was seen
         self.in_request_block = False  #: the order's transaction is that of ATOMIC_REQUESTS, too
         self._failed = False
+        self._before: SessionBefore | None = None
         self._ending = make_ending(self)
         setattr(request, OPEN_ORDER, self)
 
@@ -138,6 +140,7 @@ class OpenOrder:
 
         Raises DuplicateKeyError or a BackendError; then nothing is open.
         """
+        self._before = SessionBefore(self.request)
         self._ending.begin()
 
     def besides(self, aliases: Iterable[str]) -> list[str]:
@@ -157,6 +160,8 @@ class OpenOrder:
             return self._ending.end(response, failed=self._failed)
         finally:
             self.ended = True
+            if self._before is not None and self._ending.undone:
+                self._before.restore()
 
     def abandon(self) -> None:
         """ROLLBACK, if it was not closed: the request was cancelled, or the process must end."""

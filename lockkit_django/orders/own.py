@@ -53,7 +53,7 @@ class OwnTransaction(Ending):
         super().__init__(opened)
         self._store = store
         self._using = self.database = store.using
-        self._inside = self._committed = self._broken = self._stopped = False
+        self._inside = self._entered = self._committed = self._broken = self._stopped = False
         self._response: HttpResponseBase | None = None
         self._sealed: Record | None = None
 
@@ -96,6 +96,7 @@ class OwnTransaction(Ending):
         return response
 
     def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+        self.undone = self._stopped or (failed and self._entered and not self._committed)
         if self._stopped or not self.begun:
             return response
         if self._committed:
@@ -138,7 +139,7 @@ class OwnTransaction(Ending):
             raise self._stop(None) from None
         except BackendUnavailable as error:
             raise self._stop(replies.not_claimed(error)) from error
-        self._inside, self._broken = True, False
+        self._inside, self._entered, self._broken = True, True, False
         self._sealed = self._response = None
 
     def _seal(self) -> bool:

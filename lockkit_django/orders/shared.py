@@ -64,6 +64,7 @@ class SharedTransaction(Ending):
     def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
         if self._block is None:
             return response
+        self.undone = True  # until it is committed
         try:
             return self._conclude(response, failed=failed)
         except LeaseLost:
@@ -109,6 +110,7 @@ class SharedTransaction(Ending):
         error = self.opened.error
         if error is not None and status_of(error) is None:
             return response  # an accident: what is made of it does not change that
+        self.undone = False  # a session may count guesses, too
         if failed and self.opened.in_request_block:
             return response  # as ATOMIC_REQUESTS rolls back
         if not is_rolled_back(self._using):
@@ -123,6 +125,7 @@ class SharedTransaction(Ending):
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
         """``record``: None to delete what was written when the order began."""
+        self.undone = True
         self.opened.check_leases()
         try:
             if record is None:
@@ -130,10 +133,12 @@ class SharedTransaction(Ending):
             else:
                 self._store.finish(record)
             self._leave_block()
-        except CONNECTION_ERRORS as error:
-            if is_of_hook(error):
+        except Exception as error:
+            self.undone = not is_of_hook(error)
+            if not (self.undone and isinstance(error, CONNECTION_ERRORS)):
                 raise
             return refusal(unsaved(error))
+        self.undone = False
         return response
 
     def _enter_block(self) -> None:

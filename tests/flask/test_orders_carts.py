@@ -1,0 +1,132 @@
+"""The session of an order that is rolled back: a cart must not be gone when there is no order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, abort, flash, get_flashed_messages, session
+from flask_project import db, put
+
+from lockkit.errors import LeaseLost
+from lockkit_flask import current_order, locks
+from lockkit_flask.held import _all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from flask.testing import FlaskClient
+    from flask.typing import ResponseReturnValue
+    from werkzeug.test import TestResponse
+
+BEFORE = {"cart": {"A1": [1]}, "shown": True}
+AFTER = {"shown": True, "thanks": True}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+
+
+def fill() -> ResponseReturnValue:
+    session["cart"] = {"A1": [1]}
+    session["shown"] = True
+    return "", 204
+
+
+def order(end: Callable[[], ResponseReturnValue]) -> Callable[[], ResponseReturnValue]:
+    def view() -> ResponseReturnValue:
+        put("sold")
+        db.session.commit()
+        session["cart"]["A1"].append(2)
+        session.pop("cart")
+        session["thanks"] = True
+        return end()
+
+    return view
+
+
+def fails() -> ResponseReturnValue:
+    raise RuntimeError
+
+
+def is_handled() -> ResponseReturnValue:
+    raise KeyError
+
+
+def tell(error: Exception) -> ResponseReturnValue:
+    flash("sorry")
+    return "sorry", 500
+
+
+def forgets() -> ResponseReturnValue:
+    put("forgotten")
+    return "not committed"
+
+
+def loses() -> ResponseReturnValue:
+    """Somebody breaks its lock meanwhile."""
+    (held,) = _all()
+    assert locks["default"].break_(held.lease.name, fence=current_order.fencing_token)
+    with pytest.raises(LeaseLost):
+        held.lease.extend()  # type: ignore[union-attr]
+    return "", 201
+
+
+ENDS: dict[str, Callable[[], Any]] = {
+    "returns-500": lambda: ("", 500),
+    "returns-503": lambda: ("", 503),
+    "aborts-404": lambda: abort(404),
+    "fails": fails,
+    "is-handled": is_handled,
+    "forgets": forgets,
+    "loses": loses,
+    "succeeds": lambda: ("", 201),
+    "aborts-403": lambda: abort(403),
+    "returns-409": lambda: ("", 409),
+}
+
+
+@pytest.fixture
+def visitor(make_shop: Callable[..., Flask]) -> FlaskClient:
+    app = make_shop()
+    app.add_url_rule("/fill", view_func=fill)
+    app.add_url_rule("/cart", "cart", lambda: dict(session))
+    app.add_url_rule("/told", view_func=get_flashed_messages)
+    for name, end in ENDS.items():
+        app.add_url_rule(f"/buy-{name}", f"buy-{name}", order(end), methods=["POST"])
+    app.register_error_handler(KeyError, tell)
+    client = app.test_client()
+    client.get("/fill")
+    return client
+
+
+def buy(visitor: FlaskClient, end: str) -> TestResponse:
+    return visitor.post(f"/buy-{end}", headers={"X-User": "alice", "X-Order-ID": "A-1"})
+
+
+@pytest.mark.parametrize(
+    "end", ["returns-500", "returns-503", "aborts-404", "fails", "forgets", "loses"]
+)
+def test_the_cart_comes_back_with_the_order(visitor: FlaskClient, end: str) -> None:
+    assert buy(visitor, end).status_code >= 404
+    assert visitor.get("/cart").json == BEFORE
+
+
+@pytest.mark.parametrize("end", ["succeeds", "aborts-403", "returns-409"])
+def test_what_is_saved_is_saved_with_its_session(visitor: FlaskClient, end: str) -> None:
+    buy(visitor, end)
+    assert visitor.get("/cart").json == AFTER
+
+
+def test_what_an_error_handler_says_to_the_visitor_stays(visitor: FlaskClient) -> None:
+    assert buy(visitor, "is-handled").status_code == 500
+    assert visitor.get("/told").json == ["sorry"]
+    assert visitor.get("/cart").json == BEFORE
+
+
+def test_an_app_without_sessions_has_orders(make_shop: Callable[..., Flask]) -> None:
+    app = make_shop(SECRET_KEY=None)
+    headers = {"X-User": "alice", "X-Order-ID": "A-1"}
+    assert app.test_client().post("/returns_500", headers=headers).status_code == 500
