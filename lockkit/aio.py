@@ -15,12 +15,13 @@ from lockkit import entrants, flow, process
 from lockkit.aio_driver import drive
 from lockkit.aio_exit import AtExit
 from lockkit.aio_watchdog import AsyncWatchdog
+from lockkit.blocks import begun, enter, leave, leaving, unenter
 from lockkit.clock import now
 from lockkit.config import default_url, load_async_backend, settings_from_url
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.kinds import Kinds
-from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of
 from lockkit.log import log
 from lockkit.options import ClientOptions, KindOptions
 from lockkit.tokens import new_token
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lockkit.backends.base import AsyncBackend
     from lockkit.config import AliasSettings
     from lockkit.multi import AsyncMultiLock
+    from lockkit.reentry import Entry
 
 __all__ = ["AsyncLease", "AsyncLock", "AsyncLockClient", "connect"]
 
@@ -135,19 +137,15 @@ class AsyncLock(BaseLock):
         on_lost: Callable[[AsyncLease], object] | None = None,
     ) -> AsyncLease:
         """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does, and a
-        ConfigurationError in another event loop than the client's.
-
-        Cancelling it leaves neither a lease nor a place in the queue.
+        ConfigurationError in another event loop than the client's. Cancelling it leaves neither a
+        lease nor a place in the queue.
         """
         is_reentrant = self.claim.kind is Kind.REENTRANT
         client = self._client
-        loop = asyncio.get_running_loop()
-        if client._loop is not loop:
+        if client._loop is not (loop := asyncio.get_running_loop()):
             client._stay_in(loop)
         tell = self.on_lost if on_lost is None else on_lost
-        if is_reentrant and (again := await self._enter_again()):
-            if again._tell_when_lost(tell):
-                client._watchdog.watch(again._hold)
+        if is_reentrant and (again := await self._enter_again(tell)):
             return again
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label, _task_name()))
@@ -160,27 +158,31 @@ class AsyncLock(BaseLock):
             error.name = self.name
             raise
         lease = AsyncLease(client, hold_of(granted))
-        if tell is not None:
+        try:
             lease._tell_when_lost(tell)
-        client._watchdog.watch(lease._hold)
-        if is_reentrant:
-            lease._entry = client._entries.begin(self._key(), lease._hold)
+            client._watchdog.watch(lease._hold)
+            if is_reentrant:
+                lease._entry = client._entries.begin(self._key(), lease._hold)
+        except BaseException:  # interrupted
+            await lease.release()
+            raise
         return lease
 
-    async def _enter_again(self) -> AsyncLease | None:
+    async def _enter_again(self, tell: Callable[[AsyncLease], object] | None) -> AsyncLease | None:
         """One lease more on what its owner holds in this process: most often without a request."""
-        entry = self._client._entries.enter(self._key())
-        if entry is None:
+        client = self._client
+        lease = client._entries.enter(self._key(), lambda e: AsyncLease(client, e.hold, e))
+        if lease is None or lease._entry is None:
             return None
-        lease = AsyncLease(self._client, entry.hold)
-        lease._entry = entry
-        if entry.is_too_short(self.ttl):
-            try:
+        try:
+            if lease._entry.is_too_short(self.ttl):
                 await lease.extend(self.ttl)
-            except BaseException:  # cancelled as well: nobody would leave this entry
-                await lease.release()
-                raise
-            entry.extended(self.ttl)
+                lease._entry.extended(self.ttl)
+            if lease._tell_when_lost(tell):
+                client._watchdog.watch(lease._hold)
+        except BaseException:  # cancelled as well: nobody would leave this entry
+            await lease.release()
+            raise
         return lease
 
     def _is_inside(self) -> bool:
@@ -198,10 +200,16 @@ class AsyncLock(BaseLock):
             return None
 
     async def __aenter__(self) -> AsyncLease:
+        block = begun(self)
         lease = await self.acquire()
-        self._entered.setdefault(id(asyncio.current_task()), []).append(lease)
-        return lease
+        try:
+            return enter(self._entered, id(asyncio.current_task()), lease, block)
+        except BaseException:  # interrupted: nobody will leave it
+            unenter(self._entered, id(asyncio.current_task()), lease)
+            await lease.release()
+            raise
 
+    @leaving
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -221,8 +229,8 @@ class AsyncLease(BaseLease):
 
     __slots__ = ("_client",)
 
-    def __init__(self, client: AsyncLockClient, hold: Hold) -> None:
-        super().__init__(hold)
+    def __init__(self, client: AsyncLockClient, hold: Hold, entry: Entry | None = None) -> None:
+        super().__init__(hold, entry)
         self._client = client
 
     async def extend(self, ttl: float | None = None) -> None:
@@ -249,23 +257,25 @@ class AsyncLease(BaseLease):
             return False
         if self._entry is not None and self._is_inner():
             return not self._hold.lost(now())
-        client = self._client
-        client._watchdog.unwatch(self._hold)
+        client, hold = self._client, self._hold
+        client._watchdog.unwatch(hold)
         if self._foreign:
             return False
-        client.note_hold(self.name, now() - self._hold.granted)
-        return await client._run(flow.release(self._hold))
+        client.note_hold(self.name, now() - hold.granted)
+        return await client._run(flow.release(hold))
 
     def _hand_over(self) -> None:
         """Somebody else renews and releases the claim from now on."""
         self._finish()
         self._client._watchdog.unwatch(self._hold)
         if self._entry is not None:
-            self._entry.leave()
+            self._entry.end()
 
     async def __aenter__(self) -> Self:
+        self._block = begun(self)
         return self
 
+    @leaving
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

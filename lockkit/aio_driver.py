@@ -33,20 +33,20 @@ async def drive(
     try:
         step = next(steps)
         while True:
-            try:
+            try:  # from the performing of a step to the next one, as in ``driver``
                 sent = now()
                 try:
                     value = await _perform(step, backend, watchdog)
                 except BackendError as error:
                     value = error
-                reply = flow.Reply(value, sent, now())
                 if _cancellations() > heard:
                     raise asyncio.CancelledError  # noqa: TRY301  as if it had come in time
+                step = steps.send(flow.Reply(value, sent, now()))
+            except StopIteration:
+                raise
             except BaseException as interruption:  # noqa: BLE001  the flow raises it again
                 heard = _cancellations()
                 step = steps.throw(interruption)
-            else:
-                step = steps.send(reply)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from lockkit import entrants, flow, process
+from lockkit.blocks import begun, enter, leave, leaving, unenter
 from lockkit.clock import now
 from lockkit.driver import drive
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.hold import Hold
 from lockkit.kinds import Kinds
-from lockkit.lease import BaseLease, BaseLock, Terms, hold_of, leave
+from lockkit.lease import BaseLease, BaseLock, Terms, hold_of
 from lockkit.log import log
 from lockkit.options import KindOptions
 from lockkit.renewing import RenewingBackend
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lockkit.backends.base import Backend
     from lockkit.config import AliasSettings
     from lockkit.multi import MultiLock
+    from lockkit.reentry import Entry
 
 __all__ = ["Lease", "Lock", "LockClient"]
 
@@ -133,9 +135,7 @@ class Lock(BaseLock):
         is_reentrant = self.claim.kind is Kind.REENTRANT
         client = self._client
         tell = self.on_lost if on_lost is None else on_lost
-        if is_reentrant and (again := self._enter_again()):
-            if again._tell_when_lost(tell):
-                client._watchdog.watch(again._hold)
+        if is_reentrant and (again := self._enter_again(tell)):
             return again
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client.settings, wait, process.owner_text(self.label))
@@ -148,31 +148,31 @@ class Lock(BaseLock):
             error.name = self.name
             raise
         lease = Lease(client, hold_of(granted))
-        if tell is not None:
-            lease._tell_when_lost(tell)
         try:
+            lease._tell_when_lost(tell)
             client._watchdog.watch(lease._hold)
+            if is_reentrant:
+                lease._entry = client._entries.begin(self._key(), lease._hold)
         except BaseException:  # interrupted, or no thread can be started to renew it
             lease.release()
             raise
-        if is_reentrant:
-            lease._entry = client._entries.begin(self._key(), lease._hold)
         return lease
 
-    def _enter_again(self) -> Lease | None:
+    def _enter_again(self, tell: Callable[[Lease], object] | None) -> Lease | None:
         """One lease more on what its owner holds in this process: most often without a request."""
-        entry = self._client._entries.enter(self._key())
-        if entry is None:
+        client = self._client
+        lease = client._entries.enter(self._key(), lambda e: Lease(client, e.hold, e))
+        if lease is None or lease._entry is None:
             return None
-        lease = Lease(self._client, entry.hold)
-        lease._entry = entry
-        if entry.is_too_short(self.ttl):
-            try:
+        try:
+            if lease._entry.is_too_short(self.ttl):
                 lease.extend(self.ttl)
-            except BaseException:  # interrupted as well: nobody would leave this entry
-                lease.release()
-                raise
-            entry.extended(self.ttl)
+                lease._entry.extended(self.ttl)
+            if lease._tell_when_lost(tell):
+                client._watchdog.watch(lease._hold)
+        except BaseException:  # interrupted as well: nobody would leave this entry
+            lease.release()
+            raise
         return lease
 
     def _is_inside(self) -> bool:
@@ -190,10 +190,16 @@ class Lock(BaseLock):
             return None
 
     def __enter__(self) -> Lease:
+        block = begun(self)
         lease = self.acquire()
-        self._entered.setdefault(threading.get_ident(), []).append(lease)
-        return lease
+        try:
+            return enter(self._entered, threading.get_ident(), lease, block)
+        except BaseException:  # interrupted: nobody will leave it
+            unenter(self._entered, threading.get_ident(), lease)
+            lease.release()
+            raise
 
+    @leaving
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -201,12 +207,6 @@ class Lock(BaseLock):
         traceback: TracebackType | None,
     ) -> None:
         leave(self._entered, threading.get_ident()).__exit__(kind, error, traceback)
-
-
-class Keeper(Protocol):
-    """What a lease is held for, such as a transaction."""
-
-    def is_open(self) -> bool: ...
 
 
 class Lease(BaseLease):
@@ -223,12 +223,11 @@ class Lease(BaseLease):
     one that takes long keeps others of the same client waiting. Its errors are logged.
     """
 
-    __slots__ = ("_client", "_kept_by")
+    __slots__ = ("_client",)
 
-    def __init__(self, client: LockClient, hold: Hold) -> None:
-        super().__init__(hold)
+    def __init__(self, client: LockClient, hold: Hold, entry: Entry | None = None) -> None:
+        super().__init__(hold, entry)
         self._client = client
-        self._kept_by: tuple[Keeper, ...] = ()  #: they give it back, and nobody else
 
     def extend(self, ttl: float | None = None) -> None:
         """Set what is left to ``ttl`` seconds (default: the lock's), also past max_hold.
@@ -274,8 +273,10 @@ class Lease(BaseLease):
             client.note_hold(self.name, now() - hold.granted)
 
     def __enter__(self) -> Self:
+        self._block = begun(self)
         return self
 
+    @leaving
     def __exit__(
         self,
         kind: type[BaseException] | None,

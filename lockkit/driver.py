@@ -30,17 +30,17 @@ def drive(
     try:
         step = next(steps)
         while True:
-            try:
+            try:  # from the performing of a step to the next one: an interrupt may come anywhere
                 sent = now()
                 try:
                     value = _perform(step, backend, watchdog)
                 except BackendError as error:
                     value = error
-                reply = flow.Reply(value, sent, now())
+                step = steps.send(flow.Reply(value, sent, now()))
+            except StopIteration:
+                raise
             except BaseException as interruption:  # noqa: BLE001  the flow raises it again
                 step = steps.throw(interruption)
-            else:
-                step = steps.send(reply)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

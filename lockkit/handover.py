@@ -25,7 +25,7 @@ def handed_over(lease: AnyAsyncLease, client: LockClient) -> AnyLease:
     """
     leases = [lease] if isinstance(lease, AsyncLease) else [lease[name] for name in lease]
     for each in leases:
-        if each._hold.on_lost or (each._entry and each._entry.leases > 1):
+        if each._hold.on_lost or each._hold.users > 1:
             raise ConfigurationError(f"{each!r} cannot be handed over: it is not for it alone")
     try:
         for each in leases:  # by both for a moment, and never by none

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from itertools import count
+from typing import Protocol
 
 from lockkit import process
 from lockkit.types import Request, drift
@@ -14,11 +16,17 @@ _numbers = count(1)
 """Of extensions, in the order in which they were asked for; drawing one is atomic."""
 
 
+class _Lease(Protocol):
+    @property
+    def _ended(self) -> bool: ...
+
+
 class Hold:
     """One granted claim, in the local clock. Lost is final, and true after a fork.
 
     The watchdog keeps the hold and the user keeps the lease, so that a lease which nobody
-    references any more can be noticed while its hold is being renewed.
+    references any more can be noticed while its hold is being renewed. So can one that is released,
+    whatever becomes of the release: to be released is one step, which no interrupt cuts in two.
 
     Several extensions can be under way at once, and one of them can be held up in the network: the
     store does none after a later one. So what the latest reply says holds, unless an extension
@@ -33,6 +41,7 @@ class Hold:
         "fence",
         "generation",
         "granted",
+        "leases",
         "on_lost",
         "renew_until",
         "request",
@@ -52,6 +61,7 @@ class Hold:
         self.due = now + (deadline - now) / 3
         self.whole = whole  #: else it was handed to a waiter, and for less than its ttl
         self.generation = process.generation()
+        self.leases: dict[int, weakref.ref[_Lease]] | None = None  #: by their id; None: none yet
         self.dead = False
         self.unknown = False  #: the last renewal failed
         self.on_lost: dict[int, Callable[[], object]] | None = None  #: who wants to hear of it
@@ -72,6 +82,22 @@ class Hold:
         if now >= self.deadline or self.generation != process.generation():
             self.dead = True
         return self.dead
+
+    def share(self, lease: _Lease) -> None:
+        """Count it among those for which the claim is held."""
+        if self.leases is None:
+            self.leases = {}
+        self.leases[id(lease)] = weakref.ref(lease)
+
+    @property
+    def users(self) -> int:
+        """How many leases somebody still has, and has not begun to release."""
+        leases = [reference() for reference in list((self.leases or {}).values())]
+        return sum(lease is not None and not lease._ended for lease in leases)
+
+    @property
+    def used(self) -> bool:
+        return self.leases is None or self.users > 0
 
     def lose(self) -> None:
         self.dead = True

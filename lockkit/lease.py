@@ -6,7 +6,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from lockkit import entrants, process
 from lockkit.clock import now
@@ -20,12 +20,11 @@ from lockkit.types import UNSET, Capabilities, Claim, Kind, LeaseState, Mode, Re
 from lockkit.values import check_label, check_on_lost, check_timeout, check_ttl
 
 if TYPE_CHECKING:
+    from lockkit.blocks import Block
     from lockkit.config import AliasSettings
     from lockkit.flow import Granted
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "hold_of", "leave"]
-
-L = TypeVar("L")
+__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "hold_of"]
 
 REMEMBERED_NAMES = 1024
 
@@ -134,15 +133,24 @@ class BaseLock:
         )
 
 
+class Keeper(Protocol):
+    """What a lease is held for, such as a transaction."""
+
+    def is_open(self) -> bool: ...
+
+
 class BaseLease:
     """A held claim as its holder sees it. The state is local: reading it costs no round trip."""
 
-    __slots__ = ("__weakref__", "_entry", "_hold", "released")
+    __slots__ = ("__weakref__", "_block", "_entry", "_hold", "_kept_by", "released")
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Hold, entry: Entry | None = None) -> None:
         self._hold = hold
-        self._entry: Entry | None = None  #: by which several leases share the hold
+        self._entry = entry  #: by which several leases share the hold
+        self._block: Block | None = None  #: the ``with`` statement that it is for
+        self._kept_by: tuple[Keeper, ...] = ()  #: they give it back, and nobody else
         self.released = False
+        hold.share(self)
 
     @property
     def name(self) -> str:
@@ -176,6 +184,16 @@ class BaseLease:
     def shared(self) -> bool:
         """Whether others may hold the name at the same time."""
         return self._hold.request.shared
+
+    @property
+    def _ended(self) -> bool:
+        """Whether nobody uses it any more: it was released, or its block was left by an interrupt
+        that came before the release. Then it is renewed no more."""
+        left = self._block is not None and self._block() is None
+        return self.released or (left and not self._kept_by)
+
+    def _belong_to(self, block: Block | None) -> None:
+        self._block = block
 
     @property
     def lost(self) -> bool:
@@ -212,12 +230,12 @@ class BaseLease:
 
     def __del__(self) -> None:
         if not getattr(self, "released", True):
+            complaint = f"{self!r} was never released"
+            self.released = True
             if not self._is_inner():
                 self._hold.lose()  # the watchdog drops it, so it expires
             if self._hold.generation == process.generation():
-                warnings.warn(
-                    f"{self!r} was never released", ResourceWarning, source=self, stacklevel=2
-                )
+                warnings.warn(complaint, ResourceWarning, source=self, stacklevel=2)
 
     @property
     def _foreign(self) -> bool:
@@ -235,9 +253,11 @@ class BaseLease:
             )
 
     def _is_inner(self) -> bool:
-        """Whether others that share the claim go on; called once, at the release."""
+        """Whether others that share the claim go on; called once, when it is released."""
         if self._entry is None or self._entry.leave():
             return False
+        if self._hold.leases is not None:
+            self._hold.leases.pop(id(self), None)
         if self._hold.on_lost is not None:
             self._hold.on_lost.pop(id(self), None)
         return True
@@ -275,22 +295,3 @@ class _Notice:
     def __call__(self) -> object:
         lease = self._lease()
         return None if lease is None or lease.released else self._on_lost(lease)
-
-
-def leave(entered: dict[int, list[L]], who: int) -> L:
-    """What this thread or task has entered last: one description may be entered by many.
-
-    Who has entered nothing leaves for the one who did: a generator's two halves may be run by two
-    threads of a pool. Of several, nobody knows which.
-    """
-    if who not in entered:
-        if len(entered) != 1:
-            raise RuntimeError(
-                f"this thread or task leaves a lock that {len(entered) or 'no'} others have "
-                "entered: make a lock for each, or use `lease = lock.acquire()` and release it"
-            )
-        who = next(iter(entered))
-    leases = entered[who].pop()
-    if not entered[who]:
-        del entered[who]
-    return leases

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from lockkit.blocks import begun, enter, leave, leaving, unenter
 from lockkit.budget import Budget
 from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError
-from lockkit.lease import leave
 from lockkit.log import log
 from lockkit.multi_lease import AsyncMultiLease, MultiLease, arelease_all, release_all
 from lockkit.types import UNSET, Unset
@@ -54,12 +54,12 @@ class MultiLock:
         try:
             for lock in self._locks:
                 leases.append(lock.acquire(budget.left()))  # noqa: PERF401  kept if the next fails
+            return MultiLease(leases)
         except BaseException as error:  # interrupted as well: all or none
             _give_back(leases)
             if isinstance(error, AcquireTimeout):
                 error.waited = budget.waited
             raise
-        return MultiLease(leases)
 
     def try_acquire(self) -> MultiLease | None:
         """All of them at once, or None if somebody has one. Every other failure raises."""
@@ -69,10 +69,16 @@ class MultiLock:
             return None
 
     def __enter__(self) -> MultiLease:
+        block = begun(self)
         leases = self.acquire()
-        self._entered.setdefault(threading.get_ident(), []).append(leases)
-        return leases
+        try:
+            return enter(self._entered, threading.get_ident(), leases, block)
+        except BaseException:  # interrupted: nobody will leave them
+            unenter(self._entered, threading.get_ident(), leases)
+            leases.release()
+            raise
 
+    @leaving
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -107,12 +113,12 @@ class AsyncMultiLock:
         try:
             for lock in self._locks:
                 leases.append(await lock.acquire(budget.left()))  # noqa: PERF401  as above
+            return AsyncMultiLease(leases)
         except BaseException as error:  # cancelled as well: all or none
             await _agive_back(leases)
             if isinstance(error, AcquireTimeout):
                 error.waited = budget.waited
             raise
-        return AsyncMultiLease(leases)
 
     async def try_acquire(self) -> AsyncMultiLease | None:
         """The twin of ``MultiLock.try_acquire``."""
@@ -122,10 +128,16 @@ class AsyncMultiLock:
             return None
 
     async def __aenter__(self) -> AsyncMultiLease:
+        block = begun(self)
         leases = await self.acquire()
-        self._entered.setdefault(_task(), []).append(leases)
-        return leases
+        try:
+            return enter(self._entered, _task(), leases, block)
+        except BaseException:  # interrupted: nobody will leave them
+            unenter(self._entered, _task(), leases)
+            await leases.release()
+            raise
 
+    @leaving
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

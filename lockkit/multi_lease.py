@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar
 
+from lockkit.blocks import Block, begun, leaving
 from lockkit.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.log import log
 from lockkit.types import LeaseState
@@ -109,6 +110,10 @@ class _MultiLease(Generic[AnyLease]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(repr, self._leases))}>"
 
+    def _belong_to(self, block: Block | None) -> None:
+        for lease in self._leases.values():
+            lease._block = block
+
     @property
     def _unreleased(self) -> list[AnyLease]:
         """What is still to be given back at the end of the block: the body may have done some."""
@@ -126,8 +131,10 @@ class MultiLease(_MultiLease["Lease"]):
         return release_all([*self._leases.values()])
 
     def __enter__(self) -> Self:
+        self._belong_to(begun(self))
         return self
 
+    @leaving
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -157,8 +164,10 @@ class AsyncMultiLease(_MultiLease["AsyncLease"]):
         return await arelease_all([*self._leases.values()])
 
     async def __aenter__(self) -> Self:
+        self._belong_to(begun(self))
         return self
 
+    @leaving
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -182,8 +191,9 @@ def release_all(leases: Sequence[Lease]) -> bool:
     failure: BaseException | None = None
     while left:
         try:
-            while left:  # within the try: an interrupt may come between two of them
-                kept = left.pop().release() and kept
+            while left:  # an interrupt may come between two of them, or before it has begun
+                kept = left[-1].release() and kept
+                left.pop()
         except BaseException as error:  # noqa: BLE001  of several, one is raised below
             failure = _graver(failure, error)
     if failure is not None:

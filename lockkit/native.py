@@ -38,8 +38,10 @@ def start(target: Callable[..., object], arguments: tuple[Any, ...], name: str) 
 class Wake:
     """What a thread sleeps on; a call to wake it that comes early is not forgotten."""
 
-    def __init__(self) -> None:
-        self._asleep = lock()
+    def __init__(self, make_lock: Callable[[], Any] | None = None) -> None:
+        """``make_lock``: ``threading.Lock``, if a greenlet may wait. Over a lock in C, and not an
+        Event, whose own lock stays locked when an interrupt comes within it."""
+        self._asleep = (make_lock or lock)()
         self._asleep.acquire()
 
     def set(self) -> None:

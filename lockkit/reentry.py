@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from lockkit import process
 from lockkit.clock import now
@@ -10,20 +12,24 @@ from lockkit.hold import Hold
 
 __all__ = ["Entries", "Entry"]
 
+L = TypeVar("L")
+
 Key = tuple[str, str]
 """The name and the entrant."""
 
 
 class Entry:
-    """One claim, and how many leases share it. It is given back with the last of them."""
+    """One claim that several leases may share. It is given back with the last of them.
 
-    __slots__ = ("_entries", "_key", "hold", "leases")
+    They are not counted: an interrupt would come between a lease and its count.
+    """
+
+    __slots__ = ("_entries", "_key", "hold")
 
     def __init__(self, entries: Entries, key: Key, hold: Hold) -> None:
         self._entries = entries
         self._key = key
         self.hold = hold
-        self.leases = 1
         if hold.on_lost is None:
             hold.on_lost = {}  # before several threads may want to be told
 
@@ -40,8 +46,12 @@ class Entry:
             self.hold.request = self.hold.request._replace(ttl=ttl)
 
     def leave(self) -> bool:
-        """Whether this was the last lease."""
+        """To be called by a lease that is released; whether it was the last one."""
         return self._entries.leave(self, self._key)
+
+    def end(self) -> None:
+        """Nobody enters by it any more."""
+        self._entries.end(self, self._key)
 
 
 class Entries:
@@ -55,19 +65,15 @@ class Entries:
         self._lock = threading.RLock()  # a lease may be collected while its thread is in here
         self._held: dict[Key, Entry] = {}
 
-    def enter(self, key: Key) -> Entry | None:
+    def enter(self, key: Key, make: Callable[[Entry], L]) -> L | None:
         """One lease more of what this owner holds, if it does."""
         with self._lock:
-            entry = self._held.get(key)
-            if entry is None or entry.hold.lost(now()):
-                return None
-            entry.leases += 1
-            return entry
+            return make(self._held[key]) if self.inside(key) else None
 
     def inside(self, key: Key) -> bool:
         """Whether this owner holds the name."""
         entry = self._held.get(key)
-        return entry is not None and not entry.hold.lost(now())
+        return entry is not None and entry.hold.used and not entry.hold.lost(now())
 
     def begin(self, key: Key, hold: Hold) -> Entry:
         """The first lease on a claim that the store has just granted."""
@@ -77,7 +83,12 @@ class Entries:
 
     def leave(self, entry: Entry, key: Key) -> bool:
         with self._lock:
-            entry.leases -= 1
-            if entry.leases == 0 and self._held.get(key) is entry:
+            if entry.hold.used:
+                return False
+            self.end(entry, key)
+            return True
+
+    def end(self, entry: Entry, key: Key) -> None:
+        with self._lock:
+            if self._held.get(key) is entry:
                 del self._held[key]
-            return entry.leases == 0

@@ -74,11 +74,11 @@ class Schedule:
     def take_due(self, now: float) -> tuple[list[Hold], list[Request]]:
         """What to renew and to withdraw now. Forgets what is lost or no longer wanted."""
         with self._lock:
-            self._asked = self._wake_at if self._wake_at > now else math.inf
+            self._asked = _next(now, self._asked, self._wake_at)
             self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
             due: list[Hold] = []
             for token, hold in list(self._holds.items()):
-                if hold.lost(now):
+                if hold.lost(now) or not hold.used:
                     self._holds.pop(token, None)  # it may have been released just now
                 elif not hold.renewable(now):
                     hold.due = hold.deadline  # still held, and to be released at exit
@@ -104,9 +104,11 @@ class Schedule:
             return wake_at
 
     def _sooner(self, moment: float) -> bool:
+        """When the runner wakes it says itself: told here, an interrupt could come before it is
+        woken, and it would sleep too long for all that come later."""
         if moment >= self._wake_at:
             return False
-        self._wake_at = moment
+        self._asked = min(self._asked, moment)
         return True
 
 
@@ -120,6 +122,7 @@ class Deadlines:
         self._lock = native.lock()
         self._holds: dict[str, Hold] = {}
         self._wake_at = math.inf
+        self._asked = math.inf
 
     def add(self, hold: Hold) -> bool:
         """Whether the runner sleeps too long for this one and must be woken."""
@@ -128,7 +131,7 @@ class Deadlines:
             self._holds[hold.request.token] = hold
             if moment >= self._wake_at:
                 return False
-            self._wake_at = moment
+            self._asked = min(self._asked, moment)  # as above
             return True
 
     def discard(self, hold: Hold) -> None:
@@ -147,7 +150,12 @@ class Deadlines:
     def sleep_until(self, now: float) -> float:
         """When the runner must look again. A moment that was asked for is kept, as above."""
         with self._lock:
-            asked = self._wake_at if self._wake_at > now else math.inf
             nearest = min((hold.deadline for hold in list(self._holds.values())), default=math.inf)
-            self._wake_at = min(nearest, asked)
+            self._wake_at = min(nearest, _next(now, self._asked, self._wake_at))
+            self._asked = math.inf
             return self._wake_at
+
+
+def _next(now: float, *moments: float) -> float:
+    """The first of those that are still to come."""
+    return min((moment for moment in moments if moment > now), default=math.inf)

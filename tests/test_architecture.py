@@ -45,6 +45,8 @@ PURE = VALUES | {
 FOR_BACKENDS = VALUES | {
     "lockkit.grant",
     "lockkit.naming",
+    "lockkit.native",
+    "lockkit.background",
     "lockkit.process",
     "lockkit.config",
     "lockkit.last_words",

@@ -164,8 +164,7 @@ def test_a_full_disk(connect: Connect, path: Path) -> None:
         pages = rows(path, "PRAGMA page_count")[0][0]
     backend = client.backend
     assert isinstance(backend, SQLiteBackend)
-    with backend._steps.connection() as connection:
-        connection.execute(f"PRAGMA max_page_count = {pages}", {})
+    backend._steps.use(lambda c: c.execute(f"PRAGMA max_page_count = {pages}", {}))
     with pytest.raises(lockkit.BackendUnavailable, match="the disk is full"):
         use_many_names(client)
 

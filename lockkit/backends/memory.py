@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from lockkit import grant, process
+from lockkit import grant, native, process
 from lockkit.backends.base import Backend, reject_unknown_options
 from lockkit.clock import now
 from lockkit.config import AliasSettings
@@ -64,7 +64,7 @@ class MemoryBackend(Backend):
     def _forget(self) -> None:
         self._mutex = threading.Lock()
         self._states: OrderedDict[str, grant.State] = OrderedDict()
-        self._woken: dict[str, threading.Event] = {}
+        self._woken: dict[str, native.Wake] = {}
         self._words: OrderedDict[str, Words] = OrderedDict()
         self._fence = 0
 
@@ -100,9 +100,9 @@ class MemoryBackend(Backend):
             state = self._states.get(request.name)
             if state is None or not any(w.token == request.token for w in state.queue):
                 return None
-            woken = self._woken.setdefault(request.token, threading.Event())
+            woken = self._woken.setdefault(request.token, native.Wake(threading.Lock))
         try:
-            woken.wait(seconds)
+            woken.wait(max(seconds, 0.0))
         finally:
             self._woken.pop(request.token, None)
         return None
@@ -144,9 +144,11 @@ class MemoryBackend(Backend):
         """For each new name, look at the two not looked at for longest: what was abandoned, and
         nobody asks for again, would else stay for ever."""
         for _ in range(min(most, len(self._states))):
-            name, state = self._states.popitem(last=False)
-            if not state.sweep(moment):
-                self._states[name] = state
+            name, state = next(iter(self._states.items()))
+            if state.sweep(moment):
+                del self._states[name]
+            else:  # taken out and put back, it would be lost by an interrupt in between
+                self._states.move_to_end(name)
             self._note(name, state)
 
     def _note(self, name: str, state: grant.State) -> None:

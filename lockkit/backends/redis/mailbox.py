@@ -2,6 +2,8 @@
 
 Leader and followers: one of the waiting threads reads the socket for all of them, and hands the
 reading over when it leaves. A listener thread of its own would cost a thread switch per grant.
+Nothing is locked meanwhile: a leader that waits no more, because it was interrupted anywhere, is
+replaced by whoever looks next.
 
 After every (re)subscription each waiter asks the store once, because a message may have been
 missed: the store's state decides, a message only saves asking. While there is no subscription,
@@ -18,6 +20,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
+from lockkit import native
 from lockkit.backends.redis.connections import Connections, connect
 from lockkit.backends.redis.failures import lost_on_the_way
 from lockkit.backends.redis.protocol import pack
@@ -64,7 +67,7 @@ class Slot:
         self.epoch = epoch
         self.message: tuple[int, int] | None = None  #: ticket, fence
         self.waiting = False
-        self.woken = threading.Event()
+        self.woken = native.Wake(threading.Lock)
 
 
 class Mailbox:
@@ -77,14 +80,18 @@ class Mailbox:
 
     def _forget(self) -> None:
         self._slots: dict[str, Slot] = {}
-        self._leading = threading.Lock()
+        self._leader: Slot | None = None  #: as long as it waits
+        self._choosing = threading.RLock()  # the handler of a signal may come to wait, too
         self._opening = threading.Lock()
         self._connection: Connection | None = None
         self._epoch = 0
         self._pace = Pace()
         self._pulse: Pulse | None = None  #: of the connection
-        self.is_open = False
         self.forbidden = False  #: to listen: who waits must ask
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
 
     def open(self) -> None:
         """Subscribe, if nobody has yet. Raises a BackendError."""
@@ -115,14 +122,14 @@ class Mailbox:
             return self._wait(slot, ticket, deadline)
         finally:
             slot.waiting = False
-            if not self._leading.locked():
-                self._promote()
+            if self.forbidden:
+                self._hang_up()
+            self._promote()
 
     def close(self) -> None:
         """Who still waits, or comes later, asks the store again and again."""
         with self._opening:
             self.forbidden = True
-            self.is_open = False
             if self._connection is not None:
                 _end(self._connection)
             self._have_all_ask()
@@ -139,16 +146,21 @@ class Mailbox:
             left = deadline - now()
             if left <= 0:
                 return None
-            if self._leading.acquire(blocking=False):
-                try:
-                    self._lead(slot, deadline)
-                finally:
-                    self._leading.release()
-                    if self.forbidden:
-                        self._hang_up()
+            if self._leads(slot):
+                self._lead(slot, deadline)
             else:
                 slot.woken.wait(left)
-                slot.woken.clear()
+
+    def _leads(self, slot: Slot) -> bool:
+        """Whether this one reads: it does already, or nobody does."""
+        with self._choosing:
+            if not self._is_led:
+                self._leader = slot
+            return self._leader is slot
+
+    @property
+    def _is_led(self) -> bool:
+        return self._leader is not None and self._leader.waiting
 
     def _lead(self, slot: Slot, deadline: float) -> None:
         """Read for everybody, until there is something for us or our time is over."""
@@ -158,8 +170,7 @@ class Mailbox:
                 return
             connection = self._connection
             if connection is None:
-                slot.woken.wait(min(left, self._pace.left()))
-                slot.woken.clear()
+                slot.woken.wait(max(min(left, self._pace.left()), 0.0))
                 if self._pace.left() <= 0:
                     self._resubscribe(None)
                 return
@@ -199,7 +210,9 @@ class Mailbox:
             slot.woken.set()
 
     def _promote(self) -> None:
-        """Have one of the others read from now on."""
+        """Have one of the others read from now on, if nobody does."""
+        if self._is_led:
+            return
         for slot in list(self._slots.values()):
             if slot.waiting:
                 slot.woken.set()
@@ -207,13 +220,12 @@ class Mailbox:
 
     def _hang_up(self) -> None:
         """Close the connection of a closed client, unless somebody reads it: he then does so."""
-        if self._leading.acquire(blocking=False):
-            try:
-                connection, self._connection = self._connection, None
-            finally:
-                self._leading.release()
-            if connection is not None:
-                connection.disconnect()
+        with self._choosing:
+            if self._is_led:
+                return
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
 
     def _resubscribe(self, broken: Connection | None) -> None:
         """Everybody asks the store: it may have granted unheard, or be down, or only be full."""
@@ -221,7 +233,6 @@ class Mailbox:
             if self._connection is not broken:
                 return  # somebody who came to wait was faster
             self._connection = None
-            self.is_open = False
             if broken is not None:
                 broken.disconnect()
             if self.forbidden:
@@ -244,14 +255,14 @@ class Mailbox:
         except NoPermissionError:
             connection.disconnect()
             self.forbidden = True
+            self._have_all_ask()
         except RedisError as error:
             connection.disconnect()
             raise lost_on_the_way(error) from error
         else:
+            self._have_all_ask()  # first: interrupted in between, the next one makes it anew
             self._pulse = Pulse(connection)
             self._connection = connection
-            self.is_open = True
-        self._have_all_ask()
 
     def _say_subscribe(self, connection: Connection) -> None:
         connection.send_packed_command([pack(b"SUBSCRIBE", self.channel)], check_health=False)

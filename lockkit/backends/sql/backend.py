@@ -187,8 +187,9 @@ class SQLBackend(Backend):
             return Renewal(None)
         rule = functools.partial(_extended, request)
         try:
-            with self._renewals.connection() as connection:
-                reply, _, state = self._apply(connection, row, request.name, rows[row], rule)
+            reply, _, state = self._renewals.use(
+                lambda c: self._apply(c, row, request.name, rows[row], rule)
+            )
         except Missed:
             return self._step(request.name, rule, self._renewals)
         self._note(request.name, state, self._renewals)
@@ -237,24 +238,23 @@ class SQLBackend(Backend):
     def _prune(self) -> None:
         """Delete some free rows that are older than a day. The clock keeps fences growing."""
         try:
-            with self._steps.connection() as connection:
-                now = connection.execute(self._dialect.clock, {}).rows[0][0]
-                values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
-                for row, version, fence, text in connection.execute(
-                    self._dialect.stale, values
-                ).rows:
-                    if is_free((now, version, fence, text)):
-                        connection.execute(self._dialect.delete, {"id": row, "version": version})
+            self._steps.use(self._prune_some)
         except (Missed, BackendError):
             return  # there is a next time; the step that came before it was done
+
+    def _prune_some(self, connection: Connection) -> None:
+        now = connection.execute(self._dialect.clock, {}).rows[0][0]
+        values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
+        for row, version, fence, text in connection.execute(self._dialect.stale, values).rows:
+            if is_free((now, version, fence, text)):
+                connection.execute(self._dialect.delete, {"id": row, "version": version})
 
     def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
         """Try a step again while somebody else is faster or the store is busy."""
         pause, end = FIRST_PAUSE, None
         while True:
             try:
-                with slot.connection() as connection:
-                    return step(connection)
+                return slot.use(step)
             except Missed as missed:
                 end = end or clock.now() + self._busy_seconds
                 if clock.now() >= end:

@@ -5,11 +5,12 @@ A connector is tiny, so that sqlite3, SQLAlchemy and Django each need only a pag
 
 from __future__ import annotations
 
+import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 from lockkit import process
 from lockkit.backends.sql.dialect import Dialect
@@ -17,6 +18,8 @@ from lockkit.backends.sql.guard import limited
 from lockkit.errors import BackendUnavailable
 
 __all__ = ["Connection", "Connector", "Missed", "Parameters", "Result", "Slot", "Stale"]
+
+T = TypeVar("T")
 
 Parameters = Mapping[str, str | int]
 
@@ -95,7 +98,10 @@ _inherited: list[Connection] = []
 
 
 class Slot:
-    """One connection, opened when it is needed and used by one thread at a time."""
+    """One connection, opened when it is needed and used by one thread at a time.
+
+    A step takes it out and puts it back, so nobody meets one whose step was interrupted.
+    """
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
@@ -106,27 +112,24 @@ class Slot:
             process.around_fork(self._before_fork, self._in_parent)
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        # It knows its owner, so that "release, if it is mine" needs no second look.
+        self._mutex = threading.RLock()
         self._connection: Connection | None = None
 
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """The connection, for one step. After any error but a plain Missed it is closed."""
-        with self._turn():
-            connection = self._opened()
-            try:
-                if connection.descriptor is None:
-                    yield connection
-                else:
-                    with limited(connection.descriptor):
-                        yield connection
-            except BaseException as error:  # interrupted: a reply may still be on its way
-                if type(error) is not Missed:
-                    self._close()
-                raise
-            finally:
-                if not self._keeps:
-                    self._close()
+    def use(self, step: Callable[[Connection], T]) -> T:
+        """Do one step. After any error but a plain Missed the connection is closed.
+
+        One thread after the other; not for ever, while the one before waits for the server.
+        """
+        try:
+            if not self._mutex.acquire(timeout=TURN_SECONDS):
+                raise BackendUnavailable(f"the lock database did not answer for {TURN_SECONDS:g} s")
+            return self._use(step)
+        finally:  # if it is ours: an interrupt may have come before it was
+            try:  # noqa: SIM105  it must be the first thing that is called here
+                self._mutex.release()
+            except RuntimeError:
+                pass
 
     def close(self) -> None:
         """Steps that come later, such as a release, have a connection each."""
@@ -134,23 +137,36 @@ class Slot:
             self._keeps = False
             self._close()
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One thread after the other; not for ever, while the one before waits for the server."""
-        if not self._mutex.acquire(timeout=TURN_SECONDS):
-            raise BackendUnavailable(f"the lock database did not answer for {TURN_SECONDS:g} s")
+    def _use(self, step: Callable[[Connection], T]) -> T:
+        connection = self._taken()
         try:
-            yield
-        finally:
-            self._mutex.release()
+            if connection.descriptor is None:
+                result = step(connection)
+            else:
+                result = limited(connection.descriptor, functools.partial(step, connection))
+        except BaseException as error:  # interrupted: a reply may still be on its way
+            if type(error) is Missed:
+                self._put_back(connection)
+            else:
+                connection.close()
+            raise
+        self._put_back(connection)
+        return result
 
-    def _opened(self) -> Connection:
+    def _taken(self) -> Connection:
         connection = self._connection
         if connection is not None and connection.identity == self._connector.identity():
+            self._connection = None
             return connection
         self._close()
-        self._connection = self._connector.connect()
-        return self._connection
+        return self._connector.connect()
+
+    def _put_back(self, connection: Connection) -> None:
+        """A step in the handler of a signal, within another step, had a connection of its own."""
+        if self._keeps and self._connection is None:
+            self._connection = connection
+        else:
+            connection.close()
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
@@ -159,12 +175,11 @@ class Slot:
 
     def _before_fork(self) -> None:
         """No thread may be in a step, and the connection closed, while the process forks."""
-        self._frozen = self._mutex.acquire(timeout=FORK_WAIT)
-        if self._frozen:
+        if self._mutex.acquire(timeout=FORK_WAIT):
             self._close()
 
     def _in_parent(self) -> None:
-        if self._frozen:
+        with suppress(RuntimeError):  # it was not to be had
             self._mutex.release()
 
     def _in_child(self) -> None:

@@ -10,72 +10,59 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import count
+from typing import TypeVar
 
-from lockkit import process
+from lockkit.background import LONGEST_SLEEP, Background
 from lockkit.clock import now
 
 __all__ = ["limited"]
+
+T = TypeVar("T")
 
 STEP_SECONDS = 5.0
 TICK = 0.5
 """Seconds by which a step may be ended late."""
 
 
-class Guard:
+class Guard(Background):
     """The steps under way, and the thread that looks after them."""
 
-    def __init__(self) -> None:
-        self._reset()
-        process.after_fork(self._reset)
+    thread_name = "lockkit-guard"
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        super()._reset()
+        self._ending = threading.Lock()
         self._numbers = count()
         self._steps: dict[int, tuple[float, int]] = {}  #: number: (deadline, socket)
-        self._idle = threading.Event()
-        self._idle.set()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._sleeps = True
 
-    @contextlib.contextmanager
-    def limited(self, descriptor: int) -> Iterator[None]:
-        """Shut this socket down if the block takes longer than STEP_SECONDS."""
+    def limited(self, descriptor: int, step: Callable[[], T]) -> T:
+        """Shut this socket down if the step takes longer than STEP_SECONDS."""
         number = next(self._numbers)
-        self._steps[number] = (now() + STEP_SECONDS, descriptor)
-        if self._idle.is_set():
-            self._hurry()
         try:
-            yield
+            self._steps[number] = (now() + STEP_SECONDS, descriptor)
+            if self._sleeps:
+                self._hurry()
+            return step()
         finally:
-            with self._lock:  # once the step is over, the number may be another socket's
-                self._steps.pop(number, None)
+            if self._steps.pop(number, None) is None:
+                with self._ending:  # it is being ended: soon the number may be another socket's
+                    pass
 
-    def _hurry(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="lockkit-guard", daemon=True
-                )
-                self._thread.start()
-        self._wake.set()
-
-    def _work(self) -> None:
-        while True:
-            self._idle.set()  # before the look, so that a step which comes now wakes us
-            if not self._steps:
-                self._wake.wait()
-            self._idle.clear()
-            self._wake.clear()
-            threading.Event().wait(TICK)
-            with self._lock:
-                self._end_overdue(now())
+    def work(self) -> float:
+        with self._ending:
+            self._end_overdue(now())
+        self._sleeps = True  # before the look, so that a step which comes now wakes us
+        if not self._steps:
+            return LONGEST_SLEEP
+        self._sleeps = False
+        return TICK
 
     def _end_overdue(self, moment: float) -> None:
         for number, (deadline, descriptor) in list(self._steps.items()):
-            if deadline <= moment:
-                del self._steps[number]
+            if deadline <= moment and self._steps.pop(number, None) is not None:
                 _shut_down(descriptor)
 
 
