@@ -1,0 +1,56 @@
+"""Views of orders that take a lock by hand, deep in what they call."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+
+from lockkit.errors import LeaseLost
+from lockkit_django import locks
+from lockkit_django.orders import idempotent
+from orders_django.views import sell
+
+
+def _deduct(**options: Any) -> Any:
+    with locks["default"].lock("stock:42", timeout=0, **options) as lease:
+        sell("by-hand")
+    return lease
+
+
+def refused(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(_deduct()), status=201)
+
+
+def held(request: HttpRequest) -> HttpResponse:
+    _deduct(until="commit")
+    with suppress(ZeroDivisionError), transaction.atomic():
+        _deduct(until="commit")
+        raise ZeroDivisionError
+    return HttpResponse("sold", status=201)
+
+
+def broken(request: HttpRequest) -> HttpResponse:
+    _deduct(until="commit")
+    raise ZeroDivisionError
+
+
+def lost(request: HttpRequest) -> HttpResponse:
+    lease = _deduct(until="commit")
+    locks["default"].break_("stock:42", fence=lease.fencing_token)
+    with suppress(LeaseLost):
+        lease.extend()
+    return HttpResponse("sold", status=201)
+
+
+@idempotent(atomic=False)
+def in_commit_in(request: Any) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic(durable=True)):
+        return request.order.respond_with(held(request))  # type: ignore[no-any-return]
+
+
+VIEWS = (refused, held, broken, lost, in_commit_in)
+urlpatterns = [path(f"orders/{view.__name__}", view) for view in VIEWS]
