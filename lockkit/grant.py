@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lockkit.errors import KindMismatch, UpgradeRefused
-from lockkit.state import GRACE_SECONDS, MOST_TOMBS, SECOND, TOMB_SECONDS, Holder, State, Waiter
+from lockkit.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
 from lockkit.types import (
     Busy,
     Gone,
@@ -36,7 +36,6 @@ from lockkit.types import (
 
 __all__ = [
     "GRACE_SECONDS",
-    "MOST_TOMBS",
     "SECOND",
     "TOMB_SECONDS",
     "Holder",
@@ -52,8 +51,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-ADVANCE_MOST = 256
-"""How many waiters one step grants at most: whoever asks next goes on."""
+PASS_MOST = 256
+"""How many waiters one step grants or finds dead at most: whoever asks next goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | 
     if state.tombs.get(request.token, (0, False))[0] > now:
         return Outcome(Gone())
     if not (state.holders or state.queue or request.mode is Mode.POLL):  # most often
-        state.kind, state.permits = request.kind, request.permits
+        state.kind = request.kind
         return Outcome(_grant(_hold(state, request, now), now), True)
     mine = state.holding(request.token)
     if mine is not None:
@@ -130,12 +129,12 @@ def _refuse_upgrade(state: State, request: Request, now: int) -> None:
 
 def _use_as(state: State, request: Request, now: int) -> None:
     """A name that nobody uses becomes what it is asked to be."""
-    if (state.kind, state.permits) == (request.kind, request.permits):
+    if state.kind is request.kind:
         return
     if state.live(now) is not None or state.waits(now):
         used_as = state.kind.described(state.permits)
         raise KindMismatch(f"{request.name!r} is in use as {used_as}", name=request.name)
-    state.kind, state.permits = request.kind, request.permits
+    state.kind = request.kind
     state.forget(now)
     state.queue.clear()
 
@@ -219,8 +218,8 @@ def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
     remains of its own sign of life: if the message does not reach it, the others soon go on.
     """
     handoffs: list[Grant] = []
-    while state.queue and len(handoffs) < ADVANCE_MOST:
-        if state.kind is Kind.MUTEX and state.live(now) is not None:
+    for _ in range(PASS_MOST):
+        if not state.queue or (state.kind is Kind.MUTEX and state.live(now) is not None):
             break
         head = state.queue[0]
         is_asker = head.token == asker
@@ -249,6 +248,7 @@ def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
         waiter.max_hold,
         shared=waiter.shared,
         entrant=waiter.entrant,
+        permits=waiter.permits,
     )
     state.install(holder, now)
     return holder
@@ -273,6 +273,7 @@ def _waiter(request: Request, ticket: int, now: int) -> Waiter:
         None if request.max_hold is None else _us(request.max_hold),
         request.shared,
         request.entrant,
+        request.permits,
     )
 
 
@@ -284,7 +285,7 @@ def _busy(state: State, token: str, now: int) -> Busy:
     return Busy(
         ticket=0 if index is None else state.queue[index].ticket,
         ahead=len(state.queue) if index is None else index,
-        left=None if holder is None else (until - now) / SECOND,
+        left=(until - now) / SECOND,
         holder="" if holder is None else holder.owner,
         age=None if holder is None else (now - holder.granted) / SECOND,
     )

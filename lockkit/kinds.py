@@ -84,8 +84,9 @@ class Kinds(BaseClient, Generic[L]):
 
         Each permit expires by itself. Other arguments as of ``lock``. Guarantee: no more than
         ``permits`` hold it at one moment of the store's clock. Limit: that says nothing about what
-        they write, so its leases cannot fence. Whoever asks with another number, or for another
-        kind of lock, while the name is in use gets KindMismatch. Each step reads all who hold it.
+        they write, so its leases cannot fence. Where others ask with another number, the smallest
+        applies: of those who hold it and the one who asks. Whoever asks for another kind of lock
+        while the name is in use gets KindMismatch. Each step reads all who hold it.
         """
         own = self._own("semaphore()", options, LOCK_OPTIONS)
         fair = options.get("fair", True)

@@ -41,7 +41,7 @@ def last_words(name: str, state: State) -> Iterator[Words]:
     """Of those whom a step of the grant rule has found without a release; once."""
     fallen, state.fallen = state.fallen, []
     for holder, at, by in fallen:
-        yield Words(name, at, by, state.kind, state.permits, holder)
+        yield Words(name, at, by, state.kind, holder.permits, holder)
 
 
 def words_info(words: Words, now: int) -> LockInfo | None:
@@ -77,7 +77,7 @@ def infos_of(name: str, state: State, now: int) -> Iterator[LockInfo]:
     for holder in state.holders:
         if holder.until <= oldest:  # of that there are last words
             continue
-        info = _info(name, holder, now, state.kind, state.permits)
+        info = _info(name, holder, now, state.kind, holder.permits)
         yield info._replace(waiters=waiters, waiters_alive=alive, queue=queue)
 
 

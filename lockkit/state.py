@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 
 from lockkit.types import Kind, Request, alive_for
 
-__all__ = ["GRACE_SECONDS", "MOST_TOMBS", "SECOND", "TOMB_SECONDS", "Holder", "State", "Waiter"]
+__all__ = [
+    "GRACE_SECONDS",
+    "MOST_SHARED",
+    "MOST_TOMBS",
+    "SECOND",
+    "TOMB_SECONDS",
+    "Holder",
+    "State",
+    "Waiter",
+]
 
 SECOND = 1_000_000
 TOMB_SECONDS = 600
@@ -18,6 +27,9 @@ TOMB_SECONDS = 600
 MOST_TOMBS = 256
 """How many a name has at most, where each step on it reads and writes them all: an older request
 that is still under way may then be granted, to nobody, until its TTL has passed."""
+
+MOST_SHARED = 10_000
+"""How many hold a name at most, whatever its kind: each step on it reads them all."""
 
 GRACE_SECONDS = 600
 """How long an abandoned claim is kept, so that ``locks`` can report it."""
@@ -38,6 +50,7 @@ class Holder:
     extended: int = 0  #: the number of the extension that was done last
     shared: bool = False
     entrant: str = ""
+    permits: int = 0
 
 
 @dataclass(slots=True)
@@ -53,6 +66,7 @@ class Waiter:
     max_hold: int | None
     shared: bool = False
     entrant: str = ""
+    permits: int = 0
 
     def refresh(self, now: int) -> bool:
         """Renew its sign of life once half of it is used, so that most polls write nothing."""
@@ -72,9 +86,14 @@ class State:
     queue: list[Waiter] = field(default_factory=list)
     tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
     kind: Kind = Kind.MUTEX
-    permits: int = 0
     fallen: list[tuple[Holder, int, str]] = field(default_factory=list)
     """Who lost it without a release, when, and who broke it: not kept here; see last_words."""
+
+    @property
+    def permits(self) -> int:
+        """The smallest number of those who hold it or wait."""
+        claims: list[Holder | Waiter] = [*self.holders, *self.queue]
+        return min((claim.permits for claim in claims), default=0)
 
     def live(self, now: int) -> Holder | None:
         """The one who holds it, or the first of those who share it."""
@@ -91,13 +110,14 @@ class State:
         return any(claim.shared or not h.shared for h in self.held_by(claim.entrant, now))
 
     def has_room(self, claim: Request | Waiter, now: int) -> bool:
-        """Whether no live holder is in its way."""
+        """Whether no live holder is in its way. Of several numbers of permits the smallest applies:
+        that of an older release, or of the newer one, while both are in use."""
         live = [holder for holder in self.holders if holder.until > now]
         if not live or self.reenters(claim, now):
             return True
         if not claim.shared or not all(holder.shared for holder in live):
             return False
-        return not self.permits or len(live) < self.permits
+        return len(live) < min(one.permits or MOST_SHARED for one in (claim, *live))
 
     def waits(self, now: int) -> bool:
         """Whether somebody alive is in the queue."""

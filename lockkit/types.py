@@ -113,7 +113,7 @@ class Claim(NamedTuple):
     """What is asked of a name."""
 
     kind: Kind = Kind.MUTEX
-    permits: int = 0  #: how many may share the name; 0: no limit. The same for all who use it
+    permits: int = 0  #: how many may share the name; 0: no limit of its own
     shared: bool = False  #: it goes together with other shared ones; else it excludes all
     owner: str = ""  #: who may enter again; nobody named: the thread or the task
     fair: bool = True  #: it waits for its turn; else it takes what is free ahead of those who wait
@@ -245,7 +245,7 @@ class LockInfo(NamedTuple):
     waiters: int = 0
     waiters_alive: int = 0
     kind: Kind = Kind.MUTEX
-    permits: int = 0  #: of a semaphore: how many there are
+    permits: int = 0  #: of a semaphore: how many its holder asked for
     shared: bool = False  #: others may hold it at the same time
     queue: tuple[Waiting, ...] = ()  #: those who are first in it
     damage: str = ""  #: what cannot be read, and what repairs it

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lockkit import grant
 from lockkit.errors import KindMismatch, UpgradeRefused
-from lockkit.grant import GRACE_SECONDS, MOST_TOMBS, SECOND, TOMB_SECONDS, Outcome, State
+from lockkit.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
+from lockkit.state import MOST_SHARED, MOST_TOMBS
 from lockkit.types import Busy, Gone, Grant, Kind, Mode, Release, Request, alive_for
 
 TTL = 10.0
@@ -195,13 +196,43 @@ class TestSemaphore:
         grant.release(state, permit("a"), START)
         assert isinstance(grant.acquire(state, permit("d"), START).reply, Busy)
 
-    @pytest.mark.parametrize("other", [{"permits": 3}, MUTEX], ids=["3", "mutex"])
-    def test_another_kind_is_refused_while_it_is_in_use(self, other: dict[str, Any]) -> None:
+    def test_another_kind_is_refused_while_it_is_in_use(self) -> None:
         state = State()
         grant.acquire(state, permit("a"), START)
         with pytest.raises(KindMismatch, match="in use as a semaphore of 2"):
-            grant.acquire(state, permit("b", **other), after(TTL) - 1)
-        assert isinstance(grant.acquire(state, permit("b", **other), after(TTL)).reply, Grant)
+            grant.acquire(state, permit("b", **MUTEX), after(TTL) - 1)
+        assert isinstance(grant.acquire(state, permit("b", **MUTEX), after(TTL)).reply, Grant)
+
+    @pytest.mark.parametrize(("held", "asked"), [(2, 3), (3, 2)])
+    def test_of_two_numbers_the_smaller_applies(self, held: int, asked: int) -> None:
+        state = State()
+        for token in "ab":
+            grant.acquire(state, permit(token, permits=held), START)
+        assert isinstance(grant.acquire(state, permit("c", permits=asked), START).reply, Busy)
+        assert isinstance(grant.acquire(state, permit("c", permits=asked), after(TTL)).reply, Grant)
+
+    def test_no_more_hold_a_name_than_each_step_can_read(self) -> None:
+        state = State()
+        reader = permit("a", kind=Kind.RW, permits=0)
+        holder = grant.acquire(state, reader, START) and state.holders[0]
+        state.holders *= MOST_SHARED - 1
+        assert isinstance(grant.acquire(state, reader._replace(token="b"), START).reply, Grant)
+        assert isinstance(grant.acquire(state, reader._replace(token="c"), START).reply, Busy)
+        assert state.holders[0] is holder
+
+    def test_one_step_passes_so_many_of_the_dead_and_the_next_goes_on(self) -> None:
+        state = State()
+        grant.acquire(state, claim("holder"), START)
+        for number in range(grant.PASS_MOST + 1):
+            grant.acquire(state, claim(f"dead {number}", Mode.ENQUEUE, ttl=1.0), START)
+        later = after(TTL) - 1
+        grant.acquire(state, claim("alive", Mode.ENQUEUE), START)
+        state.queue[-1].alive = after(TTL)
+        state.queue.insert(0, state.queue[0])
+        grant.release(state, claim("holder"), later)
+        assert not state.holders
+        assert isinstance(grant.acquire(state, claim("other"), later).reply, Busy)
+        assert [holder.token for holder in state.holders] == ["alive"]
 
     def test_a_poll_of_another_kind_is_gone(self) -> None:
         state = State()

@@ -20,6 +20,7 @@ from lockkit.backends.redis.layout import encoded
 from lockkit.backends.redis.protocol import ALL_BUCKETS, NO_CHANNEL, POLL, Command, Protocol
 from lockkit.backends.redis.records import AsyncRedisRecords
 from lockkit.backends.redis.replies import (
+    count_details,
     damaged_bucket,
     read_acquire,
     read_details,
@@ -201,12 +202,13 @@ class AsyncRedisBackend(AsyncBackend):
                 return
 
     async def _details(self, bucket: int, names: Sequence[bytes]) -> AsyncIterator[LockInfo]:
-        if not names:
-            return
-        command = self._protocol.details(bucket, names)
-        reply = await self._link.look(lambda: self._link.call(command))
-        for info in read_details(self._protocol.keys.bucket(bucket), names, reply):
-            yield info
+        key = self._protocol.keys.bucket(bucket)
+        while names:
+            command = self._protocol.details(bucket, names)
+            reply = await self._link.look(lambda: self._link.call(command))  # noqa: B023
+            for info in read_details(key, names, reply):
+                yield info
+            names = names[count_details(reply) :]
 
     async def break_(self, name: str, fence: int, by: str = "") -> bool:
         reply = await self._link.call(self._protocol.break_(name, fence))

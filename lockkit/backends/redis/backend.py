@@ -36,6 +36,7 @@ from lockkit.backends.redis.protocol import (
 )
 from lockkit.backends.redis.records import RedisRecords
 from lockkit.backends.redis.replies import (
+    count_details,
     damaged_bucket,
     read_acquire,
     read_details,
@@ -223,9 +224,12 @@ class RedisBackend(Backend):
                 return
 
     def _details(self, bucket: int, names: Sequence[bytes]) -> Iterator[LockInfo]:
-        command = self._protocol.details(bucket, names)
-        reply = look(lambda: call(self._connections, command))
-        yield from read_details(self._protocol.keys.bucket(bucket), names, reply)
+        key = self._protocol.keys.bucket(bucket)
+        while names:
+            command = self._protocol.details(bucket, names)
+            reply = look(lambda: call(self._connections, command))  # noqa: B023
+            yield from read_details(key, names, reply)
+            names = names[count_details(reply) :]
 
     def _look(self, packed: bytes) -> Any:
         return look(lambda: exchange(self._connections, packed))

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 __all__ = ["BUCKETS", "PREFIXES", "VERSION", "Keys", "bucket_of", "encoded"]
 
-VERSION = b"3"
+VERSION = b"4"
 BUCKETS = 64
 
 PREFIXES = b"lockkit:prefixes"
@@ -64,10 +64,10 @@ class Keys:
         prefix = self.prefix.replace(" ", "_").encode()
         return b"%b:wake:%b" % (prefix, instance.encode())
 
-    def _of_name(self, name: str) -> tuple[bytes, bytes, bytes, bytes]:
-        """bucket, queue, waiters, tombs: the KEYS of every script on a name."""
+    def _of_name(self, name: str) -> tuple[bytes, ...]:
+        """bucket, queue, waiters, tombs, alive: the KEYS of every script on a name."""
         tag, text = self._tag(bucket_of(name)), encoded(name)
-        return tag + b"b", tag + b"q:" + text, tag + b"w:" + text, tag + b"t"
+        return tag + b"b", tag + b"q:" + text, tag + b"w:" + text, tag + b"t", tag + b"a:" + text
 
     def _tag(self, bucket: int) -> bytes:
         return b"{%b:%d}:" % (self.prefix.encode(), bucket)

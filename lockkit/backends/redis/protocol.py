@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lockkit.backends.redis.layout import BUCKETS, PREFIXES, Keys, bucket_of, encoded
 from lockkit.state import SECOND
@@ -18,8 +18,11 @@ from lockkit.types import Kind, Request, alive_for
 
 __all__ = ["Command", "Protocol", "Script", "evalsha", "load_scripts", "pack", "script_of"]
 
+B = TypeVar("B")
+
 NO_CHANNEL = b"-"
 REMEMBERED_HEADS = 4096
+EXTENDED_AT_ONCE = 100
 POLL = 0.02
 """Seconds between the polls of a waiter whose user may not subscribe (an ACL forbids it)."""
 
@@ -65,8 +68,8 @@ class Protocol:
 
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
-        queue, shared = ("store", "queue"), ("whole", "claim", "clock", "store", "shared")
-        acquire = ("whole", "clock", "acquire_free", *queue, "acquire")
+        queue, shared = ("store", "queue"), ("whole", "claim", "clock", "sample", "store", "shared")
+        acquire = ("whole", "clock", "sample", "acquire_free", *queue, "acquire")
         self._acquire = script_of("fair", *acquire)
         self._barge = script_of("unfair", *acquire)
         self._release = script_of("whole", "claim", "release_free", "clock", *queue, "release")
@@ -80,8 +83,8 @@ class Protocol:
         self._break_shared = script_of(*shared, "shared_break")
         self._extend_shared = script_of("whole", "clock", "shared_extend")
         self._announce = script_of("clock", "announce")
-        self._list = script_of("whole", "clock", "list")
-        self._repair = script_of("whole", "clock", "repair")
+        self._list = script_of("whole", "clock", "looking", "list")
+        self._repair = script_of("whole", "clock", "looking", "repair")
         self._shared = {
             self._acquire_shared,
             self._barge_shared,
@@ -127,12 +130,12 @@ class Protocol:
         return self._command(self._repair, name)
 
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
-        """A command per bucket, and which of the requests it is for."""
+        """One or more commands per bucket, and which of the requests it is for."""
         batches: dict[tuple[int, bool], list[int]] = {}
         for position, request in enumerate(requests):
             batch = bucket_of(request.name), request.kind is Kind.MUTEX
             batches.setdefault(batch, []).append(position)
-        for (bucket, alone), positions in batches.items():
+        for (bucket, alone), positions in _limited(batches):
             keys, arguments = [self.keys.bucket(bucket)], list[bytes]()
             for request in map(requests.__getitem__, positions):
                 if not alone:
@@ -163,7 +166,8 @@ class Protocol:
         keys = [self.keys.bucket(bucket), self.keys.tombs(bucket)]
         for name in names:
             text = name.decode(errors="surrogateescape")
-            keys += (*self.keys.of_name(text)[1:3], self.keys.holders(text))
+            _, queue, waiters, _, alive = self.keys.of_name(text)
+            keys += (queue, waiters, alive, self.keys.holders(text))
         return evalsha(self._list, keys, names)
 
     def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
@@ -185,6 +189,13 @@ class Protocol:
             self._heads.clear()
         self._heads[script.sha, name] = head
         return head
+
+
+def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
+    """In parts, so that no script takes long: nobody else is served meanwhile."""
+    for batch, positions in batches.items():
+        for start in range(0, len(positions), EXTENDED_AT_ONCE):
+            yield batch, positions[start : start + EXTENDED_AT_ONCE]
 
 
 def _terms(

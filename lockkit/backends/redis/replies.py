@@ -33,6 +33,7 @@ from lockkit.types import (
 
 __all__ = [
     "Message",
+    "count_details",
     "damaged_bucket",
     "read_acquire",
     "read_details",
@@ -126,8 +127,9 @@ def read_page(bucket: bytes, reply: Sequence[Any]) -> tuple[bytes, list[bytes], 
 
 
 def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
+    """Of as many of the names as the reply has: see ``count_details``."""
     now = int(reply[0])
-    for index, text in enumerate(names):
+    for index, text in enumerate(names[: count_details(reply)]):
         record, waiters, alive, entries, damage = reply[1 + 5 * index : 6 + 5 * index]
         name = text.decode(errors="surrogateescape")
         if damage:
@@ -135,11 +137,16 @@ def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) ->
         if record[:1] == KINDS[Kind.MUTEX]:
             yield _info(name, record[2:], waiters, alive, now)
         elif record:
-            kind, permits = KIND_OF[record[:1]], int(record[2:])
+            kind = KIND_OF[record[:1]]
             for entry in sorted(entries, key=_fence_of):
-                fixed, (_, rest) = entry[1:81], entry[81:].split(b" ", 1)
+                fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
                 info = _info(name, fixed + rest, waiters, alive, now)
-                yield info._replace(kind=kind, permits=permits, shared=entry[:1] == SHARED)
+                yield info._replace(kind=kind, permits=int(permits), shared=entry[:1] == SHARED)
+
+
+def count_details(reply: Sequence[Any]) -> int:
+    """How many names a page of details is about; what shares them may be much."""
+    return len(reply) // 5
 
 
 def _fence_of(entry: bytes) -> bytes:
@@ -160,6 +167,8 @@ def _info(name: str, text: bytes, waiters: int, alive: int, now: int) -> LockInf
     rest."""
     until, fence, granted, renewed = (int(text[16 * i : 16 + 16 * i]) for i in range(4))
     ttl, max_hold, owner = text[80:].split(b" ", 2)
+    if ttl == b"0":  # nobody holds it, and whoever asks next goes on with the queue
+        return LockInfo(name, LockState.QUEUED, waiters=waiters, waiters_alive=alive)
     return LockInfo(
         name=name,
         state=LockState.HELD if until > now else LockState.ABANDONED,

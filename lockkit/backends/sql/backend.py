@@ -46,9 +46,10 @@ PAGE = 500
 DAY = 24 * 3600 * grant.SECOND
 PRUNE_EVERY = 32
 PRUNE_WINDOW = 128
-"""After so many new names one process looks at so many rows, at a random place, and deletes those
-of free names that were not used for a day: four rows for each new one keep the table small,
-without an index on what changes and without a moment at which the whole table is read."""
+"""For one in so many new names, which a hash of the name says, its process looks at so many rows,
+at a random place, and deletes those of free names that were not used for a day. So do processes
+that use one name each. Four rows for each new one keep the table small, without an index on what
+changes and without a moment at which the whole table is read."""
 
 
 class SQLBackend(Backend):
@@ -66,7 +67,6 @@ class SQLBackend(Backend):
         self._busy_seconds = busy_seconds
         self._steps = Slot(connector)
         self._renewals = Slot(connector)
-        self._inserted = 0
 
     def acquire(self, request: Request) -> Grant | Busy | Gone:
         mine = _stored(request)
@@ -135,10 +135,8 @@ class SQLBackend(Backend):
         slot = slot or self._steps
         reply, is_new, state = self._try(slot, lambda c: self._attempt(c, row, name, rule))
         self._note(name, state, slot)
-        if is_new:
-            self._inserted += 1
-            if self._inserted % PRUNE_EVERY == 0:
-                self._prune()
+        if is_new and int(row[-4:], 16) % PRUNE_EVERY == 0:
+            self._prune()
         return reply
 
     def _note(self, name: str, state: grant.State, slot: Slot) -> None:

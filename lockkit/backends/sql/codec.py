@@ -17,7 +17,7 @@ __all__ = ["FREE", "damaged_record", "decode", "encode", "is_whole", "row_id", "
 FREE: Final = ""
 """The state of a name that nobody holds or waits for. Its row stays, for its fencing token."""
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """Changes when an older lockkit could misread a row; releases of two layouts must not be mixed."""
 
 WHOLE: Final = 9_000_000_000_000_000
@@ -44,7 +44,7 @@ def encode(state: State) -> str:
         return FREE
     document: dict[str, object] = {"v": LAYOUT}
     if state.kind is not Kind.MUTEX:
-        document["kind"] = (state.kind, state.permits)
+        document["kind"] = state.kind
     if state.holders:
         document["holders"] = [
             (
@@ -73,7 +73,7 @@ def encode(state: State) -> str:
 
 def _form(claim: Holder | Waiter) -> tuple[object, ...]:
     """What a mutex need not say of each claim."""
-    return (claim.shared, claim.entrant) if claim.shared or claim.entrant else ()
+    return (claim.shared, claim.entrant, claim.permits) if claim.shared or claim.entrant else ()
 
 
 def is_whole(value: object) -> bool:
@@ -120,21 +120,18 @@ def _document(text: object) -> dict[str, Any]:
 
 
 def _state(document: dict[str, Any], fence: int) -> State:
-    kind, permits = document.get("kind", (Kind.MUTEX, 0))
     tombs = document.get("tombs", {})
     state = State(
         fence,
         [Holder(*fields) for fields in document.get("holders", ())],
         [Waiter(*fields) for fields in document.get("queue", ())],
         {token: (until, broken) for token, (until, broken) in tombs.items()},
-        Kind(kind),
-        permits,
+        Kind(document.get("kind", Kind.MUTEX)),
     )
     if not (
         all(map(_is_claim, state.holders))
         and all(map(_is_claim, state.queue))
         and all(is_whole(until) for until, _ in state.tombs.values())
-        and is_whole(permits)
     ):
         raise ValueError("a field of another type")
     return state
@@ -155,7 +152,18 @@ _CHECKS: Final[dict[str, Callable[[object], bool]]] = {
     "shared": lambda value: isinstance(value, bool),
     "max_hold": lambda value: value is None or is_whole(value),
 } | dict.fromkeys(
-    ("fence", "ticket", "granted", "renewed", "until", "ttl", "extended", "enqueued", "alive"),
+    (
+        "fence",
+        "ticket",
+        "granted",
+        "renewed",
+        "until",
+        "ttl",
+        "extended",
+        "enqueued",
+        "alive",
+        "permits",
+    ),
     is_whole,
 )
 

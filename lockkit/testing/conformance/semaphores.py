@@ -99,15 +99,48 @@ class SemaphoreTests:
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
         with client.semaphore(name, PERMITS).acquire():
-            for wrong in (other.semaphore(name, PERMITS + 1), other.lock(name)):
-                for timeout in (0, 20):
-                    with pytest.raises(KindMismatch, match=f"a semaphore of {PERMITS}") as caught:
-                        wrong.acquire(timeout)
-                    assert caught.value.name == name
+            for timeout in (0, 20):
+                with pytest.raises(KindMismatch, match=f"a semaphore of {PERMITS}") as caught:
+                    other.lock(name).acquire(timeout)
+                assert caught.value.name == name
         with client.lock(name).acquire(), pytest.raises(KindMismatch, match="a mutex"):
             other.semaphore(name, PERMITS).acquire(0)
         with client.semaphore(name, PERMITS + 1).acquire():
             queued(client, name, 0)
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_of_several_numbers_of_permits_the_smallest_applies(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        """Of those who hold it and the one who asks: two releases of a program, while one of them
+        takes the place of the other."""
+        old, new = client.semaphore(name, PERMITS), other.semaphore(name, PERMITS + 2)
+        leases = [new.acquire(0) for _ in range(PERMITS)]
+        assert old.try_acquire() is None
+        leases.append(new.acquire(0))
+        assert leases.pop(0).release()
+        assert old.try_acquire() is None
+        assert leases.pop(0).release()
+        first = old.acquire(0)
+        assert new.try_acquire() is None
+        assert {info.permits for info in client.holders(name)} == {PERMITS, PERMITS + 2}
+        assert first.release()
+        leases += [new.acquire(0) for _ in range(3)]
+        assert new.try_acquire() is None
+        assert all(lease.release() for lease in leases)
+        nothing_left(client, name)
+
+    @needs(Needs.SHARED)
+    def test_those_of_another_number_of_permits_wait_in_turn(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        with client.semaphore(name, PERMITS).acquire():
+            leases = take_all(client, name, PERMITS - 1)
+            waiting = spawn(other.semaphore(name, PERMITS + 2).acquire)
+            queued(client, name, 1)
+            assert all(lease.release() for lease in leases)
+            assert waiting.result().release()
         nothing_left(client, name)
 
     @needs(Needs.SHARED)
@@ -186,9 +219,9 @@ class SemaphoreTests:
         assert len(history.intervals) == WORKERS * CYCLES
 
 
-def take_all(client: AnyClient, name: str) -> list[AnyLease]:
+def take_all(client: AnyClient, name: str, number: int = PERMITS) -> list[AnyLease]:
     """Every permit there is."""
-    return [client.semaphore(name, PERMITS, ttl=ROOMY).acquire(0) for _ in range(PERMITS)]
+    return [client.semaphore(name, PERMITS, ttl=ROOMY).acquire(0) for _ in range(number)]
 
 
 def permit(name: str) -> Request:

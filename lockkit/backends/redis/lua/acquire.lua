@@ -15,10 +15,7 @@ end
 local ticket = redis.call('ZSCORE', KEYS[2], token)
 if not ticket and mode == '2' then return redis.status_reply('-') end
 if left <= 0 and not fair then
-  if ticket then
-    redis.call('ZREM', KEYS[2], token)
-    redis.call('HDEL', KEYS[3], token)
-  end
+  if ticket then leave(token) end
   return redis.status_reply('G ' .. install(field, token, now + ttl, ARGV[5], 1))
 elseif left <= 0 then
   local fence = advance(field, token)

@@ -17,14 +17,6 @@ if not record and mode ~= '2' then
   local fence = last < now and stamp or us(last + 1)
   redis.call('HSET', KEYS[1], 'f', fence, field,
     'M0' .. token .. us(now + ttl) .. fence .. stamp .. stamp .. us(0) .. ARGV[5])
-  if now % 64 == 0 then -- forget some of what was abandoned long ago
-    local sample = redis.call('HRANDFIELD', KEYS[1], 8, 'WITHVALUES')
-    for i = 1, #sample, 2 do
-      if string.sub(sample[i], 1, 1) == '=' and is_whole(sample[i + 1])
-        and tonumber(string.sub(sample[i + 1], 35, 50)) + 600000000 < now then
-        redis.call('HDEL', KEYS[1], sample[i])
-      end
-    end
-  end
+  if now % 64 == 0 then forget_some() end
   return { ok = 'G ' .. fence }
 end

@@ -1,7 +1,7 @@
 -- One attempt for a claim that may be shared. ARGV: =name used token mode(0 try, 1 enqueue, 2 poll)
 -- ttl 'ttl max_hold owner' 'alive max_queue channel' form entrant. Replies as of acquire_free.
 local token, mode, ttl, form, entrant = ARGV[3], ARGV[4], ARGV[5], ARGV[8], ARGV[9]
-local rest = entrant .. ' ' .. ARGV[6]
+local rest = permits .. ' ' .. entrant .. ' ' .. ARGV[6]
 local bucket = redis.call('HMGET', KEYS[1], 'v', 'z')
 if bucket[1] ~= VERSION then
   if bucket[1] then return other_layout(bucket[1]) end
@@ -15,8 +15,8 @@ if mine and mine.till <= now then return redis.status_reply('-') end
 if mine then
   if mine.form == 'X' and form == 'S' then -- those who wait may go with it from now on
     first_waiting()
-    touched, mine.form = true, 'S'
-    redis.call('HSET', KEYS[5], token, 'S' .. us(mine.till) .. mine.fence .. mine.tail)
+    touched, together, mine.form = true, nil, 'S'
+    redis.call('HSET', KEYS[6], token, 'S' .. us(mine.till) .. mine.fence .. mine.tail)
     advance(nil)
   end
   return redis.status_reply(string.format('G %s %.0f', mine.fence, mine.till - now))
@@ -26,26 +26,25 @@ if not ticket and mode == '2' then return redis.status_reply('-') end
 if not ours then
   local used = record and in_use(record)
   if used then return used end
-  forget(KEYS[5]) -- of another kind that it once was
+  forget(KEYS[6]) -- of another kind that it once was
 end
 local _, reads = own(form, entrant)
 if reads then return redis.error_reply('UPGRADE') end
-local barges = not fair and has_room(form, entrant)
+local barges = not fair and has_room(form, entrant, permits)
 if not barges then advance(token) end
 mine = holders[token]
 if mine then return redis.status_reply('G ' .. mine.fence) end
-if barges or own(form, entrant) or (not ticket and has_room(form, entrant) and not waits()) then
-  if ticket then
-    redis.call('ZREM', KEYS[2], token)
-    redis.call('HDEL', KEYS[3], token)
-  end
+ticket = ticket and redis.call('ZSCORE', KEYS[2], token)
+if barges or own(form, entrant) or (not ticket and has_room(form, entrant, permits) and not waits()) then
+  if ticket then leave(token) end
   local fence = install(token, form, now + ttl, rest)
   save()
+  if now % 64 == 0 then forget_some() end
   if barges then advance(nil) end
   return redis.status_reply('G ' .. fence)
 end
 local first, soonest = living()
-local holder = first and string.match(first.tail, '^%S+ %S+ %S+ (.*)$') or ''
+local holder = first and string.match(first.tail, '^%S+ %S+ %S+ %S+ (.*)$') or ''
 local left, full = soonest and soonest - now or 0, false
 local ahead = redis.call('ZCARD', KEYS[2])
 if not ticket and mode == '1' then

@@ -2,8 +2,7 @@
 -- Those behind may have waited only for this one. Tombstones as of withdraw.
 local token = ARGV[3]
 if ours then first_waiting() end
-local found = redis.call('ZREM', KEYS[2], token)
-redis.call('HDEL', KEYS[3], token)
+local found = leave(token)
 if holders[token] then
   found = 1
   drop(token)

@@ -8,15 +8,20 @@
 --             S  semaphore, R reader-writer lock, E reentrant lock: kind queued permits until (of
 --                the last holder), of fixed widths (1 1 32 16); its holders are in a key of their own, see shared.lua
 --   2 queue   zset: token -> ticket
---   3 waiters hash: token -> 'alive channel', then what its holder's entry will end with
+--   3 waiters hash: token -> 'channel', then what its holder's entry will end with
 --   4 tombs   zset: token (or b:token, if broken by an operator) -> until
+--   5 alive   zset: token -> until when who waits counts as alive
 -- A record outlives its lease by the grace period, so that abandoned leases can be listed.
+-- Each step does a bounded number of commands, however many wait or are dead: the next goes on.
 local GRACE = 600000000
+local PASS_MOST = 256 -- waiters that one step grants or finds dead
+local SWEEP_MOST = 16 -- of what is over, forgotten on the way
 
 -- A key of another type is told before anything is written: scripts do not roll back.
 redis.call('ZCARD', KEYS[2])
 redis.call('HLEN', KEYS[3])
 redis.call('ZCARD', KEYS[4])
+redis.call('ZCARD', KEYS[5])
 
 -- The next fencing token or ticket: strictly growing, and by the clock it outlives data loss.
 -- The caller stores it, together with what it is for.
@@ -26,25 +31,41 @@ local function number()
   return counter
 end
 
+-- Some of those in a sorted set whose time is over.
+local function over(key)
+  return redis.call('ZRANGE', key, '-inf', us(now), 'BYSCORE', 'LIMIT', 0, SWEEP_MOST)
+end
+
 -- Refuse a token from now on, for longer than a request can linger in a network.
 local function bury(token)
   local until_ = us(now + GRACE)
-  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
+  for _, old in ipairs(over(KEYS[4])) do redis.call('ZREM', KEYS[4], old) end
   redis.call('ZADD', KEYS[4], until_, token)
   redis.call('PEXPIRE', KEYS[4], GRACE / 1000)
   redis.call('HSET', KEYS[1], 'z', until_)
 end
 
 -- Whether somebody alive is in the queue.
-local function waits()
-  for _, entry in ipairs(redis.call('HVALS', KEYS[3])) do
-    if (waiter(entry) or damaged('its queue')) > now then return true end
-  end
-  return false
+local function living_waiters() return redis.call('ZCOUNT', KEYS[5], '(' .. us(now), '+inf') end
+local function waits() return living_waiters() > 0 end
+
+-- Take one out of the queue; whether it was there.
+local function leave(token)
+  local found = redis.call('ZREM', KEYS[2], token)
+  redis.call('HDEL', KEYS[3], token)
+  redis.call('ZREM', KEYS[5], token)
+  return found
 end
+
+-- Until when it counts as alive; of who is not there: not at all.
+local function alive_until(token) return tonumber(redis.call('ZSCORE', KEYS[5], token) or 0) end
 
 -- Delete a key, with a command that the others need anyway (an ACL names each).
 local function forget(key) redis.call('PEXPIRE', key, 0) end
+
+local function empty_queue()
+  for _, key in ipairs({ 2, 3, 5 }) do forget(KEYS[key]) end
+end
 
 -- The record is of another kind: an error reply while the name is in use. Else it is forgotten.
 local function in_use(record)
@@ -52,35 +73,26 @@ local function in_use(record)
     local permits = string.sub(record, 1, 1) == 'M' and '0' or string.match(record, '^..(%d+)')
     return redis.error_reply('KIND ' .. string.sub(record, 1, 1) .. ' ' .. permits)
   end
-  forget(KEYS[2])
-  forget(KEYS[3])
+  empty_queue()
 end
 
--- How many are in the queue. Once there are so many, the dead do not count: they are forgotten.
+-- How many are in the queue, and whether so many of them are alive.
 local function crowd(most)
   local size = redis.call('ZCARD', KEYS[2])
-  if most == '-' or size < tonumber(most) then return size, false end
-  local entries = redis.call('HGETALL', KEYS[3])
-  for i = 1, #entries, 2 do
-    if (waiter(entries[i + 1]) or damaged('its queue')) <= now then
-      redis.call('ZREM', KEYS[2], entries[i])
-      redis.call('HDEL', KEYS[3], entries[i])
-      size = size - 1
-    end
-  end
-  return size, size >= tonumber(most)
+  return size, most ~= '-' and size >= tonumber(most) and living_waiters() >= tonumber(most)
 end
 
 -- Join the queue with a new ticket, or give a sign of life: terms are 'alive max_queue channel'.
 local function stay(token, ticket, terms, rest)
   local alive, channel = string.match(terms, '^(%d+) %S+ (%S+)$')
   if not ticket then
+    for _, dead in ipairs(over(KEYS[5])) do leave(dead) end
     ticket = number()
     redis.call('ZADD', KEYS[2], ticket, token)
     redis.call('HSET', KEYS[1], 'f', ticket)
   end
-  redis.call('HSET', KEYS[3], token, us(now + alive) .. ' ' .. channel .. ' ' .. rest)
-  redis.call('PEXPIRE', KEYS[2], GRACE / 1000)
-  redis.call('PEXPIRE', KEYS[3], GRACE / 1000)
+  redis.call('HSET', KEYS[3], token, channel .. ' ' .. rest)
+  redis.call('ZADD', KEYS[5], us(now + alive), token)
+  for _, key in ipairs({ 2, 3, 5 }) do redis.call('PEXPIRE', KEYS[key], GRACE / 1000) end
   return ticket
 end

@@ -16,18 +16,23 @@ end
 
 -- Of one who shares a name: what shared.lua describes.
 local function is_holder(entry)
-  local ttl = string.match(entry, '^%S+ (%d+) [%d-]+ ', 82)
-  return ttl and #ttl < 16 and string.find(entry, '^[XS]%d')
+  local permits, ttl = string.match(entry, '^(%d+) %S+ (%d+) [%d-]+ ', 82)
+  return ttl and #permits < 16 and #ttl < 16 and string.find(entry, '^[XS]%d')
     and not string.find(string.sub(entry, 2, 81), '%D')
 end
 
--- Of one who waits: until when it is alive and what follows; nothing if it cannot be read, or if it
--- does not wait for a mutex (alone) or for another kind (not alone).
+-- Of one who waits: its channel and what follows; nothing if it cannot be read, or if it does not
+-- wait for a mutex (alone) or for another kind (not alone).
 local function waiter(entry, alone)
-  local alive, channel, form, rest = string.match(entry, '^(%d+) (%S+) ([XS]? ?)(.*)$')
-  local ttl = alive and #alive == 16
-    and string.match(rest, form == '' and '^(%d+) [%d-]+ ' or '^%S+ (%d+) [%d-]+ ')
-  if ttl and #ttl < 16 and (alone == nil or alone == (form == '')) then return tonumber(alive), channel, string.sub(form, 1, 1), rest, ttl end
+  local channel, form, rest = string.match(entry, '^(%S+) ([XS]? ?)(.*)$')
+  if not channel or alone ~= nil and alone ~= (form == '') then return nil end
+  local permits, ttl = '', nil
+  if form == '' then
+    ttl = string.match(rest, '^(%d+) [%d-]+ ')
+  else
+    permits, ttl = string.match(rest, '^(%d+) %S+ (%d+) [%d-]+ ')
+  end
+  if ttl and #ttl < 16 and #permits < 16 then return channel, string.sub(form, 1, 1), rest, ttl end
 end
 
 local function damaged(what) error('DAMAGED ' .. what, 0) end

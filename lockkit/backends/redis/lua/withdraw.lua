@@ -2,8 +2,7 @@
 -- Finding nothing, or being unsure, leaves a tombstone: a request of this token that is still
 -- under way must not succeed when it arrives.
 if record and not is_whole(record) then damaged('its record') end
-local found = redis.call('ZREM', KEYS[2], ARGV[2])
-redis.call('HDEL', KEYS[3], ARGV[2])
+local found = leave(ARGV[2])
 if record and string.sub(record, 3, 34) == ARGV[2] then
   found = 1
   advance(field)

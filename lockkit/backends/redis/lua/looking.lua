@@ -1,0 +1,17 @@
+-- Prepended to the scripts that look whether all of a name can be read.
+local LOOK_MOST = 255 -- as many of the queue as one step may come to, and no more
+
+-- The reply, if it is one: a key may be of another type.
+local function readable(value) return (type(value) ~= 'table' or not value.err) and value end
+
+-- How many wait, and how many of them are alive; nothing if the queue cannot be read.
+local function waiting(queue, waiters, alive, alone)
+  local size, living = readable(redis.pcall('ZCARD', queue)),
+    readable(redis.pcall('ZCOUNT', alive, '(' .. us(now), '+inf'))
+  if not (size and living and readable(redis.pcall('HLEN', waiters))) then return nil end
+  local first = redis.call('ZRANGE', queue, 0, LOOK_MOST)
+  for _, entry in ipairs(#first > 0 and redis.call('HMGET', waiters, unpack(first)) or {}) do
+    if entry and not waiter(entry, alone) then return nil end
+  end
+  return size, living
+end

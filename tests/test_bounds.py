@@ -1,0 +1,271 @@
+"""What one step costs: the same, however many hold a name, wait for it or have died waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import lockkit
+from lockkit import grant, state
+from lockkit.backends.base import Backend
+from lockkit.backends.redis.backend import RedisBackend
+from lockkit.backends.redis.layout import bucket_of
+from lockkit.backends.sql import backend as sql
+from lockkit.config import load_backend, settings_from_url
+from lockkit.errors import KindMismatch, LeaseLost
+from lockkit.testing.servers import RedisServer
+from lockkit.types import Busy, Grant, Kind, Mode, Request, alive_for
+
+FEW, MANY = 20, 1000
+SWEEP = 64
+"""Commands by which a step may differ: some of what is over is forgotten on the way."""
+
+NAME = "stock:42"
+COMMANDS_OF_A_PASS = 12
+"""In Redis, for each waiter that a step grants or finds dead."""
+
+USES: dict[str, dict[str, Any]] = {
+    "mutex": {"kind": Kind.MUTEX},
+    "semaphore": {"kind": Kind.SEMAPHORE, "permits": 5000, "shared": True},
+    "reader": {"kind": Kind.RW, "shared": True},
+    "writer": {"kind": Kind.RW},
+    "reentrant": {"kind": Kind.REENTRANT, "entrant": "me"},
+}
+TOGETHER = ("semaphore", "reader", "reentrant")
+
+
+class Counted:
+    """A backend, and how many commands or statements its store does."""
+
+    def __init__(self, backend: Backend, count: Callable[[], int], many: int) -> None:
+        self.backend = backend
+        self.count = count
+        self.many = many
+
+    def cost(self, step: Callable[[], object]) -> int:
+        before = self.count()
+        step()
+        return self.count() - before
+
+
+@pytest.fixture
+def in_redis(redis_server: RedisServer, redis_url: str) -> Iterator[Counted]:
+    """Its waiters have no channel: nobody need listen."""
+    backend = load_backend(settings_from_url(redis_url))
+    assert isinstance(backend, RedisBackend)
+    backend._mail.forbidden = True
+    with redis_server.client() as admin:
+        yield Counted(backend, lambda: _commands(admin), MANY)
+    backend.close()
+
+
+def _commands(admin: redis.Redis) -> int:
+    """Those inside of scripts as well, but not those of looking."""
+    stats: Any = admin.info("commandstats")
+    return sum(stat["calls"] for name, stat in stats.items() if not name.endswith("_info"))
+
+
+@pytest.fixture
+def in_sql(tmp_path: Path) -> Iterator[Counted]:
+    backend: Any = load_backend(settings_from_url(f"sqlite:///{tmp_path / 'locks.sqlite3'}"))
+    backend.acquire(claim("mutex", name="first"))
+    backend.extend([claim("mutex", name="first")])
+    statements: list[str] = []
+    for slot in (backend._steps, backend._renewals):
+        slot._connection._connection.set_trace_callback(statements.append)
+    yield Counted(backend, lambda: len(statements), MANY // 5)
+    backend.close()
+
+
+@pytest.fixture(params=["in_redis", "in_sql"])
+def store(request: pytest.FixtureRequest) -> Counted:
+    found: Counted = request.getfixturevalue(request.param)
+    return found
+
+
+def claim(use: str, mode: Mode = Mode.TRY, *, name: str = NAME, **changes: Any) -> Request:
+    request = Request(name, secrets.token_hex(16), 600.0, "owner", mode)
+    return request._replace(**{**USES[use], **changes})
+
+
+def crowd(store: Counted, use: str, size: int, *, waits: bool = True) -> Request:
+    """So many hold a name, if several may, and so many wait. Returns one of those who hold it."""
+    name = f"{use}:{size}"
+    holders = [claim(use, name=name) for _ in range(size if use in TOGETHER else 1)]
+    for holder in holders:
+        assert isinstance(store.backend.acquire(holder), Grant)
+    for _ in range(size if waits else 0):
+        assert isinstance(store.backend.acquire(waiter(use, name)), Busy)
+    return holders[0]
+
+
+def waiter(use: str, name: str, **changes: Any) -> Request:
+    terms = {"semaphore": {"permits": 1}, "reentrant": {"entrant": "they"}}.get(use, {})
+    waits = "writer" if use == "reader" else use
+    return claim(waits, Mode.ENQUEUE, name=name, **terms, **changes)
+
+
+def costs(store: Counted, use: str, holder: Request) -> dict[str, int]:
+    """Of each step, by its name."""
+    backend, asker = store.backend, waiter(use, holder.name)
+    full = asker._replace(token=secrets.token_hex(16), max_queue=1)
+    other = claim("mutex" if use != "mutex" else "writer", name=holder.name)
+    steps: dict[str, Callable[[], object]] = {
+        "try": lambda: backend.acquire(asker._replace(mode=Mode.TRY)),
+        "enqueue": lambda: backend.acquire(asker),
+        "poll": lambda: backend.acquire(asker._replace(mode=Mode.POLL)),
+        "refuse": lambda: backend.acquire(full),
+        "withdraw": lambda: backend.withdraw(asker),
+        "withdraw unsure": lambda: backend.withdraw(asker._replace(unsure=True)),
+        "extend": lambda: backend.extend([holder._replace(number=1)]),
+        "shorten": lambda: backend.extend([holder._replace(number=2, ttl=300.0)]),
+        "another kind": lambda: _refused(backend, other),
+        "inspect": lambda: [*backend.holders(holder.name)],
+        "release": lambda: backend.release(holder),
+    }
+    return {name: store.cost(step) for name, step in steps.items()}
+
+
+def _refused(backend: Backend, request: Request) -> None:
+    with pytest.raises(KindMismatch):
+        backend.acquire(request)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_step_costs_the_same_however_many_there_are(store: Counted, use: str) -> None:
+    costs(store, use, crowd(store, use, 2))  # the scripts are loaded
+    few, many = (costs(store, use, crowd(store, use, size)) for size in (FEW, store.many))
+    for step, cost in many.items():
+        assert cost <= few[step] + SWEEP, (step, cost, few[step])
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_step_passes_so_many_of_the_dead(in_redis: Counted, use: str) -> None:
+    """Who is alive behind them has its turn after some more steps."""
+    holder = crowd(in_redis, use, 1, waits=False)
+    alive = waiter(use, holder.name)
+    for _ in range(MANY - 1):
+        in_redis.backend.acquire(waiter(use, holder.name, ttl=3.0))
+    in_redis.backend.acquire(alive)
+    time.sleep(alive_for(3.0) + 0.1)
+    most = grant.PASS_MOST * COMMANDS_OF_A_PASS
+    poll = alive._replace(mode=Mode.POLL)
+    assert in_redis.cost(lambda: in_redis.backend.acquire(poll)) <= most
+    other = waiter(use, holder.name)._replace(mode=Mode.TRY)
+    assert in_redis.cost(lambda: in_redis.backend.acquire(other)) <= most
+    assert in_redis.cost(lambda: in_redis.backend.release(holder)) <= most
+    for _ in range(MANY // grant.PASS_MOST + 1):
+        assert in_redis.cost(lambda: in_redis.backend.acquire(poll)) <= most
+    assert isinstance(in_redis.backend.acquire(poll), Grant)
+
+
+def test_many_are_extended_in_many_short_scripts(
+    in_redis: Counted, redis_server: RedisServer
+) -> None:
+    """Each of them reads who shares the name once at most."""
+    readers = [claim("reader", ttl=300.0) for _ in range(MANY)]
+    for reader in readers:
+        in_redis.backend.acquire(reader)
+    with redis_server.client() as admin:
+        admin.config_resetstat()
+        for number, ttl in enumerate((600.0, 60.0), 1):
+            requests = [r._replace(ttl=ttl, number=number) for r in readers]
+            assert all(renewal.left for renewal in in_redis.backend.extend(requests))
+        stats: Any = admin.info("commandstats")
+    scripts = stats["cmdstat_evalsha"]["calls"]
+    assert scripts >= 2 * MANY / 100
+    assert stats["cmdstat_hvals"]["calls"] <= scripts
+    assert _commands(admin) <= 8 * 2 * MANY
+
+
+def test_no_script_reads_all_of_what_grows() -> None:
+    """But those who share a name, of whom there are 10,000 at most."""
+    folder = files("lockkit.backends.redis") / "lua"
+    for script in folder.iterdir():
+        for call in re.findall(r"redis\.p?call\(.*", script.read_text()):
+            reads = re.search(r"'(HGETALL|HVALS|HKEYS|SMEMBERS|LRANGE|KEYS|SCAN)', ([^)]+)", call)
+            if reads:
+                assert reads[2] in {"KEYS[6]", "KEYS[queue + 3]", "key"}, (script.name, call)
+            if "'ZRANGE'" in call:
+                assert re.search(r"'LIMIT'|, 0, (\d+|LOOK_MOST)\b", call), (script.name, call)
+            assert "ZREMRANGEBY" not in call, (script.name, call)
+
+
+def test_no_more_share_a_name_than_each_step_can_read(
+    in_redis: Counted, redis_server: RedisServer
+) -> None:
+    backend: Any = in_redis.backend
+    backend.acquire(claim("reader"))
+    key = backend._protocol.keys.holders(NAME)
+    with redis_server.client() as admin:
+        (entry,) = admin.hvals(key)
+        some = {f"{number:032x}": entry for number in range(state.MOST_SHARED - 2)}
+        admin.hset(key, mapping=some)
+        assert isinstance(backend.acquire(claim("reader")), Grant)
+        assert isinstance(backend.acquire(claim("reader")), Busy)
+
+
+def test_what_was_abandoned_of_shared_kinds_is_forgotten(redis_server: RedisServer) -> None:
+    """By whoever takes another name of the same kind."""
+    redis_server.flush()
+    names = [n for n in map("n{}".format, range(200_000)) if bucket_of(n) == 7][:2200]
+    client = lockkit.connect(redis_server.url)
+    backend: Any = client.backend
+    key = backend._protocol.keys.bucket(7)
+    for name in names[:200]:
+        backend.acquire(claim("semaphore", name=name))
+    with redis_server.client() as admin:
+        old = b"%016d" % int((time.time() - 3600) * 1e6)
+        for field, value in admin.hgetall(key).items():
+            if field[:1] == b"=":
+                admin.hset(key, field, value[:34] + old)
+        for name in names[200:]:
+            client.semaphore(name, 1).acquire().release()
+        left = admin.hlen(key)
+    assert left < 160
+    client.close()
+
+
+@pytest.mark.parametrize("use", TOGETHER)
+def test_what_was_evicted_is_lost(use: str, redis_server: RedisServer) -> None:
+    redis_server.flush()
+    client = lockkit.connect(redis_server.url)
+    lease = {
+        "semaphore": client.semaphore(NAME, 3),
+        "reader": client.rwlock(NAME).read(),
+        "reentrant": client.lock(NAME, reentrant=True),
+    }[use].acquire()
+    backend: Any = client.backend
+    with redis_server.client() as admin:
+        admin.delete(backend._protocol.keys.bucket(bucket_of(NAME)))
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    lease.release()
+    client.close()
+
+
+def test_short_lived_processes_prune_as_well(tmp_path: Path) -> None:
+    """Each uses one new name, and ends."""
+    path = tmp_path / "locks.sqlite3"
+    with lockkit.connect(f"sqlite:///{path}") as client:
+        for number in range(50):
+            client.lock(f"old:{number}").acquire().release()
+    with contextlib.closing(sqlite3.connect(path)) as table:
+        table.execute("UPDATE lockkit_lock SET updated = updated - ?", (2 * sql.DAY,))
+        table.commit()
+    for number in range(300):
+        with lockkit.connect(f"sqlite:///{path}") as client:
+            client.lock(f"new:{number}").acquire().release()
+    with contextlib.closing(sqlite3.connect(path)) as table:
+        left = table.execute("SELECT count(*) FROM lockkit_lock WHERE name LIKE 'old:%'")
+        assert left.fetchone()[0] < 25
