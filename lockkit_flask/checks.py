@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flask import request_started
 from werkzeug.routing import AnyConverter, BaseConverter
 
+from lockkit.idempotency.dangers import dangers
 from lockkit.log import log
 from lockkit.route_checks import (
     Finding,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from flask import Flask
     from werkzeug.routing import Rule
 
-__all__ = ["findings", "tell_at_first_request"]
+__all__ = ["findings", "store_findings", "tell_at_first_request"]
 
 
 def findings(app: Flask) -> Iterator[Finding]:
@@ -36,6 +37,15 @@ def findings(app: Flask) -> Iterator[Finding]:
         urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
         yield from path_findings(orders.paths, urls)
     yield from field_findings(_routes(app))
+
+
+def store_findings(app: Flask) -> Iterator[Finding]:
+    """Of orders with STORE "redis". Asks its Redis; raises BackendError if that is down."""
+    locks = app_locks(app)
+    if locks.config.orders is None or not locks.config.orders.claims:
+        return
+    for danger in dangers(locks.config.orders.alias, locks, locks.__getitem__):
+        yield Finding(danger.identifier, danger.text, danger.remedy)
 
 
 def tell_at_first_request(app: Flask) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,10 +12,11 @@ from flask.cli import ScriptInfo
 
 from lockkit.commands import OrderRecords, run
 from lockkit.errors import ConfigurationError
-from lockkit_flask.checks import findings
+from lockkit_flask.checks import findings, store_findings
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
+    from lockkit.route_checks import Finding
     from lockkit_flask.records import Records
 
 __all__ = ["locks"]
@@ -43,9 +44,14 @@ def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
     with _app(ctx).app_context():
         found = _settled(app_locks)
         clients = {alias: partial(found.__getitem__, alias) for alias in found}
-        looked = partial(findings, _app(ctx))
+        look = partial(_look, _app(ctx))
         prog = ctx.command_path
-        ctx.exit(run(argv, clients, prog=prog, records=_order_records, findings=looked))
+        ctx.exit(run(argv, clients, prog=prog, records=_order_records, findings=look))
+
+
+def _look(app: Flask) -> Iterator[Finding]:
+    yield from findings(app)
+    yield from store_findings(app)
 
 
 def _app(ctx: click.Context) -> Flask:

@@ -145,7 +145,7 @@ class Records:
     def _row(self, record: Record) -> dict[str, Any]:
         return {
             "order_id": record.order_id,
-            "request": record.request[:255],
+            "request": record.request,
             "fingerprint": record.fingerprint,
             "expires": self._clock() + int(record.left * MICROSECONDS),
             "state": str(record.state),

@@ -230,6 +230,12 @@ class Records(Protocol):
     def health(self) -> Iterator[Danger]:
         """Dangers of the store's configuration to records. Errors as of ``Backend.health``."""
 
+    def capacity(self) -> Iterator[Danger]:
+        """Dangers of records to other locks on the same server."""
+
+    def server(self) -> str | None:
+        """What tells the server from any other; None: it is not known."""
+
 
 class AsyncRecords(Protocol):
     """The twin of Records, of which only requests have need: operators are synchronous."""

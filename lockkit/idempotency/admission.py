@@ -102,9 +102,8 @@ class Admission:
 
     def running(self, order: Order) -> Record:
         """The record to insert before the view is called."""
-        return Record(
-            order.key, order.order_id, order.request, order.fingerprint, self.settings.ttl
-        )
+        ttl = self.settings.ttl_for(guest=order.guest)
+        return Record(order.key, order.order_id, order.request, order.fingerprint, ttl)
 
     def conclude(self, order: Order, response: ResponseFacts) -> Keep | Refused | Discard:
         """What becomes of the order, given the response of its view."""
@@ -113,7 +112,8 @@ class Admission:
         return Keep(self._ended(order, response)) if storable(response.status) else Discard()
 
     def _ended(self, order: Order, response: ResponseFacts) -> Record:
-        state, snapshot = snapshot_of(response, self.settings.max_response)
+        largest = self.settings.max_response_for(guest=order.guest)
+        state, snapshot = snapshot_of(response, largest)
         return replace(self.running(order), state=state, snapshot=snapshot)
 
     def _admit(self, order: Order) -> Flow[Decision]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Orders"]
 
+LONGEST = 255
+"""What is shown of a path: it comes from a client, and is kept with each record."""
+
 
 class Orders(Admission):
     """The rules for one application; thread-safe, and shared by all its requests.
@@ -70,14 +73,15 @@ class Orders(Admission):
         refused = self._refused_body(facts)
         if refused is not None:
             return refused
-        request = _printable(f"{facts.method} {facts.path}")
+        request = _printable(f"{facts.method} {facts.path}"[:LONGEST])
         form = None if self._forms is None else self._forms.read(order_id)
         if form is not None:
             return form_order(form, facts, request, self.settings)
-        key = key_of(facts, facts.read_identity(), order_id, self.settings.namespace)
+        identity = facts.read_identity()
+        key = key_of(facts, identity, order_id, self.settings.namespace)
         if key is None:
             return replies.nobody()
-        return Order(order_id, key, fingerprint_of(facts), request)
+        return Order(order_id, key, fingerprint_of(facts), request, guest=identity.is_of_guest)
 
     def _refused_body(self, facts: RequestFacts) -> Reject | None:
         """What cannot be compared with another try is no order."""

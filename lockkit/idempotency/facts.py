@@ -68,6 +68,11 @@ class Identity:
     tenant: str = ""  #: added to any of them
     guest: str | None = field(default=None, repr=False)  #: secret of a form's guest: see ``forms``
 
+    @property
+    def is_of_guest(self) -> bool:
+        """Whether no login vouches for it: anybody can have as many of these as they like."""
+        return not (self.scope or self.user)
+
 
 def _nobody() -> Identity:
     return Identity()
@@ -122,6 +127,7 @@ class Order:
     request: str  #: method and path, printable, for people
     also: tuple[str, ...] = ()  #: other fingerprints of the same request: see ``forms``
     stale: bool = False  #: its form is so old that its record may be gone
+    guest: bool = False  #: no login vouches for its owner, so less is kept of it
 
     def same(self, fingerprint: str) -> bool:
         """Whether a record with this fingerprint is of the same request."""

@@ -27,9 +27,9 @@ Whose order it is, and why (``Orders`` does it):
   forgot to end the secret, is told 422, sees nothing and orders nothing. The other way round, an
   answer for the guest is replayed to whoever has logged in since.
 
-A form is good for TTL (of the record, 24 hours): an older one that has no record is refused. So
-a tab that is opened again after a week does not order again, although the record is gone. Limit:
-as far as the clocks of the hosts agree.
+A form is good for as long as its record would live (TTL, 24 hours; of a guest's form GUEST_TTL, an
+hour): an older one that has no record is refused. So a tab that is opened again after a week does
+not order again, although the record is gone. Limit: as far as the clocks of the hosts agree.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ def form_order(
 ) -> Order | Reject:
     """Whose order a form is, by the rules above."""
     identity, namespace = facts.read_identity(), settings.namespace
-    stale = form.made + settings.ttl < time.time()
+    stale = form.made + settings.ttl_for(guest=form.for_guest) < time.time()
     fingerprint = fingerprint_of(facts)
     if form.is_of(identity.guest) and not identity.scope:
         key = key_of_guest(facts, identity, form.order_id, namespace)
         if identity.user is None:
-            return Order(form.order_id, key, fingerprint, request, stale=stale)
+            return Order(form.order_id, key, fingerprint, request, stale=stale, guest=True)
         mine = sent_by(identity.user, fingerprint)
         return Order(form.order_id, key, mine, request, (fingerprint,), stale)
     known = identity.scope or (identity.user and not form.for_guest)

@@ -43,6 +43,8 @@ class OrderSettings:
     ttl: float = 86400.0  #: a record lives this long
     max_request: int = 1024 * 1024
     max_response: int = 256 * 1024
+    guest_ttl: float = 3600.0  #: the same two for owners that no login vouches for, if they are
+    guest_max_response: int = 16 * 1024  #: less
     wait: float = 2.0  #: a duplicate waits this long for the one that is running
     max_waiters: int = 16  #: duplicates that wait at one time, per process
     using: str | None = None  #: database of the records; None: as the routers say
@@ -55,6 +57,12 @@ class OrderSettings:
     def claims(self) -> bool:
         """Whether records are claims beside the lock, and not rows of the order's transaction."""
         return self.store == REDIS
+
+    def ttl_for(self, *, guest: bool) -> float:
+        return min(self.guest_ttl, self.ttl) if guest else self.ttl
+
+    def max_response_for(self, *, guest: bool) -> int:
+        return min(self.guest_max_response, self.max_response) if guest else self.max_response
 
     @property
     def retries_orphans(self) -> bool:
@@ -208,8 +216,10 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "TENANT": _dotted,
     "AUTHORIZE_REPLAY": _dotted,
     "TTL": check_ttl,
+    "GUEST_TTL": check_ttl,
     "MAX_REQUEST": _bytes,
     "MAX_RESPONSE": _bytes,
+    "GUEST_MAX_RESPONSE": _bytes,
     "WAIT": _wait,
     "MAX_WAITERS": _waiters,
     "USING": _text_or_none,

@@ -16,6 +16,7 @@ from django.utils.module_loading import import_string
 from lockkit.config import load_backend
 from lockkit.errors import BackendError, ConfigurationError
 from lockkit.idempotency import OrderSettings, read_order_settings
+from lockkit.idempotency.dangers import dangers
 from lockkit_django import conf
 from lockkit_django.handler import locks
 from lockkit_django.orders.facts import in_signed_cookies
@@ -63,7 +64,7 @@ def check_orders(**_: Any) -> list[CheckMessage]:
 
 
 def check_records(**_: Any) -> list[CheckMessage]:
-    """E110, W103: asks the store of the settings, not those of ``@idempotent(using=…)``."""
+    """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
     from lockkit_django.orders.store import OrderStore
 
     try:
@@ -73,7 +74,7 @@ def check_records(**_: Any) -> list[CheckMessage]:
     if not _reason(list(settings.MIDDLEWARE)):
         return []
     if rules.claims:
-        return list(_forgetful(rules.alias))
+        return list(_dangers(rules.alias))
     try:
         OrderStore(rules.using).find("lockkit-check", fresh=True)
     except (BackendError, ConnectionDoesNotExist) as error:
@@ -83,16 +84,14 @@ def check_records(**_: Any) -> list[CheckMessage]:
     return []
 
 
-def _forgetful(alias: str) -> Iterator[CheckMessage]:
-    """A repeated order whose record is forgotten runs again."""
+def _dangers(alias: str) -> Iterator[CheckMessage]:
     try:
-        records = locks[alias].backend.records()
-        dangers = list(records.health()) if records is not None else []
+        found = list(dangers(alias, _lock_aliases(alias), locks.__getitem__))
     except (BackendError, ConfigurationError):
         return  # E010, or what is wrong with the settings, says it
-    for danger in dangers:
-        text = f"LOCKKIT_ORDERS['STORE'] is 'redis': {danger.text}. A repeated order may run again"
-        yield _warning("W103", text, danger.remedy)
+    for danger in found:
+        number = "W106" if danger.identifier == "capacity" else "W103"
+        yield _warning(number, danger.text, danger.remedy)
 
 
 def _names(rules: OrderSettings) -> Iterator[CheckMessage]:

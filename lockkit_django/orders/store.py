@@ -157,7 +157,7 @@ def _not_migrated() -> ConfigurationError:
 def _columns(record: Record) -> dict[str, object]:
     return {
         "order_id": record.order_id,
-        "request": record.request[:255],
+        "request": record.request,
         "fingerprint": record.fingerprint,
         "state": str(record.state),
         "status": record.snapshot.status,

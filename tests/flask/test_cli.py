@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
+    from lockkit.testing.servers import RedisServer
+
 
 def test_it_lists_the_locks_of_every_alias(make_app: Callable[..., Flask]) -> None:
     app = make_app(LOCKKIT={"default": {}, "reports": "memory://"})
@@ -117,3 +119,19 @@ def test_nothing_is_wrong_with_the_routes(make_app: Callable[..., Flask]) -> Non
     app.add_url_rule("/orders/<int:pk>/", "orders", lock_view("order:{pk}")(lambda pk: ""))
     result = app.test_cli_runner().invoke(args=["locks", "check"])
     assert (result.exit_code, result.output) == (0, "nothing found\n")
+
+
+def test_records_of_orders_that_could_fill_the_redis_of_the_locks(
+    make_app: Callable[..., Flask], redis_url: str, redis_server: RedisServer
+) -> None:
+    rules = {"PATHS": [], "STORE": "redis", "NAMESPACE": "shop"}
+    runner = make_app(LOCKKIT_URL=redis_url, LOCKKIT_ORDERS=rules).test_cli_runner()
+    with redis_server.client() as admin:
+        admin.config_set("maxmemory", "100mb")
+        result = runner.invoke(args=["locks", "check"])
+        admin.config_set("maxmemory", "0")
+        again = runner.invoke(args=["locks", "check"])
+    assert (result.exit_code, again.exit_code) == (1, 1)
+    assert "bounded (maxmemory 104857600)" in result.output
+    assert "bounded" not in again.output
+    assert "persists nothing" in again.output  # that of the tests

@@ -54,6 +54,29 @@ def buy() -> ResponseReturnValue:
     return f"order {order.id} of {request.headers.get('X-User', 'somebody')}", 201
 
 
+@pytest.mark.parametrize(
+    ("who", "seconds"),
+    [({"X-User": "alice"}, 86400), ({"Authorization": "made up"}, 3600), ({}, 3600)],
+    ids=["user", "token", "session"],
+)
+def test_little_is_kept_and_not_for_long_of_owners_that_no_login_vouches_for(
+    make_shop: Callable[..., Flask], who: dict[str, str], seconds: int
+) -> None:
+    shop = with_views(make_shop(LOCKKIT_ORDERS=ORDERS))
+    large = b"x" * (16 * 1024 + 1)
+    shop.add_url_rule("/large", "large", lambda: large, methods=["POST"])
+    client = shop.test_client()
+    client.get("/form")
+    sent = {**who, "X-Order-ID": "A-1"}
+    assert [client.post("/buy", headers=sent).status_code for _ in range(2)] == [201, 201]
+    with shop.app_context():
+        table = db.metadata.tables[TABLE_NAME]
+        lived = db.session.execute(sa.select(table.c.expires - table.c.created)).scalar_one()
+    assert seconds - 60 < lived / 1_000_000 < seconds + 60
+    again = [client.post("/large", headers={**sent, "X-Order-ID": "A-2"}) for _ in range(2)][1]
+    assert again.status_code == (200 if "X-User" in who else 409)
+
+
 def forget() -> str:
     session.clear()
     return ""

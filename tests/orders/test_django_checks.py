@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from orders_django import views
 from system_checks import shown_until_silenced
 
 from lockkit.errors import ConfigurationError
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ValkeyServer
+from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders import idempotent
 from lockkit_django.orders.checks import check_orders, check_records
@@ -184,6 +186,71 @@ def test_the_admin_page_is_read_only() -> None:
     assert not page.has_change_permission(request)
     assert not page.has_delete_permission(request)
     assert not {"body", "headers"} & {str(field) for field in page.fields}
+
+
+@pytest.fixture
+def bounded(redis_server: RedisServer) -> Iterator[RedisServer]:
+    """It has a limit, and persists, so that nothing else is wrong with it."""
+    with redis_server.client() as admin:
+        admin.config_set("appendonly", "yes")
+        admin.config_set("maxmemory", "100mb")
+        yield redis_server
+        admin.config_set("maxmemory", "0")
+        admin.config_set("maxmemory-policy", "noeviction")
+        admin.config_set("appendonly", "no")
+
+
+def beside(url: str, own: str = "memory://", **orders: Any) -> Any:
+    """The locks of a project at ``url``, and records of orders at ``own``, if ALIAS says so."""
+    return override_settings(
+        LOCKKIT={"default": url, "orders": own}, LOCKKIT_ORDERS={**CLAIMS, **orders}
+    )
+
+
+def test_records_that_fill_the_memory_of_the_locks(bounded: RedisServer) -> None:
+    """Under another name and in another database it is the same server."""
+    same = bounded.url.replace("127.0.0.1", "localhost").replace("/0", "/5")
+    assert same != bounded.url
+    for place in (beside(bounded.url), beside(bounded.url, same, ALIAS="orders")):
+        with place:
+            (message,) = check_records()
+            assert (message.id, "104857600" in str(message)) == ("lockkit.W106", True)
+            assert "LOCKKIT_ORDERS['ALIAS']" in str(message.hint)
+    with beside(bounded.url), bounded.client() as admin:
+        assert shown_until_silenced("lockkit.W106", "--deploy")
+        admin.config_set("maxmemory-policy", "volatile-lru")
+        (message,) = check_records()
+        assert (message.id, "volatile-lru" in str(message)) == ("lockkit.W106", True)
+
+
+@pytest.mark.parametrize("other", ["memory://", "redis://127.0.0.1:1/0", "nothing://"])
+def test_records_in_a_redis_of_their_own_may_be_bounded(bounded: RedisServer, other: str) -> None:
+    with beside(other, bounded.url, ALIAS="orders"), bounded.client() as admin:
+        assert check_records() == []
+        admin.config_set("appendonly", "no")
+        assert [message.id for message in check_records()] == ["lockkit.W103"]
+
+
+def test_records_beside_locks_on_another_server(
+    bounded: RedisServer, valkey_server: ValkeyServer
+) -> None:
+    with beside(valkey_server.url, bounded.url, ALIAS="orders"):
+        assert check_records() == []
+
+
+@pytest.mark.django_db
+def test_records_that_fill_a_redis_of_their_own_stop_orders_and_no_lock(
+    bounded: RedisServer, valkey_server: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = beside(valkey_server.url, bounded.url, ALIAS="orders", PATHS=["^/orders/"])
+    with rules, bounded.client() as admin:
+        admin.config_set("maxmemory", "1")
+        known = {"Idempotency-Key": "A-1", "Authorization": "made up"}
+        answer = Client(headers=known).post("/orders/function")
+        assert (answer.status_code, answer.json()["code"]) == (503, "order-store-unavailable")
+        assert "an order is refused" in caplog.text
+        lease = locks["default"].lock("stock:1").acquire(timeout=0)
+        assert lease.release()
 
 
 def test_a_redis_that_forgets_the_records_of_orders(redis_server: RedisServer) -> None:

@@ -308,6 +308,44 @@ def test_headers_are_dumped_and_loaded_and_only_those_of_the_list() -> None:
         load_headers("{}")
 
 
+KNOWN = [Identity(user="auth.User:1", session="s"), Identity(scope="cart-7", session="s")]
+GUESTS = [Identity(authorization="made up"), Identity(session="s")]
+
+
+def kept(orders: Orders, order: Order, size: int) -> tuple[float, str]:
+    """Seconds, and what is left of a response of so many bytes."""
+    ending = orders.conclude(order, ResponseFacts(200, [("Location", "/1")], b"x" * size))
+    assert isinstance(ending, Keep)
+    assert ending.record.left == orders.running(order).left
+    return ending.record.left, str(ending.record.state)
+
+
+@pytest.mark.parametrize("who", [*KNOWN, *GUESTS], ids=str)
+def test_little_is_kept_and_not_for_long_of_owners_that_no_login_vouches_for(
+    who: Identity, orders: Orders
+) -> None:
+    order = order_of(orders, identity=who)
+    small, guest = 16 * 1024, who in GUESTS
+    assert kept(orders, order, small) == (3600 if guest else 86400, "done")
+    assert kept(orders, order, small + 1)[1] == ("tombstone" if guest else "done")
+
+
+@pytest.mark.parametrize("who", [KNOWN[0], GUESTS[0]], ids=str)
+def test_what_is_kept_of_guests_is_a_setting_and_never_more_than_of_users(who: Identity) -> None:
+    def engine(**settings: Any) -> Orders:
+        return Orders(read_order_settings({"PATHS": [], **settings}))
+
+    more = engine(GUEST_TTL=7200, GUEST_MAX_RESPONSE=100_000)
+    less = engine(TTL=60, MAX_RESPONSE=10)
+    guest = who in GUESTS
+    assert kept(more, order_of(more, identity=who), 100_000) == (7200 if guest else 86400, "done")
+    assert kept(less, order_of(less, identity=who), 11) == (60, "tombstone")
+
+
+def test_what_a_client_writes_into_a_path_is_not_kept_at_any_length(orders: Orders) -> None:
+    assert len(orders.running(order_of(orders, path="/" + "x" * 9000)).request) == 255
+
+
 def test_nothing_secret_shows(orders: Orders) -> None:
     identity = Identity(authorization="Bearer hunter2", session="s3cret")
     order = order_of(orders, identity=identity)
@@ -383,6 +421,8 @@ def test_a_large_body_that_may_bring_an_id_is_refused(source: str, media_type: s
         {"MAX_WAITERS": None},
         {"MAX_REQUEST": -1},
         {"MAX_RESPONSE": 1.5},
+        {"GUEST_TTL": 0},
+        {"GUEST_MAX_RESPONSE": -1},
         {"SCOPE": "nodots"},
         {"USING": 3},
         {"ALIAS": ""},

@@ -175,20 +175,26 @@ class Records(dict[str, Any]):
         return self.get(key)
 
 
+@pytest.mark.parametrize(("who", "seconds"), [(GUEST, 3600), (ALICE, 86400)], ids=["guest", "user"])
 def test_a_form_that_outlived_its_record_does_not_order_again(
-    monkeypatch: pytest.MonkeyPatch,
+    who: Identity, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A guest's record lives for an hour, a user's for a day."""
     import lockkit
 
-    locks, records, rules = lockkit.connect("memory://"), Records(), orders(TTL=3600)
-    value = FORMS.issue("a-secret")
-    first = drive(rules.admit(sent(value, GUEST, rules=rules)), records, locks)
+    locks, records, rules = lockkit.connect("memory://"), Records(), orders()
+    value = FORMS.issue(who.guest)
+    order = sent(value, who, rules=rules)
+    assert rules.running(order).left == seconds
+    first = drive(rules.admit(order), records, locks)
     assert isinstance(first, Proceed)
     give(first.lease)
     issued = FORMS.read(value)
     assert issued is not None
-    monkeypatch.setattr("time.time", lambda: issued.made + 3601.0)
-    late = sent(value, GUEST, rules=rules)
+    monkeypatch.setattr("time.time", lambda: issued.made + seconds - 1.0)
+    assert not sent(value, who, rules=rules).stale
+    monkeypatch.setattr("time.time", lambda: issued.made + seconds + 1.0)
+    late = sent(value, who, rules=rules)
     assert isinstance(late, Order) and late.stale
     assert drive(rules.admit(late), records, locks) == form_expired()
     assert not list(locks.holders())

@@ -11,7 +11,7 @@ from lockkit.backends.base import Danger
 from lockkit.backends.redis.protocol import pack
 from lockkit.errors import BackendError
 
-__all__ = ["eviction", "persistence"]
+__all__ = ["capacity", "eviction", "persistence", "server"]
 
 Ask = Callable[[bytes], Any]
 
@@ -34,6 +34,36 @@ def eviction(ask: Ask) -> Iterator[Danger]:
             f"(maxmemory-policy {policy}): it would lose locks",
             "Set maxmemory-policy to noeviction, or use another server.",
         )
+
+
+def capacity(ask: Ask) -> Iterator[Danger]:
+    """Records fill a server's memory. One that may not be asked is told of by ``eviction``."""
+    policy, most = _info(ask, b"memory", "maxmemory_policy"), _info(ask, b"memory", "maxmemory")
+    if policy not in {None, "noeviction", ""}:
+        yield Danger(
+            "capacity",
+            "records of orders fill the memory of the Redis server that keeps locks, too, and it "
+            f"evicts keys then (maxmemory-policy {policy}): it forgets records, and locks",
+            _OF_THEIR_OWN,
+        )
+    elif most not in {None, "0", ""}:
+        yield Danger(
+            "capacity",
+            "records of orders fill the memory of the Redis server that keeps locks, too, and it "
+            f"is bounded (maxmemory {most}): when it is full, no lock is granted",
+            _OF_THEIR_OWN,
+        )
+
+
+_OF_THEIR_OWN = (
+    "Keep the records in a Redis of their own: another lock alias for it, named in "
+    "LOCKKIT_ORDERS['ALIAS'] and used for nothing else."
+)
+
+
+def server(ask: Ask) -> str | None:
+    """What tells this server from any other; None if the user may not ask."""
+    return _info(ask, b"server", "run_id")
 
 
 def persistence(ask: Ask) -> Iterator[Danger]:

@@ -12,7 +12,7 @@ from typing import Any
 from lockkit.backends.base import Danger
 from lockkit.backends.redis.aio_link import Link
 from lockkit.backends.redis.connections import Connections, call, exchange, look, pipeline
-from lockkit.backends.redis.health import persistence
+from lockkit.backends.redis.health import capacity, persistence, server
 from lockkit.backends.redis.layout import VERSION, Keys, bucket_of, encoded
 from lockkit.backends.redis.protocol import ALL_BUCKETS, Command, evalsha, pack, script_of
 from lockkit.types import Claimed, Entry
@@ -127,7 +127,16 @@ class RedisRecords:
                 return
 
     def health(self) -> Iterator[Danger]:
-        return persistence(lambda packed: look(lambda: exchange(self._connections, packed)))
+        return persistence(self._ask)
+
+    def capacity(self) -> Iterator[Danger]:
+        return capacity(self._ask)
+
+    def server(self) -> str | None:
+        return server(self._ask)
+
+    def _ask(self, packed: bytes) -> Any:
+        return look(lambda: exchange(self._connections, packed))
 
     def _list(self, bucket: int, names: Sequence[bytes]) -> Iterator[tuple[str, Entry]]:
         if not names:

@@ -1,0 +1,65 @@
+"""What is kept of orders whose owner no login vouches for: for an hour, and of little size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+from orders_django import people
+
+from lockkit.testing.servers import RedisServer
+from lockkit_django.models import OrderRecord
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CLAIMS = {"PATHS": ["^/orders/"], "STORE": "redis", "NAMESPACE": "shop"}
+HOUR, DAY = 3600, 86400
+
+
+def answers(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(b"x" * int(request.GET["size"]))
+
+
+urlpatterns = [path("orders/answers", answers), path("people/guest", people.guest)]
+
+
+def visitor(kind: str) -> Client:
+    client = Client(headers={"Authorization": "made up"} if kind == "token" else {})
+    if kind == "user":
+        client.force_login(User.objects.create(username="alice"))
+    elif kind == "session":
+        client.get("/people/guest")
+    return client
+
+
+def buy(client: Client, size: int) -> Any:
+    return client.post(f"/orders/answers?size={size}", headers={"Idempotency-Key": str(size)})
+
+
+@pytest.mark.parametrize("store", ["database", "redis"])
+@pytest.mark.parametrize(("kind", "seconds"), [("token", HOUR), ("session", HOUR), ("user", DAY)])
+def test_guests(
+    kind: str, seconds: int, store: str, redis_url: str, redis_server: RedisServer
+) -> None:
+    rules: dict[str, Any] = {"ROOT_URLCONF": __name__}
+    if store == "redis":
+        rules |= {"LOCKKIT": {"default": redis_url}, "LOCKKIT_ORDERS": CLAIMS}
+    with override_settings(**rules):
+        client = visitor(kind)
+        assert [buy(client, 16 * 1024).status_code for _ in range(2)] == [200, 200]
+        assert seconds - 60 < lifetime(store, redis_server) <= seconds + 60
+        large = [buy(client, 16 * 1024 + 1).status_code for _ in range(2)]
+    assert large == [200, 200 if kind == "user" else 409]
+
+
+def lifetime(store: str, server: RedisServer) -> float:
+    if store == "database":
+        record = OrderRecord.objects.get()
+        return (record.expires - record.created) / 1_000_000
+    with server.client() as admin:
+        (key,) = admin.keys("*}:o:*")
+        return float(admin.ttl(key))
