@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lockkit.client import Lease, Lock, LockClient
-from lockkit.config import default_url, load_backend, settings_from_url
+from lockkit.config import load_backend, settings_from_url
+from lockkit.default_store import chosen_url
 from lockkit.errors import (
     AcquireTimeout,
     BackendError,
@@ -83,7 +84,7 @@ def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> LockCli
     Options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout, max_hold,
     max_queue, options. Nothing is connected before the first lock. Raises ConfigurationError.
     """
-    settings = settings_from_url(default_url() if url is None else url, **options)
+    settings = settings_from_url(chosen_url() if url is None else url, **options)
     return LockClient(load_backend(settings), settings)
 
 

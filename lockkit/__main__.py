@@ -8,8 +8,12 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 
-from lockkit.commands.arguments import is_run, program_at
-from lockkit.config import DEFAULT_ALIAS, default_url
+import lockkit
+from lockkit.commands.splitting import is_run, program_at
+from lockkit.commands.terminal import printable
+from lockkit.config import DEFAULT_ALIAS, load_backend, settings_from_url
+from lockkit.default_store import default_url, unchosen
+from lockkit.errors import ConfigurationError, DriverMissing
 
 __all__ = ["main"]
 
@@ -23,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(ours)
     if arguments.command is None:
         parser.error("say what to do: locks")
-    url = default_url() if arguments.url is None else arguments.url
+    url = _url(arguments.url, parser, runs=is_run(theirs))
     if not is_run(theirs) and (missing := _missing_file(url)):
         parser.error(f"{missing}: nobody has ever locked there")
     return _locks(url, arguments.key_prefix, theirs)
@@ -38,9 +42,26 @@ def _parser() -> argparse.ArgumentParser:
         help="the store; default: $LOCKKIT_URL, else the user's SQLite file. Other users of this "
         "machine can see it: put a URL with a password into $LOCKKIT_URL",
     )
+    parser.add_argument("--version", action="version", version=f"lockkit {lockkit.__version__}")
     parser.add_argument("--key-prefix", help="KEY_PREFIX of the settings of whoever locks there")
     parser.add_argument("command", nargs="?", choices=["locks"])
     return parser
+
+
+def _url(given: str | None, parser: argparse.ArgumentParser, *, runs: bool) -> str:
+    """What is given on the command line must be a URL: else that is a usage error."""
+    try:
+        if given is None:
+            url = default_url()
+            if runs and (text := unchosen(url)):
+                sys.stderr.write(f"lockkit: {text}. Set it, or give --url\n")
+            return url
+        load_backend(settings_from_url(given))
+    except DriverMissing:
+        return given or ""
+    except ConfigurationError as error:
+        parser.error(printable(str(error)))
+    return given
 
 
 def _missing_file(url: str) -> str:
@@ -72,7 +93,6 @@ def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str
 
 
 def _locks(url: str, key_prefix: str | None, argv: Sequence[str]) -> int:
-    import lockkit
     from lockkit.client import LockClient
     from lockkit.commands import run
     from lockkit.options import ClientOptions
@@ -81,7 +101,7 @@ def _locks(url: str, key_prefix: str | None, argv: Sequence[str]) -> int:
 
     def connect() -> LockClient:
         if not clients:
-            prefix: ClientOptions = {"key_prefix": key_prefix} if key_prefix else {}
+            prefix: ClientOptions = {} if key_prefix is None else {"key_prefix": key_prefix}
             clients.append(lockkit.connect(url, **prefix))
         return clients[0]
 

@@ -17,8 +17,9 @@ from lockkit.aio_exit import AtExit
 from lockkit.aio_watchdog import AsyncWatchdog
 from lockkit.blocks import begun, enter, leave, leaving, unenter
 from lockkit.clock import now
-from lockkit.config import default_url, load_async_backend, settings_from_url
-from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.config import load_async_backend, settings_from_url
+from lockkit.default_store import chosen_url
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.hold import Hold
 from lockkit.kinds import Kinds
 from lockkit.lease import BaseLease, BaseLock, Terms, hold_of
@@ -41,7 +42,7 @@ R = TypeVar("R")
 
 def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> AsyncLockClient:
     """The twin of ``lockkit.connect``. Nothing is connected before the first lock."""
-    settings = settings_from_url(default_url() if url is None else url, **options)
+    settings = settings_from_url(chosen_url() if url is None else url, **options)
     return AsyncLockClient(load_async_backend(settings), settings)
 
 
@@ -78,9 +79,7 @@ class AsyncLockClient(Kinds["AsyncLock"]):
 
     async def inspect(self, name: str) -> LockInfo | None:
         """What the store knows of one name; None if nothing."""
-        async for info in self.backend.holders(self._name(name)):
-            return info
-        return None
+        return await anext(self.backend.holders(self._name(name)), None)
 
     async def last_words(self, name: str) -> list[LockInfo]:
         """How leases on it ended that were not released, in the last day."""
@@ -291,7 +290,7 @@ class AsyncLease(BaseLease):
             log.warning("release of %r not confirmed: %s", self.name, failure)
             return
         if not kept and kind is None:
-            raise LeaseLost(f"the lease on {self.name!r} was lost before its end", name=self.name)
+            raise self._hold.loss(now())
 
 
 def _task_name() -> str | None:

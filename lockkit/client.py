@@ -14,7 +14,7 @@ from lockkit import entrants, flow, process
 from lockkit.blocks import begun, enter, leave, leaving, unenter
 from lockkit.clock import now
 from lockkit.driver import drive
-from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.hold import Hold
 from lockkit.kinds import Kinds
 from lockkit.lease import BaseLease, BaseLock, Terms, hold_of
@@ -296,4 +296,4 @@ class Lease(BaseLease):
             log.warning("release of %r not confirmed: %s", self.name, failure)
             return
         if not kept and kind is None:
-            raise LeaseLost(f"the lease on {self.name!r} was lost before its end", name=self.name)
+            raise self._hold.loss(now())

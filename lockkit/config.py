@@ -20,6 +20,7 @@ __all__ = [
     "URL_VARIABLE",
     "AliasSettings",
     "Settings",
+    "empty_variable",
     "load_async_backend",
     "load_backend",
     "read_settings",
@@ -115,6 +116,8 @@ def read_settings(
     aliases = {DEFAULT_ALIAS: default_location, **mapping}
     settings = {a: _read_alias(a, entry, source, default_location) for a, entry in aliases.items()}
     url = environ.get(URL_VARIABLE)
+    if url == "":
+        raise empty_variable("the environment")
     if url:
         settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], url)
     elif mapping and DEFAULT_ALIAS not in mapping:
@@ -134,10 +137,11 @@ def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationEr
     )
 
 
-def default_url() -> str:
-    """$LOCKKIT_URL; else, or if it is empty, the embedded store: one SQLite file per user."""
-    file = os.path.join(state_directory(), "locks.sqlite3")
-    return os.environ.get(URL_VARIABLE) or f"sqlite:///{file}"
+def empty_variable(where: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{URL_VARIABLE} is empty in {where}: it would lock in a store that nobody has chosen. "
+        "Give it a URL, or unset it"
+    )
 
 
 def state_directory() -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from lockkit import process
 from lockkit.client import LockClient
-from lockkit.config import default_url, load_backend, settings_from_url
+from lockkit.config import load_backend, settings_from_url
+from lockkit.default_store import chosen_url, default_url
 
 if TYPE_CHECKING:
     from lockkit.aio import AsyncLockClient
@@ -33,6 +34,7 @@ class Environment:
         url = default_url()
         client = self._clients.get(url)
         if client is None:
+            chosen_url()
             with self._mutex:
                 client = self._clients.get(url) or self._make(url)
                 self._clients[url] = client

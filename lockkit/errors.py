@@ -108,7 +108,11 @@ class TooManyWaiters(AcquireTimeout):
 
 
 class LeaseLost(LockError):
-    """The lease is not ours any more: it expired, or an operator broke it. This is final."""
+    """The lease is not ours any more: it expired, or an operator broke it. This is final.
+
+    The message says which, as far as this process knows: who broke it, for how long the store has
+    been unreachable, or that MAX_HOLD was reached.
+    """
 
 
 class BackendError(LockError):

@@ -32,6 +32,7 @@ from lockkit.steps import (
     Reply,
     Step,
     Wait,
+    Why,
     Withdraw,
     broke_off,
 )
@@ -39,6 +40,7 @@ from lockkit.types import (
     Busy,
     Gone,
     Grant,
+    Kind,
     Mode,
     Owner,
     Request,
@@ -57,6 +59,7 @@ __all__ = [
     "Reply",
     "Step",
     "Wait",
+    "Why",
     "Withdraw",
     "acquire",
     "downgrade",
@@ -64,6 +67,11 @@ __all__ = [
     "release",
     "renew",
 ]
+
+OWN = (
+    ": this very thread or task, which would wait for itself. Use the lease that it has, in a view "
+    "that of lock_view, or a lock with reentrant=True in both places"
+)
 
 TAKEOVER_STEP = 0.002
 """Seconds between the polls of waiters that all expect the holder to expire at the same moment."""
@@ -212,7 +220,16 @@ class _Acquire:
         holder = Owner.decode(busy.holder) if busy.holder else None
         timeout = self.timeout and round(self.timeout, 3)  # of a multi-lock: what is left of it
         text = message.format(name=self.request.name, timeout=timeout, by=by(holder))
+        if holder is not None and self._is_own(holder):
+            text += OWN
         return kind(text, name=self.request.name, waited=waited, holder=holder)
+
+    def _is_own(self, holder: Owner) -> bool:
+        """Whether the asker holds it itself, in the same thread or task, and waits for itself."""
+        asker = Owner.decode(self.request.owner)
+        return self.request.kind is Kind.MUTEX and holder._replace(label="") == asker._replace(
+            label=""
+        )
 
 
 def _withdraw(request: Request) -> Generator[Step, Reply, None]:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Protocol
 
 from lockkit import process
+from lockkit.errors import LeaseLost
 from lockkit.types import Request, drift
 
 __all__ = ["Hold"]
@@ -38,6 +39,8 @@ class Hold:
         "_settled",
         "dead",
         "due",
+        "ended",
+        "failing_since",
         "fence",
         "generation",
         "granted",
@@ -45,7 +48,6 @@ class Hold:
         "on_lost",
         "renew_until",
         "request",
-        "unknown",
         "whole",
     )
 
@@ -63,7 +65,8 @@ class Hold:
         self.generation = process.generation()
         self.leases: dict[int, weakref.ref[_Lease]] | None = None  #: by their id; None: none yet
         self.dead = False
-        self.unknown = False  #: the last renewal failed
+        self.failing_since: float | None = None  #: since then no renewal has succeeded
+        self.ended = ""  #: what the store says of its end
         self.on_lost: dict[int, Callable[[], object]] | None = None  #: who wants to hear of it
 
     @property
@@ -74,6 +77,11 @@ class Hold:
             if asked > number and bound < deadline:
                 deadline = bound
         return deadline
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the last renewal failed."""
+        return self.failing_since is not None
 
     def lost(self, now: float) -> bool:
         """Whether the claim can no longer be relied on. Once true, it stays true."""
@@ -102,6 +110,23 @@ class Hold:
     def lose(self) -> None:
         self.dead = True
 
+    def loss(self, now: float) -> LeaseLost:
+        """The error of a lease that is lost, and why it is."""
+        name = self.request.name
+        return LeaseLost(f"the lease on {name!r} is lost: {self._cause(now)}", name=name)
+
+    def _cause(self, now: float) -> str:
+        if self.ended:
+            return self.ended
+        if self.generation != process.generation():
+            return "it belongs to the process that this one was forked from"
+        if self.failing_since is not None:
+            since = now - self.failing_since
+            return f"it expired, and its store has been unreachable for {since:.1f} s"
+        if self.renew_until is not None and self.deadline >= self.renew_until:
+            return f"it was held for its MAX_HOLD of {self.request.max_hold:g} s, and expired"
+        return "it expired: its process was paused, or did not renew it in time"
+
     def ask(self, ttl: float, now: float) -> Request:
         """The request that sets what is left to ``ttl``. ``now``: it is not sent before."""
         number, bound = next(_numbers), now + ttl - drift(ttl)
@@ -125,12 +150,12 @@ class Hold:
                 if asked < number:
                     self._asked.pop(asked, None)
         self.whole = True
-        self.unknown = False
+        self.failing_since = None
         self._plan(now)
 
     def renewal_failed(self, now: float) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
-        self.unknown = True
+        self.failing_since = now if self.failing_since is None else self.failing_since
         self.due = now + max((self.deadline - now) / 8, 0.02)
 
     def renewable(self, now: float) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from itertools import islice
 
-from lockkit.errors import BackendError, LeaseLost
+from lockkit.errors import BackendError
 from lockkit.hold import Hold
 from lockkit.log import log
-from lockkit.steps import Abandon, Attempt, Extend, Free, Reply, Step, Withdraw, broke_off
-from lockkit.types import Grant, Mode, Release, Renewal, Request
+from lockkit.steps import Abandon, Attempt, Extend, Free, Reply, Step, Why, Withdraw, broke_off
+from lockkit.types import Grant, LockInfo, Mode, Release, Renewal, Request
 
 __all__ = ["downgrade", "extend", "release", "renew", "unless_interrupted"]
+
+HEARD = 16
+"""Of so many losses in one pass the store is asked how they came about."""
 
 
 def unless_interrupted(step: Withdraw | Free) -> Generator[Step, Reply, Reply]:
@@ -37,6 +41,8 @@ def release(hold: Hold) -> Generator[Step, Reply, bool]:
         reply = yield from unless_interrupted(Free(hold.request))
         if reply.value is Release.ABSENT and in_time:
             return True
+    if in_time and reply.value in (Release.ABSENT, Release.BROKEN):
+        yield from _hear(hold)
     if isinstance(reply.value, BackendError):
         yield Abandon(hold.request)
         raise first.value
@@ -50,7 +56,20 @@ def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
     _apply(hold, requests[0], reply.value[0], reply)
     if reply.value[0].error is not None:
         raise reply.value[0].error
+    if reply.value[0].left is None:
+        yield from _hear(hold)
     _refuse_lost(hold, reply.now)
+
+
+def _hear(hold: Hold) -> Generator[Step, Reply, None]:
+    """Of the store, how it ended: of an operator, say."""
+    words = (yield Why(hold.request.name, hold.fence)).value
+    if not isinstance(words, LockInfo):
+        hold.ended = "its store does not have it any more: it expired there, or the data were lost"
+    elif words.broken_by:
+        hold.ended = f"an operator released it: {words.broken_by}"
+    else:
+        hold.ended = f"it expired {-(words.left or 0.0):.1f} s ago"
 
 
 def _repeated(step: Extend | Attempt) -> Generator[Step, Reply, Reply]:
@@ -65,7 +84,7 @@ def _repeated(step: Extend | Attempt) -> Generator[Step, Reply, Reply]:
 
 def _refuse_lost(hold: Hold, now: float) -> None:
     if hold.lost(now):
-        raise LeaseLost(f"the lease on {hold.request.name!r} is lost", name=hold.request.name)
+        raise hold.loss(now)
 
 
 def downgrade(hold: Hold) -> Generator[Step, Reply, None]:
@@ -78,6 +97,7 @@ def downgrade(hold: Hold) -> Generator[Step, Reply, None]:
     reply = yield from _repeated(Attempt(hold.request._replace(mode=Mode.POLL)))
     if not isinstance(reply.value, Grant):
         hold.lose()
+        yield from _hear(hold)
     _refuse_lost(hold, reply.now)
 
 
@@ -93,6 +113,9 @@ def renew(holds: Sequence[Hold], now: float) -> Generator[Step, Reply, None]:
     for hold, request, renewal in zip(holds, requests, reply.value, strict=True):
         _apply(hold, request, renewal, reply)
         unreadable = unreadable or (renewal.error and (request.name, renewal.error))
+    gone = (h for h, renewal in zip(holds, reply.value, strict=True) if renewal == Renewal(None))
+    for hold in islice(gone, HEARD):
+        yield from _hear(hold)
     if unreadable:
         log.warning("the lease on %r cannot be renewed: %s", *unreadable)
 

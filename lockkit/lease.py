@@ -215,14 +215,15 @@ class BaseLease:
         return 0.0 if self.lost else max(0.0, self._hold.deadline - now())
 
     def check(self) -> None:
-        """Raise LeaseLost if the claim can no longer be relied on. No round trip.
+        """Raise LeaseLost, which says why, if the claim can no longer be relied on. No round trip.
 
         It is what this process knows: of a lease that an operator has released it hears at its
         next renewal, up to a third of the TTL later.
         """
+        if self.released:
+            raise LeaseLost(f"the lease on {self.name!r} was released", name=self.name)
         if self.lost:
-            state = "was released" if self.released else "is lost"
-            raise LeaseLost(f"the lease on {self.name!r} {state}", name=self.name)
+            raise self._hold.loss(now())
 
     def __repr__(self) -> str:
         state = "released" if self.released else self.state

@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar
 
 from lockkit.blocks import Block, begun, leaving
+from lockkit.clock import now
 from lockkit.errors import BackendError, ConfigurationError, LeaseLost
+from lockkit.lease import BaseLease
 from lockkit.log import log
 from lockkit.types import LeaseState
 
@@ -143,14 +145,14 @@ class MultiLease(_MultiLease["Lease"]):
     ) -> None:
         """Release. Raises LeaseLost if one was lost while the body went through."""
         ours = self._unreleased
-        lost = next((lease.name for lease in ours if lease.lost), None)
+        lost = next((lease for lease in ours if lease.lost), None)
         try:
             kept = release_all(ours)
         except BackendError as failure:
             log.warning("release of %r not confirmed: %s", failure.name, failure)
             return
         if not kept and kind is None:
-            raise _lost(lost or self.names[0])
+            raise _loss(ours, lost)
 
 
 class AsyncMultiLease(_MultiLease["AsyncLease"]):
@@ -175,14 +177,14 @@ class AsyncMultiLease(_MultiLease["AsyncLease"]):
         traceback: TracebackType | None,
     ) -> None:
         ours = self._unreleased
-        lost = next((lease.name for lease in ours if lease.lost), None)
+        lost = next((lease for lease in ours if lease.lost), None)
         try:
             kept = await arelease_all(ours)
         except BackendError as failure:
             log.warning("release of %r not confirmed: %s", failure.name, failure)
             return
         if not kept and kind is None:
-            raise _lost(lost or self.names[0])
+            raise _loss(ours, lost)
 
 
 def release_all(leases: Sequence[Lease]) -> bool:
@@ -221,5 +223,7 @@ def _graver(one: BaseException | None, other: BaseException) -> BaseException:
     return other if one is None or is_graver else one
 
 
-def _lost(name: str) -> LeaseLost:
-    return LeaseLost(f"the lease on {name!r} was lost before its end", name=name)
+def _loss(leases: Sequence[BaseLease], lost: BaseLease | None) -> LeaseLost:
+    """Of the one that was known to be lost, or that its store did not have any more."""
+    found = lost or next((lease for lease in leases if lease._hold.ended), leases[0])
+    return found._hold.loss(now())

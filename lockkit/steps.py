@@ -61,7 +61,14 @@ class Extend(NamedTuple):
     requests: Sequence[Request]
 
 
-Step = Attempt | Wait | Withdraw | Abandon | Free | Extend
+class Why(NamedTuple):
+    """How a lease ended. Reply: its last words, None, or a BackendError."""
+
+    name: str
+    fence: int
+
+
+Step = Attempt | Wait | Withdraw | Abandon | Free | Extend | Why
 
 METHODS: dict[type[Step], str] = {
     Attempt: "acquire",
@@ -69,6 +76,7 @@ METHODS: dict[type[Step], str] = {
     Withdraw: "withdraw",
     Free: "release",
     Extend: "extend",
+    Why: "ended",
 }
 """The backend's method for a step; the fields of the step are its arguments."""
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.config import URL_VARIABLE, AliasSettings, read_settings
+from lockkit.config import URL_VARIABLE, AliasSettings, empty_variable, read_settings
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import OrderSettings, read_order_settings
 from lockkit.values import check_setting_names
@@ -76,10 +76,10 @@ def dotted(key: str, value: object) -> Callable[..., Any] | None:
 
 def _aliases(app: Flask) -> Mapping[str, AliasSettings]:
     """The environment's URL wins over the app's, and either over the location in LOCKKIT."""
-    url = os.environ.get(URL_VARIABLE) or app.config.get(URL_VARIABLE)
+    url = os.environ.get(URL_VARIABLE, app.config.get(URL_VARIABLE))
     if url == "":
-        raise ConfigurationError(
-            f"{URL_VARIABLE} is empty in the app's config: it would lock in a file of this machine"
+        raise empty_variable(
+            "the environment" if URL_VARIABLE in os.environ else "the app's config"
         )
     if url is not None and not isinstance(url, str):
         raise ConfigurationError(f"{URL_VARIABLE} must be a URL, not {type(url).__name__}")

@@ -51,6 +51,32 @@ def test_the_lock_is_held_while_the_program_runs(client: LockClient, url: str) -
     assert client.inspect("job") is None
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["job", "echo", "--timeout", "x"],
+        ["job", "--timeout", "0", "echo", "--timeout", "x"],
+        ["--ttl", "5", "job", "--timeout", "0", "--", "echo", "--timeout", "x"],
+    ],
+)
+def test_two_dashes_are_not_needed(given: list[str], url: str) -> None:
+    command = [sys.executable, "-m", "lockkit", "locks", "run", "--url", url, *given]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "--timeout x\n", "")
+
+
+def test_two_dashes_of_the_program_are_its_own(url: str) -> None:
+    command = [sys.executable, "-m", "lockkit", "locks", "run", "--url", url, "job", "sh", "-c"]
+    ran = subprocess.check_output([*command, 'echo "$@"', "--", "--url", "--", "x"], text=True)
+    assert ran == "--url -- x\n"
+
+
+def test_values_that_make_no_sense_are_usage_errors(client: LockClient) -> None:
+    ended = locks(client, "run", "job", "--ttl", "0", "true")
+    assert ended.status == 2
+    assert "ttl" in ended.err
+
+
 def test_its_exit_status_is_the_programs(client: LockClient) -> None:
     assert locks(client, "run", "job", *python("raise SystemExit(42)")).status == 42
     assert locks(client, "run", "job", "sh", "-c", "kill -9 $$").status == 128 + 9
@@ -132,7 +158,7 @@ def test_a_lost_lease_ends_the_program(client: LockClient, url: str, tmp_path: P
         assert client.break_("job", fence=info.fence)
         _, err = process.communicate(timeout=40)
     assert process.returncode == 1
-    assert "the lease on job was lost" in err
+    assert "the lease on 'job' is lost: " in err
     assert ended.exists(), "it was asked to end"
 
 
@@ -142,7 +168,7 @@ def test_max_hold_ends_a_program_that_takes_too_long(url: str) -> None:
     with start("run", "job", *short, *program, url=url) as process:
         _, err = process.communicate(timeout=40)
     assert process.returncode == 1
-    assert "the lease on job was lost" in err
+    assert "the lease on 'job' is lost: " in err
 
 
 def test_max_hold_none(client: LockClient) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,12 +201,47 @@ def test_an_empty_url_is_a_setting_that_was_not_filled_in(
         connect("")
 
 
-def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("connect", [lockkit.connect, aio.connect])
+def test_an_empty_variable_is_an_error(
+    connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a variable of the shell that was not filled in."""
     monkeypatch.setenv("LOCKKIT_URL", "")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    location = f"sqlite:///{tmp_path}/lockkit/locks.sqlite3"
-    assert lockkit.connect().settings.location == location
-    assert aio.connect().settings.location == location
+    with pytest.raises(ConfigurationError, match="LOCKKIT_URL is empty in the environment"):
+        connect()
+    with pytest.raises(ConfigurationError, match="LOCKKIT_URL is empty in the environment"):
+        read_settings({}, default_location="memory://")
+
+
+LOCKS = """
+import asyncio, os, sys, warnings
+import lockkit, lockkit.aio
+
+@lockkit.locked("job")
+def job() -> None: ...
+
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    {0}
+    lockkit.connect().close()
+    lockkit.connect("memory://").close()
+for warning in said:
+    print(warning.category.__name__, os.path.basename(warning.filename), warning.message)
+"""
+
+
+@pytest.mark.parametrize("first", ["lockkit.connect().close()", "lockkit.aio.connect()", "job()"])
+def test_without_a_url_it_says_where_once(first: str, tmp_path: Path) -> None:
+    clean = {key: value for key, value in os.environ.items() if key != "LOCKKIT_URL"}
+    program = [sys.executable, "-c", LOCKS.format(first)]
+    environment = {**clean, "XDG_STATE_HOME": str(tmp_path)}
+    said = subprocess.check_output(program, env=environment, text=True).splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("RuntimeWarning ")
+    path = f"sqlite:///{tmp_path}/lockkit/locks.sqlite3"
+    assert f"LOCKKIT_URL is not set: locks are kept in {path}, which only" in said[0]
+    chosen = {**environment, "LOCKKIT_URL": f"sqlite:///{tmp_path}/chosen.sqlite3"}
+    assert subprocess.check_output(program, env=chosen, text=True) == ""
 
 
 def test_the_environment_is_the_default_url(
@@ -219,7 +257,8 @@ def test_the_embedded_default_is_a_file_of_the_user(
 ) -> None:
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    client = lockkit.connect()
+    with pytest.warns(RuntimeWarning, match="LOCKKIT_URL is not set"):
+        client = lockkit.connect()
     with client.lock("a").acquire():
         assert list(tmp_path.rglob("*.sqlite3"))
     client.close()

@@ -17,9 +17,21 @@ from lockkit.errors import (
     OutcomeUnknown,
     TooManyWaiters,
 )
-from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Withdraw
+from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
 from lockkit.hold import Hold
-from lockkit.types import Busy, Gone, Grant, Kind, Mode, Release, Renewal, Request, drift
+from lockkit.types import (
+    Busy,
+    Gone,
+    Grant,
+    Kind,
+    LockInfo,
+    LockState,
+    Mode,
+    Release,
+    Renewal,
+    Request,
+    drift,
+)
 
 TTL = 10.0
 SLOW = 2.0
@@ -220,7 +232,11 @@ class TestRelease:
     )
     def test_says_whether_it_was_still_ours(self, reply: Release, kept: bool) -> None:
         play = Play(flow.release(hold()))
-        assert play.reply(reply) is None
+        step = play.reply(reply)
+        if not kept:
+            assert step == Why("stock:42", 7)
+            step = play.reply(None)
+        assert step is None
         assert play.result is kept
 
     def test_one_that_was_sent_too_late_was_not_ours_to_the_end(self) -> None:
@@ -238,7 +254,8 @@ class TestRelease:
     ) -> None:
         play = Play(flow.release(hold()))
         assert isinstance(play.reply(OutcomeUnknown()), Free)
-        play.reply(second)
+        if isinstance(play.reply(second), Why):
+            play.reply(None)
         assert play.result is kept
 
     def test_a_lost_reply_after_the_deadline_proves_nothing(self) -> None:
@@ -288,8 +305,9 @@ class TestDowngrade:
 
     def test_what_is_gone_is_lost(self) -> None:
         held, play = self.downgrade()
+        assert isinstance(play.reply(Gone()), Why)
         with pytest.raises(LeaseLost):
-            play.reply(Gone())
+            play.reply(None)
         assert held.lost(play.now)
 
 
@@ -305,9 +323,18 @@ class TestExtend:
 
     def test_of_what_is_gone(self) -> None:
         held = hold()
-        with pytest.raises(LeaseLost):
-            Play(flow.extend(held, 30.0, 100.0)).reply([Renewal(None)])
+        play = Play(flow.extend(held, 30.0, 100.0))
+        assert play.reply([Renewal(None)]) == Why("stock:42", 7)
+        with pytest.raises(LeaseLost, match=r"an operator released it: ann, ticket 7$"):
+            play.reply(LockInfo("stock:42", LockState.LOST, broken_by="ann, ticket 7"))
         assert held.lost(100.0)
+
+    @pytest.mark.parametrize("words", [None, BackendUnavailable("it is down")])
+    def test_of_what_is_gone_and_nobody_knows_why(self, words: object) -> None:
+        play = Play(flow.extend(hold(), 30.0, 100.0))
+        play.reply([Renewal(None)])
+        with pytest.raises(LeaseLost, match="its store does not have it any more"):
+            play.reply(words)
 
     def test_a_reply_that_comes_after_the_deadline_comes_too_late(self) -> None:
         held = hold()

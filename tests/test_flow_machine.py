@@ -28,7 +28,7 @@ from lockkit.errors import (
     OutcomeUnknown,
     UpgradeRefused,
 )
-from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Withdraw
+from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
 from lockkit.grant import SECOND, State
 from lockkit.lease import hold_of
 from lockkit.types import Grant, Kind, Mode, Request
@@ -128,6 +128,8 @@ class FlowMachine(RuleBasedStateMachine):
             return self.store.withdraw(step.request)
         if isinstance(step, Free):
             return self.store.release(step.request)
+        if isinstance(step, Why):
+            return None
         assert isinstance(step, Extend)
         return self.store.extend(step.requests)
 

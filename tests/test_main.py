@@ -71,7 +71,9 @@ def test_nor_is_the_embedded_store_of_another_user(
 
 def test_an_empty_url_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     """As of a variable of the shell that is not set."""
-    assert main(["--url", "", "locks"]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["--url", "", "locks"])
+    assert ended.value.code == 2
     assert "is not a URL, but empty" in capsys.readouterr().err
 
 
@@ -89,6 +91,24 @@ def test_options_may_follow_the_command(form: list[str], url: str) -> None:
         assert (ran.stdout, ran.stderr) == ("['--url', 'x']\n", "")
 
 
+def test_version() -> None:
+    shown = lockkit_process("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"lockkit {lockkit.__version__}\n")
+
+
+def test_an_empty_variable_is_an_error() -> None:
+    shown = lockkit_process("locks", LOCKKIT_URL="")
+    assert shown.returncode == 2
+    assert "LOCKKIT_URL is empty in the environment" in shown.stderr
+
+
+def test_an_empty_key_prefix_is_one(url: str) -> None:
+    client = lockkit.connect(url, key_prefix="")
+    hold(client, "stock:42")
+    client.close()
+    assert "stock:42" in lockkit_process("--url", url, "--key-prefix", "", "locks").stdout
+
+
 def test_lockkit_url(url: str) -> None:
     client = lockkit.connect(url)
     hold(client, "stock:42")
@@ -99,7 +119,12 @@ def test_lockkit_url(url: str) -> None:
 def test_the_embedded_store_is_the_default(tmp_path: Path) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path)}
     ran = lockkit_process("locks", "run", "job", "--", "true", **state)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.returncode == 0
+    assert ran.stderr == (
+        f"lockkit: LOCKKIT_URL is not set: locks are kept in sqlite:///{tmp_path}/lockkit/"
+        "locks.sqlite3, which only this user's processes on this host share. Set it, or give "
+        "--url\n"
+    )
     assert (tmp_path / "lockkit" / "locks.sqlite3").exists()
     shown = lockkit_process("locks", **state)
     assert shown.returncode == 0
@@ -118,7 +143,7 @@ def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_wrong_url_says_so_and_shows_no_password() -> None:
     ended = lockkit_process("--url", "rediss2://user:canary@host/0", "locks")
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "no backend for the URL scheme 'rediss2'" in ended.stderr
     assert "canary" not in ended.stderr
 

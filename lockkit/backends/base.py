@@ -137,6 +137,10 @@ class Backend(ABC):
         """
         return False
 
+    def ended(self, name: str, fence: int) -> LockInfo | None:
+        """The last words of the lease with this fence, if it has any."""
+        return next((info for info in self.last_words(name) if info.fence == fence), None)
+
     @abstractmethod
     def close(self) -> None:
         """Close what is open. Idempotent; the backend may be used again and then reconnects."""
@@ -192,6 +196,9 @@ class AsyncBackend(ABC):
 
     async def last_words(self, name: str) -> list[LockInfo]:
         return []
+
+    async def ended(self, name: str, fence: int) -> LockInfo | None:
+        return next((info for info in await self.last_words(name) if info.fence == fence), None)
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 
 from lockkit.commands import converters as to
 from lockkit.commands.exits import UsageError
+from lockkit.commands.splitting import OPTIONS, first_word, split_program
 from lockkit.commands.stores import SORTS
 
-__all__ = ["COMMANDS", "FORMATS", "OPTIONS", "HelpAsked", "is_run", "parse", "program_at"]
+__all__ = ["COMMANDS", "FORMATS", "OPTIONS", "HelpAsked", "parse"]
 
 FORMATS = ("table", "wide", "json", "jsonl", "csv")
 
@@ -54,7 +55,7 @@ def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
     _ADD[command](parser)
     tail: Sequence[str] | None = None
     if command == "run":
-        rest, tail = _split_program(rest)
+        rest, tail = split_program(rest)
     arguments = parser.parse_args(rest)
     arguments.command = command
     if tail is not None:
@@ -91,7 +92,7 @@ class _Help(argparse.Action):
 def _split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
     """The command may stand after options; without one it is ``list``."""
     rest = list(argv)
-    position = _first_word(rest)
+    position = first_word(rest)
     if position is None:
         return "list", rest
     word = rest.pop(position)
@@ -100,58 +101,6 @@ def _split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"did you mean: show {word}"
     raise UsageError(f"there is no command {word!r}; {hint}")
-
-
-def _split_program(rest: list[str]) -> tuple[list[str], list[str]]:
-    """Ours, and the program with its arguments: what follows ``--``, else what follows the name."""
-    if "--" in rest:
-        position = rest.index("--")
-        return rest[:position], rest[position + 1 :]
-    name = _first_word(rest)
-    end = len(rest) if name is None else name + 1
-    return rest[:end], rest[end:]
-
-
-def is_run(argv: Sequence[str]) -> bool:
-    """Whether the command is ``run``, and not a lock that is called so."""
-    first = _first_word(argv)
-    return first is not None and argv[first] == "run"
-
-
-def program_at(argv: Sequence[str], also: Sequence[str] = ()) -> int:
-    """Where the arguments of ``locks run``'s program begin; else the end. ``also``: other options
-    that have a value."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    first = _first_word(argv[:end], also)
-    if end < len(argv) or first is None or argv[first] != "run":
-        return end
-    name = _first_word(argv[first + 1 :], also)
-    return end if name is None else first + name + 2
-
-
-def _first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
-    """Where the first argument stands that is neither an option nor the value of one."""
-    value_follows = False
-    for position, text in enumerate(rest):
-        if value_follows:
-            value_follows = False
-        elif text == "--":
-            return None
-        elif not text.startswith("-"):
-            return position
-        else:
-            value_follows = text in WITH_VALUE or text in also
-    return None
-
-
-FLAGS = ("damaged", "done", "dry_run", "fail_on_stuck", "lost", "retry", "reverse", "stuck", "yes")
-VALUES = ("alias", "batch", "database", "fence", "format", "limit", "match", "max_hold",
-          "older_than", "owner", "reason", "sort", "timeout", "ttl", "waiting_longer_than",
-          "watch")  # fmt: skip
-OPTIONS = (*FLAGS, *VALUES)
-"""Of all commands, as Python spells them. A test compares them with the parsers."""
-
-WITH_VALUE = frozenset("--" + value.replace("_", "-") for value in VALUES)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:

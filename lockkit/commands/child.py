@@ -18,11 +18,11 @@ from types import FrameType
 from typing import Self
 
 from lockkit.client import Lease, LockClient
-from lockkit.commands.exits import Exit
+from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.stores import Stores
 from lockkit.commands.terminal import Console, escape, printable
 from lockkit.config import DEFAULT_ALIAS
-from lockkit.errors import AcquireTimeout, BackendError
+from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.types import UNSET
 
 __all__ = ["run_command"]
@@ -42,12 +42,15 @@ def run_command(arguments: argparse.Namespace, stores: Stores, console: Console)
     """The program's exit status (128 + n for signal n), 75, or 1 when the lease was lost."""
     alias = stores.select([arguments.alias or DEFAULT_ALIAS])[0]
     client = _limited(stores.client(alias), arguments.max_hold)
-    lock = client.lock(
-        arguments.name,
-        ttl=UNSET if arguments.ttl is None else arguments.ttl,
-        timeout=UNSET if arguments.timeout is None else arguments.timeout,
-        label=f"run {os.path.basename(arguments.program[0])}",
-    )
+    try:
+        lock = client.lock(
+            arguments.name,
+            ttl=UNSET if arguments.ttl is None else arguments.ttl,
+            timeout=UNSET if arguments.timeout is None else arguments.timeout,
+            label=f"run {os.path.basename(arguments.program[0])}",
+        )
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from error
     with _Signals() as signals:
         try:
             lease = lock.acquire()
@@ -152,9 +155,10 @@ class _Child:
 
     def _wait(self, child: subprocess.Popen[bytes]) -> int:
         while not self._ended.wait(min(LOOK, self._lease.remaining() + 0.001)):
-            if self._lease.lost:
-                name = escape(self._lease.name)
-                self._console.complain(f"the lease on {name} was lost: terminating the program")
+            try:
+                self._lease.check()
+            except LeaseLost as error:
+                self._console.complain(f"{printable(str(error))}: terminating the program")
                 return Exit.ERROR
         status = child.returncode
         return 128 - status if status < 0 else status

@@ -11,12 +11,16 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from lockkit.commands import OPTIONS, OrderRecords, run
+from lockkit.commands.splitting import program_at
 from lockkit.errors import ConfigurationError
 from lockkit_django.handler import locks
 from lockkit_django.orders.gate import order_rules, store_for
 from lockkit_django.orders.prune import prune
 
 __all__ = ["Command"]
+
+WITH_VALUE = ("--settings", "--pythonpath", "-v", "--verbosity")
+"""Django's own options that have one."""
 
 
 class Command(BaseCommand):
@@ -82,7 +86,7 @@ class _Parser(CommandParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         argv = list(sys.argv[1:] if args is None else args)
-        end = argv.index("--") if "--" in argv else len(argv)
+        end = program_at(argv, WITH_VALUE)
         options, rest = self.parse_known_args(argv[:end], namespace)
         options.args = [*rest, *argv[end:]]
         return options

@@ -1,0 +1,161 @@
+"""A lost lease says why: expired, broken by whom, or a store that was unreachable since."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import hold, locks, until
+
+import lockkit
+import lockkit.aio
+from lockkit.client import LockClient
+from lockkit.errors import LeaseLost, LockHeld
+
+BROKEN = r"an operator released it: .*: ticket 7$"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/locks.sqlite3"}[
+            request.param
+        ]
+    found = lockkit.connect(url)
+    yield found
+    found.close()
+
+
+def why(lease: lockkit.Lease) -> str:
+    with pytest.raises(LeaseLost) as lost:
+        lease.check()
+    return str(lost.value)
+
+
+def break_it(client: LockClient, name: str) -> None:
+    assert locks(client, "release", name, "--yes", "--reason", "ticket 7").status == 0
+
+
+def test_broken_by_whom_as_the_watchdog_hears_of_it(client: LockClient) -> None:
+    told = threading.Event()
+    lease = client.lock("x", ttl=0.9).acquire(on_lost=lambda _: told.set())
+    break_it(client, "x")
+    assert told.wait(5)
+    until(lambda: "operator" in why(lease))
+    assert re.search(
+        r"^the lease on 'x' is lost: an operator released it: \S+ uid=\d+.*: ticket 7$", why(lease)
+    )
+    lease.release()
+
+
+@pytest.mark.parametrize("how", ["extend", "leave"])
+def test_broken_by_whom_as_its_holder_hears_of_it(client: LockClient, how: str) -> None:
+    def work() -> None:
+        with client.lock("x", ttl=30) as lease:
+            break_it(client, "x")
+            if how == "extend":
+                lease.extend()
+
+    with pytest.raises(LeaseLost, match=BROKEN):
+        work()
+
+
+def test_of_several_names_the_one_that_was_broken(client: LockClient) -> None:
+    said = "the lease on 'b' is lost: an operator released it"
+    with pytest.raises(LeaseLost, match=said), client.multi("a", "b"):
+        break_it(client, "b")
+
+
+def test_under_asyncio(client: LockClient, tmp_path: Path) -> None:
+    if client.settings.location == "memory://":
+        pytest.skip("its store is this client's")
+
+    async def lose() -> None:
+        url = client.settings.location
+        async with lockkit.aio.connect(url) as found, found.lock("x", ttl=30):
+            await asyncio.to_thread(break_it, client, "x")
+
+    with pytest.raises(LeaseLost, match=BROKEN):
+        asyncio.run(lose())
+
+
+def test_max_hold(client: LockClient) -> None:
+    short = LockClient(client.backend, client.settings._replace(max_hold=0.2))
+    lease = short.lock("x", ttl=0.3).acquire()
+    until(lambda: lease.lost)
+    assert (
+        why(lease) == "the lease on 'x' is lost: it was held for its MAX_HOLD of 0.2 s, and expired"
+    )
+    lease.release()
+
+
+def test_a_process_that_was_paused(client: LockClient) -> None:
+    """Renewal stops, as in a process that is stopped."""
+    lease = client.lock("x", ttl=0.2).acquire()
+    client._watchdog.stop()
+    until(lambda: lease.lost)
+    assert why(lease).endswith("it expired: its process was paused, or did not renew it in time")
+    lease.release()
+
+
+def test_a_store_that_is_unreachable(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    directory.mkdir()
+    client = lockkit.connect(f"sqlite:///{directory}/locks.sqlite3")
+    lease = client.lock("x", ttl=0.6).acquire()
+    directory.rename(tmp_path / "elsewhere")
+    until(lambda: lease.lost)
+    assert re.search(r"it expired, and its store has been unreachable for \d\.\d s$", why(lease))
+    (tmp_path / "elsewhere").rename(directory)
+    lease.release()
+    client.close()
+
+
+def test_one_that_was_released_says_so(client: LockClient) -> None:
+    lease = client.lock("x").acquire()
+    lease.release()
+    assert why(lease) == "the lease on 'x' was released"
+
+
+def test_what_this_thread_holds_itself(client: LockClient) -> None:
+    """As in a view that locks the name of its own lock_view once more."""
+    with client.lock("stock:42", label="POST /stock/42"):
+        with pytest.raises(LockHeld, match="POST /stock/42: this very thread or task, which would"):
+            client.lock("stock:42", timeout=0).acquire()
+        with pytest.raises(lockkit.AcquireTimeout, match="which would wait for itself"):
+            client.lock("stock:42", timeout=0.05).acquire()
+        said: list[str] = []
+
+        def other() -> None:
+            try:
+                client.lock("stock:42", timeout=0).acquire()
+            except LockHeld as error:
+                said.append(str(error))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert "wait for itself" not in said[0]
+
+
+def test_what_this_task_holds_itself(tmp_path: Path) -> None:
+    async def enter_twice() -> None:
+        url = f"sqlite:///{tmp_path}/locks.sqlite3"
+        async with lockkit.aio.connect(url) as found, found.lock("x"):
+            await found.lock("x", timeout=0).acquire()
+
+    with pytest.raises(LockHeld, match="this very thread or task"):
+        asyncio.run(enter_twice())
+
+
+def test_what_somebody_else_holds(client: LockClient) -> None:
+    hold(client, "x")
+    with pytest.raises(LockHeld) as held:
+        client.lock("x", timeout=0).acquire()
+    assert "wait for itself" not in str(held.value)
