@@ -152,7 +152,7 @@ def test_drf(template: str, body: bytes, content_type: str, status: int, data: A
     if data:
         assert response.data == data
     else:
-        assert set(response.data) == {"detail"}
+        assert set(response.data) == {"detail", "code"}
 
 
 def test_drf_multipart() -> None:
