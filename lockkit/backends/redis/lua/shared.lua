@@ -18,11 +18,11 @@ if ours then
   local entries = redis.call('HGETALL', KEYS[6])
   for i = 1, #entries, 2 do
     local entry = entries[i + 1]
-    if not is_holder(entry) then damaged('one of its holders') end
-    local most, entrant = string.match(entry, '^(%d+) (%S+)', 82)
-    holders[entries[i]] = { form = string.sub(entry, 1, 1), till = tonumber(string.sub(entry, 2, 17)),
-      fence = string.sub(entry, 18, 33), tail = string.sub(entry, 34), permits = tonumber(most),
-      entrant = entrant }
+    local form, digits, entrant = is_holder(entry)
+    if not form then damaged('one of its holders') end
+    holders[entries[i]] = { form = form, till = tonumber(string.sub(digits, 1, 16)),
+      fence = string.sub(digits, 17, 32), tail = string.sub(entry, 34),
+      permits = tonumber(string.sub(digits, 81)), entrant = entrant }
   end
 end
 

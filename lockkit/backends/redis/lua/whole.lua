@@ -14,11 +14,11 @@ local function is_whole(record)
     and string.find(record, '^[SRE][01]%d+ *%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d$')
 end
 
--- Of one who shares a name: what shared.lua describes.
+-- Of one who shares a name, what shared.lua describes: its form, its digits and its entrant; nothing
+-- if it cannot be read.
 local function is_holder(entry)
-  local permits, ttl = string.match(entry, '^(%d+) %S+ (%d+) [%d-]+ ', 82)
-  return ttl and #permits < 16 and #ttl < 16 and string.find(entry, '^[XS]%d')
-    and not string.find(string.sub(entry, 2, 81), '%D')
+  local form, digits, entrant, ttl = string.match(entry, '^([XS])(%d+) (%S+) (%d+) [%d-]+ ')
+  if ttl and #digits > 80 and #digits < 96 and #ttl < 16 then return form, digits, entrant end
 end
 
 -- Of one who waits: its channel and what follows; nothing if it cannot be read, or if it does not
