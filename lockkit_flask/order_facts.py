@@ -13,8 +13,10 @@ from werkzeug.wsgi import get_input_stream
 
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+from lockkit.idempotency.forgery import without_tokens
 from lockkit_flask import sessions
 from lockkit_flask.conf import dotted, model_of_user
+from lockkit_flask.forgery import tokens
 from lockkit_flask.forms import guest_of
 from lockkit_flask.guests import guest
 
@@ -118,11 +120,9 @@ def response_facts(response: Response, max_body: int) -> ResponseFacts:
 
     An HTTPException's response does: Flask makes an iterator of what is in memory.
     """
-    return ResponseFacts(
-        response.status_code,
-        list(response.headers.items()),
-        None if _streams(response, max_body) else response.get_data(),
-    )
+    body = None if _streams(response, max_body) else response.get_data()
+    facts = ResponseFacts(response.status_code, list(response.headers.items()), body)
+    return without_tokens(facts, tokens())
 
 
 def is_of_guest(request: Request) -> bool:

@@ -39,9 +39,11 @@ from lockkit.idempotency import (
     drive,
     replies,
 )
+from lockkit.idempotency.forgery import with_token
 from lockkit_flask import held, opened, sessions, signals
 from lockkit_flask.authorize import Authorization
 from lockkit_flask.decorators import views_of
+from lockkit_flask.forgery import new_token
 from lockkit_flask.forms import form_ids, tell_if_uncovered
 from lockkit_flask.opened import Opened
 from lockkit_flask.options import binds_of, options_of
@@ -240,7 +242,7 @@ class AppOrders:
 
 
 def _replayed(replay: Replay) -> Response:
-    status, headers, body = replay.snapshot
+    status, headers, body = with_token(replay.snapshot, new_token)
     response = current_app.response_class(body, status, list(headers))
     response.headers.add(*REPLAYED_HEADER)
     return response

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lockkit.idempotency.facts import ResponseFacts
 
 __all__ = [
+    "PLACEHOLDER",
     "UNLIMITED",
     "VERSION",
     "DuplicateKeyError",
@@ -41,7 +42,11 @@ __all__ = [
 VERSION = 2
 UNLIMITED = sys.maxsize
 
+PLACEHOLDER = ":csrf-placeholder"
+"""No name of a header: says what stands in the body where a token was. See ``forgery``."""
+
 KEPT_HEADERS = (
+    PLACEHOLDER,
     "Content-Type",
     "Content-Language",
     "Content-Disposition",

@@ -63,7 +63,7 @@ class Claimed(Ending):
         return drive(flow, RedisRecords.of(client), client)
 
     def _facts(self, response: HttpResponseBase) -> ResponseFacts:
-        facts = response_facts(response)
+        facts = response_facts(self.opened.request, response)
         if asks_to_log_in(self.opened.request, response):
             return facts._replace(status=REFUSED)  # a refusal, whatever its status says
         return facts

@@ -104,7 +104,8 @@ class Ending(ABC):
         """What becomes of the order by this response. Sending somebody to log in is a refusal."""
         if asks_to_log_in(self.opened.request, response):
             return Refused()
-        return self.opened.orders.conclude(self.opened.order, response_facts(response))
+        facts = response_facts(self.opened.request, response)
+        return self.opened.orders.conclude(self.opened.order, facts)
 
     def _record(self, response: HttpResponseBase) -> Record | None:
         """The record that this response makes; None: it does not end the order."""

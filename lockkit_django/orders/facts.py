@@ -23,8 +23,10 @@ from django.utils.translation import get_language
 from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
 from lockkit.idempotency.facts import as_sent
+from lockkit.idempotency.forgery import without_tokens
 from lockkit_django.facts import query_string
 from lockkit_django.forms import guest_of
+from lockkit_django.orders.forgery import tokens_in
 
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
@@ -68,10 +70,12 @@ def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -
     )
 
 
-def response_facts(response: HttpResponseBase) -> ResponseFacts:
-    """A rendered response; one that streams has no body here."""
+def response_facts(request: HttpRequest, response: HttpResponseBase) -> ResponseFacts:
+    """A rendered response, without CSRF tokens; one that streams has no body here."""
     body = None if response.streaming else bytes(getattr(response, "content", b""))
-    return ResponseFacts(response.status_code, [*response.items(), *_language(response)], body)
+    headers = [*response.items(), *_language(response)]
+    facts = ResponseFacts(response.status_code, headers, body)
+    return without_tokens(facts, tokens_in(request, body or b""))
 
 
 def _language(response: HttpResponseBase) -> list[tuple[str, str]]:

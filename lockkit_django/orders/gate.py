@@ -204,7 +204,7 @@ class Gate:
         tell(decision, order, self._view, self._request)
         if isinstance(decision, Reject):
             return refusal(decision)
-        return replay(decision.snapshot)
+        return replay(self._request, decision.snapshot)
 
     def _refused_replay(self, decision: Replay | Reject) -> HttpResponseBase | None:
         """What may not be seen again, or not without asking the view; None: it may."""

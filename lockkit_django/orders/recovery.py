@@ -31,4 +31,4 @@ def recovered(path: str, request: HttpRequest, order_id: str) -> ResponseFacts |
     render = getattr(response, "render", None)
     if callable(render):
         render()
-    return response_facts(response)
+    return response_facts(request, response)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.middleware.csrf import get_token
 
 from lockkit.idempotency import REPLAYED_HEADER, Reject, Snapshot
+from lockkit.idempotency.forgery import with_token
 from lockkit.refusal import log_refusal, prefers_html
 from lockkit.views import request_label
 from lockkit_django.responses import html_response, in_language, problem_response
@@ -64,8 +68,9 @@ def make_page(request: HttpRequest, response: HttpResponse) -> None:
             response.headers[header] = page.headers[header]
 
 
-def replay(snapshot: Snapshot) -> HttpResponse:
-    """The stored response, byte for byte, marked as a replay."""
+def replay(request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
+    """The stored response, byte for byte but for CSRF tokens, marked as a replay."""
+    snapshot = with_token(snapshot, partial(get_token, request))
     response = HttpResponse(snapshot.body, status=snapshot.status)
     del response.headers["Content-Type"]  # Django's default; the stored one, if any, follows
     for name, value in (*snapshot.headers, REPLAYED_HEADER):
