@@ -95,14 +95,14 @@ DJANGOS = [django_database, django_cache]
 """The same code as above, over other connections: a block and a wait pass through all of it."""
 
 
-def _id(store: Callable[..., object]) -> str:
+def name_of(store: Callable[..., object]) -> str:
     return store.__name__
 
 
-on_every_store = pytest.mark.parametrize("url", [*STORES, *DJANGOS], ids=_id, indirect=True)
+on_every_store = pytest.mark.parametrize("url", [*STORES, *DJANGOS], ids=name_of, indirect=True)
 
 
-@pytest.fixture(params=STORES, ids=_id)
+@pytest.fixture(params=STORES, ids=name_of)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     with request.param(request) as url:
         yield url

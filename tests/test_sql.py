@@ -25,6 +25,7 @@ from lockkit.backends.sql import (
     guard,
 )
 from lockkit.backends.sql.beside import path_beside
+from lockkit.backends.sql.connector import Connection
 from lockkit.clock import now
 from lockkit.config import load_backend, settings_from_url
 from lockkit.grant import Holder, State, Waiter
@@ -167,6 +168,20 @@ def test_a_full_disk(connect: Connect, path: Path) -> None:
     backend._steps.use(lambda c: c.execute(f"PRAGMA max_page_count = {pages}", {}))
     with pytest.raises(lockkit.BackendUnavailable, match="the disk is full"):
         use_many_names(client)
+
+
+def test_a_step_in_the_handler_of_a_signal_that_comes_within_a_step(connect: Connect) -> None:
+    client = connect()
+    backend = client.backend
+    assert isinstance(backend, SQLiteBackend)
+
+    def interrupted(connection: Connection) -> object:
+        with client.lock("handler"):
+            return connection.execute("SELECT 1", {}).rows
+
+    assert backend._steps.use(interrupted)
+    with client.lock("afterwards"):
+        pass
 
 
 def use_many_names(client: lockkit.LockClient) -> None:
