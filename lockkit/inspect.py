@@ -106,7 +106,7 @@ def process_of(owner: Owner | None) -> Process:
         return Process.UNKNOWN
     if owner.host != process.host() or owner.space != process.space():
         return Process.ELSEWHERE
-    return _process(owner.pid, int(local_clock()))
+    return _process(owner, int(local_clock()))
 
 
 def safe_to_break(info: LockInfo) -> Safety:
@@ -226,8 +226,11 @@ def _renewals_missed(info: LockInfo) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _process(pid: int, _second: int) -> Process:
-    """Asked once a second per process, however many leases it has. A zombie holds nothing."""
+def _process(owner: Owner, _second: int) -> Process:
+    """Asked once a second per owner, however many leases it has. A zombie holds nothing."""
+    pid = owner.pid
+    if process.is_dead(owner):
+        return Process.GONE
     if os.name != "posix":
         return Process.UNKNOWN  # os.kill is not a question there
     try:

@@ -11,23 +11,27 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lockkit.clock import now
 from lockkit.types import Owner
 
 __all__ = [
+    "acting_for",
     "after_fork",
     "around_fork",
     "at_exit",
     "generation",
     "host",
     "instance_id",
+    "is_dead",
     "operator",
     "owner",
     "owner_text",
     "space",
+    "started",
 ]
 
 
@@ -38,7 +42,16 @@ EXIT_SECONDS = 3.0
 
 
 class _Process:
-    __slots__ = ("generation", "host", "instance", "owners", "pid", "registering", "space")
+    __slots__ = (
+        "generation",
+        "host",
+        "instance",
+        "owners",
+        "pid",
+        "registering",
+        "space",
+        "started",
+    )
 
     def __init__(self) -> None:
         self.generation = 0
@@ -49,18 +62,65 @@ class _Process:
         self.generation += 1
         self.pid = os.getpid()
         self.space = _space()
+        self.started = started(self.pid)
         self.owners: dict[tuple[str, str], str] = {}
         self.instance = os.urandom(8).hex()
         self.registering = threading.RLock()  # the parent's may be held by a thread that is gone
 
 
 def _space() -> str:
-    """Tells apart what shares a host name and not its processes: containers, cloned machines."""
+    """Tells apart what shares a host name and not its processes: containers, cloned machines.
+
+    The time namespace belongs to it, because it shifts the moments at which processes started.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id") as boot:
-            return f"{boot.read(13)}.{os.stat('/proc/self/ns/pid').st_ino:x}"
+            return ".".join((boot.read(13), _namespace("pid"), _namespace("time")))
     except OSError:
         return ""
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return f"{os.stat(f'/proc/self/ns/{kind}').st_ino:x}"
+    except FileNotFoundError:  # an older kernel has no time namespaces
+        if kind == "time":
+            return "0"
+        raise
+
+
+def started(pid: int) -> str:
+    """When the process started, in the system's ticks since its boot; empty if that is not known,
+    as where /proc is missing, or shows another pid namespace."""
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return ""
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            ticks = stat.read().rpartition(b")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+    return ticks.decode() if ticks.isdigit() else ""
+
+
+def is_dead(owner: Owner) -> bool:
+    """Whether it is known that the owner's process is gone. False: it is alive, or not known.
+
+    Known is only what this system says of a pid of its own boot, pid and time namespaces: there is
+    no such process, or it started at another moment than the owner's. Of a process of another user
+    it says that there is one, and not which.
+    """
+    if not owner.space or owner.space != _process.space or owner.host != _process.host:
+        return False
+    if os.name != "posix" or owner.pid <= 0:
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    found = started(owner.pid) if owner.started else ""
+    return bool(found) and found != owner.started
 
 
 _process = _Process()
@@ -86,6 +146,19 @@ def instance_id() -> str:
     return _process.instance
 
 
+@contextmanager
+def acting_for(pid: int) -> Iterator[None]:
+    """What this process asks for meanwhile is another's: its owner is alive as long as that is."""
+    mine = _process.pid, _process.started
+    _process.owners.clear()
+    _process.pid, _process.started = pid, started(pid)
+    try:
+        yield
+    finally:
+        _process.owners.clear()
+        _process.pid, _process.started = mine
+
+
 def owner(label: str, thread: str | None = None) -> Owner:
     """This process and thread (or the named asyncio task) as an owner."""
     return Owner(
@@ -94,6 +167,7 @@ def owner(label: str, thread: str | None = None) -> Owner:
         thread or threading.current_thread().name,
         _printable(label),
         _process.space,
+        _process.started,
     )
 
 

@@ -58,24 +58,21 @@ class Owner(NamedTuple):
     pid: int
     thread: str
     label: str = ""
-    space: str = ""  #: the machine's boot and pid namespace: within it a pid means something
+    space: str = ""  #: the boot, pid and time namespaces within which a pid means something
+    started: str = ""  #: when the process did: another may get its pid
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid} {self.label}".rstrip()
 
     def encode(self) -> str:
-        return _SEPARATOR.join((self.host, str(self.pid), self.thread, self.label, self.space))
+        pid = str(self.pid)
+        return _SEPARATOR.join((self.host, pid, self.thread, self.label, self.space, self.started))
 
     @classmethod
     def decode(cls, text: str) -> Owner:
-        host, pid, thread, label, space = [*text.split(_SEPARATOR, 4), "", "", "", ""][:5]
-        return cls(
-            host,
-            int(pid) if pid.isdecimal() and len(pid) <= LONGEST_PID else 0,
-            thread,
-            label,
-            space,
-        )
+        host, pid, thread, label, space, started = [*text.split(_SEPARATOR, 5), *[""] * 5][:6]
+        number = int(pid) if pid.isdecimal() and len(pid) <= LONGEST_PID else 0
+        return cls(host, number, thread, label, space, started)
 
 
 class Mode(IntEnum):

@@ -44,7 +44,8 @@ def test_the_lock_is_held_while_the_program_runs(client: LockClient, url: str) -
         info = client.inspect("job")
         assert info is not None
         assert info.owner is not None
-        assert info.owner.pid == process.pid
+        parent = Path(f"/proc/{info.owner.pid}/stat").read_text().rpartition(")")[2].split()[1]
+        assert int(parent) == process.pid, "it is the program's"
         assert info.owner.label.startswith("run python")
         process.stdin.close()
         assert process.wait(10) == 0

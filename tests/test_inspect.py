@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -44,7 +45,7 @@ def code(info: LockInfo, older_than: float | None = None) -> str | None:
 
 
 def owner_here(pid: int, **facts: str) -> Owner:
-    return process.owner("job")._replace(pid=pid, **facts)
+    return process.owner("job")._replace(pid=pid, started=process.started(pid), **facts)
 
 
 def test_a_lease_that_is_renewed_is_not_stuck() -> None:
@@ -98,6 +99,11 @@ def test_a_holder_that_was_killed_and_not_yet_reaped() -> None:
         child.kill()
         child.stdin.close()
         child.wait()
+
+
+def test_a_holder_here_whose_pid_is_now_that_of_another_process() -> None:
+    assert code(held(owner=owner_here(os.getpid()))) is None
+    assert code(held(owner=owner_here(os.getpid())._replace(started="1"))) == "process-gone"
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "web-2"}, {"space": "other-boot.1"}])

@@ -7,16 +7,20 @@ Limit: it may go on for a moment after the loss; what it writes to should compar
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self
 
+from lockkit import process
 from lockkit.client import Lease, LockClient
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.stores import Stores
@@ -51,16 +55,80 @@ def run_command(arguments: argparse.Namespace, stores: Stores, console: Console)
         )
     except ConfigurationError as error:
         raise UsageError(str(error)) from error
-    with _Signals() as signals:
+    if (refusal := _refusal(arguments.program[0])) is not None:
+        console.complain(f"{escape(arguments.program[0])} {refusal[0]}")
+        return refusal[1]
+    with _Signals() as signals, _Held(arguments.program) as held:
         try:
-            lease = lock.acquire()
+            with process.acting_for(held.child.pid):
+                lease = lock.acquire()
         except AcquireTimeout as error:
             console.complain(printable(str(error)))
             return Exit.NOT_ACQUIRED
         try:
-            return _Child(arguments.program, lease, signals, console).run()
+            return _Child(held, lease, signals, console).run()
         finally:
             _give_back(lease, console)
+
+
+def _refusal(program: str) -> tuple[str, int] | None:
+    """Why it cannot be started, and the status for that."""
+    if shutil.which(program) is not None:
+        return None
+    if shutil.which(program, os.F_OK) is not None or os.path.isdir(program):
+        return "cannot be executed", NOT_EXECUTABLE
+    return "was not found", NOT_FOUND
+
+
+class _Held:
+    """The program's process, which waits until the lock is there and then becomes the program.
+
+    So its pid is known when the lock is asked for, and the lease is owned by the process that does
+    the work: it is alive as long as that is, also when the command itself has been killed.
+    """
+
+    def __init__(self, program: list[str]) -> None:
+        reading, self._writing = os.pipe()
+        try:
+            command = [sys.executable, "-ISc", _WAIT, str(reading), *program]
+            self.child = subprocess.Popen(command, pass_fds=[reading])  # noqa: S603  (the point)
+        except BaseException:
+            os.close(self._writing)
+            raise
+        finally:
+            os.close(reading)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """If it has not begun, it ends."""
+        self.begin({})
+        self.child.wait()
+
+    def begin(self, environment: Mapping[str, str]) -> None:
+        writing, self._writing = self._writing, -1
+        if writing >= 0:
+            with open(writing, "wb") as pipe, suppress(BrokenPipeError):
+                pipe.write(json.dumps(environment).encode() if environment else b"")
+
+
+_WAIT = """\
+import json, os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+with open(int(sys.argv[1]), "rb") as pipe:
+    environment = pipe.read()
+if not environment:
+    os._exit(1)
+for name in ("SIGPIPE", "SIGXFSZ"):
+    signal.signal(getattr(signal, name), signal.SIG_DFL)
+try:
+    os.execvpe(sys.argv[2], sys.argv[2:], json.loads(environment))
+except FileNotFoundError:
+    os._exit(127)
+except OSError:
+    os._exit(126)
+"""
 
 
 def _limited(client: LockClient, max_hold: float | None) -> LockClient:
@@ -114,25 +182,16 @@ class _Signals:
 class _Child:
     """The program, while it runs and the lease is watched."""
 
-    def __init__(
-        self, program: list[str], lease: Lease, signals: _Signals, console: Console
-    ) -> None:
-        self._program = program
+    def __init__(self, held: _Held, lease: Lease, signals: _Signals, console: Console) -> None:
+        self._held = held
         self._lease = lease
         self._signals = signals
         self._console = console
         self._ended = threading.Event()
 
     def run(self) -> int:
-        try:
-            with self._started() as child:
-                return self._wait(child)
-        except FileNotFoundError:
-            self._console.complain(f"{escape(self._program[0])} was not found")
-            return NOT_FOUND
-        except PermissionError:
-            self._console.complain(f"{escape(self._program[0])} cannot be executed")
-            return NOT_EXECUTABLE
+        with self._started() as child:
+            return self._wait(child)
 
     @contextmanager
     def _started(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -141,8 +200,8 @@ class _Child:
             "LOCKKIT_NAME": self._lease.name,
             "LOCKKIT_FENCE": str(self._lease.fencing_token),
         }
-        child = subprocess.Popen(self._program, env=environment)  # noqa: S603  (it is the point)
-        self._signals.child = child
+        child = self._signals.child = self._held.child
+        self._held.begin(environment)
         threading.Thread(target=self._await_end, args=(child,), daemon=True).start()
         try:
             yield child

@@ -25,7 +25,7 @@ from lockkit.backends.sql.connector import Connection, Connector, Parameters, Re
 from lockkit.backends.sql.dialect import Dialect, load_dialect
 from lockkit.backends.sql.postgresql import descriptor_of, failure, no_connection
 from lockkit.backends.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
-from lockkit.backends.sql.sqlite import busy_seconds
+from lockkit.backends.sql.sqlite import busy_seconds, takes_over
 from lockkit.config import AliasSettings
 from lockkit.errors import BackendUnavailable, ConfigurationError
 from lockkit.types import Capabilities
@@ -35,14 +35,14 @@ from lockkit_django.backends.in_tests import is_projects_own
 
 __all__ = ["DatabaseBackend"]
 
-OPTIONS = ("timeout",)
+OPTIONS = ("timeout", "take_over_dead")
 CONNECT_SECONDS = 5
 SERVER_CAPABILITIES = Capabilities(durable=True)
 
 
 class DatabaseBackend(SQLBackend):
     """Locks in the database ``alias`` of DATABASES. OPTIONS: ``timeout``, seconds a step waits for
-    other writers."""
+    other writers; ``take_over_dead``, as of SQLite, where that is the database."""
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> DatabaseBackend:
@@ -60,6 +60,7 @@ class DatabaseBackend(SQLBackend):
             DjangoConnector(alias),
             key_prefix=settings.key_prefix,
             busy_seconds=busy_seconds(settings),
+            takes_over=takes_over(settings) and vendor == "sqlite",
         )
         backend.capabilities = SQLITE_CAPABILITIES if vendor == "sqlite" else SERVER_CAPABILITIES
         teardown.register(backend, alias)

@@ -17,7 +17,7 @@ from lockkit.backends.sql.connector import Connection, Connector, Parameters, Re
 from lockkit.backends.sql.dialect import Dialect, load_dialect
 from lockkit.backends.sql.postgresql import descriptor_of, failure, no_connection
 from lockkit.backends.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
-from lockkit.backends.sql.sqlite import busy_seconds
+from lockkit.backends.sql.sqlite import busy_seconds, takes_over
 from lockkit.config import AliasSettings
 from lockkit.errors import ConfigurationError, DriverMissing
 from lockkit.types import Capabilities
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SQLAlchemyBackend", "create_table"]
 
-OPTIONS = ("engine", "timeout")
+OPTIONS = ("engine", "timeout", "take_over_dead")
 PREFIX = "sqlalchemy+"
 CONNECT_SECONDS: Final = "5"
 REMEDY = "call lockkit.backends.sql.create_table(engine) once, or in Flask LockKit.create_tables()"
@@ -35,7 +35,7 @@ REMEDY = "call lockkit.backends.sql.create_table(engine) once, or in Flask LockK
 
 class SQLAlchemyBackend(SQLBackend):
     """Locks in the database of an SQLAlchemy engine. OPTIONS: ``engine``; ``timeout``, seconds a
-    step waits for other writers."""
+    step waits for other writers; ``take_over_dead``, as of SQLite, where that is the database."""
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> SQLAlchemyBackend:
@@ -51,6 +51,7 @@ class SQLAlchemyBackend(SQLBackend):
             _beside(engine) if dialect == "sqlite" else SQLAlchemyConnector(engine),
             key_prefix=settings.key_prefix,
             busy_seconds=busy_seconds(settings),
+            takes_over=takes_over(settings) and dialect == "sqlite",
         )
         backend.capabilities = SQLITE_CAPABILITIES if dialect == "sqlite" else SERVER_CAPABILITIES
         return backend

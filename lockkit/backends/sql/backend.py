@@ -17,14 +17,23 @@ from typing import Any, TypeVar
 
 from lockkit import clock, grant
 from lockkit.backends.base import Backend
-from lockkit.backends.sql.codec import encode, row_id, token_digest
+from lockkit.backends.sql.codec import encode, row_id
 from lockkit.backends.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.backends.sql.dialect import Dialect, expanded
 from lockkit.backends.sql.rows import Row, infos, infos_of_row, is_free, repaired, state_of
+from lockkit.backends.sql.rules import acquired, extended, stored, taken_over
 from lockkit.backends.sql.words import values_of, words_in
 from lockkit.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
 from lockkit.last_words import last_words
-from lockkit.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
+from lockkit.types import (
+    Busy,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+)
 
 __all__ = ["SQLBackend"]
 
@@ -60,24 +69,32 @@ class SQLBackend(Backend):
     """
 
     def __init__(
-        self, connector: Connector, *, key_prefix: str, busy_seconds: float = BUSY_SECONDS
+        self,
+        connector: Connector,
+        *,
+        key_prefix: str,
+        busy_seconds: float = BUSY_SECONDS,
+        takes_over: bool = False,
     ) -> None:
+        """``takes_over``: what a process holds that is known to be gone is free at once."""
         self.connector = connector
+        self._takes_over = takes_over
         self._prefix = key_prefix
         self._busy_seconds = busy_seconds
         self._steps = Slot(connector)
         self._renewals = Slot(connector)
 
     def acquire(self, request: Request) -> Grant | Busy | Gone:
-        mine = _stored(request)
-        return self._step(request.name, lambda state, now: _acquired(state, mine, now))
+        mine = stored(request)
+        rule = taken_over if self._takes_over else acquired
+        return self._step(request.name, lambda state, now: rule(state, mine, now))
 
     def release(self, request: Request) -> Release:
-        mine = _stored(request)
+        mine = stored(request)
         return self._step(request.name, lambda state, now: grant.release(state, mine, now))
 
     def withdraw(self, request: Request) -> None:
-        mine = _stored(request)
+        mine = stored(request)
         self._step(request.name, lambda state, now: grant.withdraw(state, mine, now))
 
     def break_(self, name: str, fence: int, by: str = "") -> bool:
@@ -94,7 +111,7 @@ class SQLBackend(Backend):
         """
         renewals: list[Renewal] = []
         for start in range(0, len(requests), READ_AT_ONCE):
-            batch = [_stored(request) for request in requests[start : start + READ_AT_ONCE]]
+            batch = [stored(request) for request in requests[start : start + READ_AT_ONCE]]
             rows = self._read_many({row_id(self._prefix, request.name) for request in batch})
             renewals += [self._extend_if_readable(request, rows) for request in batch]
         return renewals
@@ -183,7 +200,7 @@ class SQLBackend(Backend):
         row = row_id(self._prefix, request.name)
         if row not in rows:
             return Renewal(None)
-        rule = functools.partial(_extended, request)
+        rule = functools.partial(extended, request)
         try:
             reply, _, state = self._renewals.use(
                 lambda c: self._apply(c, row, request.name, rows[row], rule)
@@ -261,23 +278,3 @@ class SQLBackend(Backend):
                     ) from missed.__cause__
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE)
-
-
-def _stored(request: Request) -> Request:
-    """The request with what the table knows of its token."""
-    return request._replace(token=token_digest(request.token))
-
-
-def _acquired(state: grant.State, request: Request, now: int) -> grant.Outcome[Grant | Busy | Gone]:
-    """The grant rule; but a grant that was handed to us while we slept is a short one, and whoever
-    polls hears of it late: asking for it makes it whole, in the same step."""
-    outcome = grant.acquire(state, request, now)
-    reply = outcome.reply
-    if request.mode is Mode.POLL and isinstance(reply, Grant) and reply.left < request.ttl:
-        left = grant.extend(state, request, now).reply.left or reply.left
-        return grant.Outcome(reply._replace(left=left), True)
-    return outcome
-
-
-def _extended(request: Request, state: grant.State, now: int) -> grant.Outcome[Renewal]:
-    return grant.extend(state, request, now)

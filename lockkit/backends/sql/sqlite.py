@@ -29,9 +29,9 @@ from lockkit.errors import (
     StoreRefused,
 )
 from lockkit.types import Capabilities
-from lockkit.values import check_ttl
+from lockkit.values import check_ttl, wrong
 
-__all__ = ["CAPABILITIES", "SQLiteBackend", "SQLiteConnector", "busy_seconds"]
+__all__ = ["CAPABILITIES", "SQLiteBackend", "SQLiteConnector", "busy_seconds", "takes_over"]
 
 CAPABILITIES: Final = Capabilities(durable=True, host_local=True)
 """The clock of SQLite is the host's wall clock: setting it forward ends leases early."""
@@ -41,11 +41,15 @@ APPLICATION_ID: Final = 0x4C4B4954
 
 LAYOUT: Final = 1
 
-OPTIONS = ("timeout",)
+OPTIONS = ("timeout", "take_over_dead")
 
 
 class SQLiteBackend(SQLBackend):
-    """Locks in an SQLite file. OPTIONS: ``timeout``, seconds a step waits for other writers."""
+    """Locks in an SQLite file.
+
+    OPTIONS: ``timeout``, seconds a step waits for other writers; ``take_over_dead``, whether the
+    leases of a process that is known to be gone are free at once, and not after their TTL; True.
+    """
 
     capabilities = CAPABILITIES
 
@@ -56,12 +60,21 @@ class SQLiteBackend(SQLBackend):
             SQLiteConnector(path_of_url(settings)),
             key_prefix=settings.key_prefix,
             busy_seconds=busy_seconds(settings),
+            takes_over=takes_over(settings),
         )
 
 
 def busy_seconds(settings: AliasSettings) -> float:
     """OPTIONS["timeout"], validated."""
     return check_ttl("OPTIONS['timeout']", settings.options.get("timeout", BUSY_SECONDS))
+
+
+def takes_over(settings: AliasSettings) -> bool:
+    """OPTIONS["take_over_dead"], validated."""
+    found = settings.options.get("take_over_dead", True)
+    if not isinstance(found, bool):
+        raise wrong("OPTIONS['take_over_dead']", found, "True or False")
+    return found
 
 
 def path_of_url(settings: AliasSettings) -> Path:

@@ -1,0 +1,204 @@
+"""What a process holds that is known to be gone: free at once in SQLite, unless a switch is off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from command_line import hold, until
+
+import lockkit
+from lockkit import process
+from lockkit.client import LockClient
+from lockkit.errors import ConfigurationError
+from lockkit.types import Mode, Owner
+
+TTL = 600.0
+HOLD = """\
+import sys, time, lockkit
+locks = lockkit.connect(sys.argv[1], ttl=600)
+lease = locks.lock(sys.argv[2]).acquire()
+print("held", flush=True)
+time.sleep(600)
+"""
+FORK = """\
+import os, sys, time, lockkit
+locks = lockkit.connect(sys.argv[1], ttl=600)
+lease = locks.lock("parents").acquire()
+if os.fork() == 0:
+    lease = locks.lock("childs").acquire()
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[LockClient]:
+    with lockkit.connect(url, ttl=TTL, acquire_timeout=5) as found:
+        yield found
+
+
+@contextmanager
+def running(script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process, and the first line that it wrote."""
+    command = [sys.executable, "-c", script, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        try:
+            yield child, child.stdout.readline().strip()
+        finally:
+            child.kill()
+
+
+def owner_here(pid: int, **facts: str) -> Owner:
+    return process.owner("job")._replace(pid=pid, started=process.started(pid), **facts)
+
+
+def is_free(client: LockClient, name: str) -> bool:
+    lease = client.lock(name).try_acquire()
+    return lease is not None and lease.release()
+
+
+def test_it_is_taken_over_at_once(client: LockClient, url: str) -> None:
+    with running(HOLD, url, "job") as (holder, _):
+        assert not is_free(client, "job")
+        holder.kill()
+        holder.wait()
+        with client.lock("job").acquire(timeout=0) as lease:
+            info = client.inspect("job")
+            assert info is not None
+            assert info.fence == lease.fencing_token
+    (words,) = client.last_words("job")
+    assert words.owner is not None
+    assert words.owner.pid == holder.pid
+
+
+def test_a_waiter_gets_it(client: LockClient, url: str) -> None:
+    with running(HOLD, url, "job") as (holder, _), ThreadPoolExecutor() as threads:
+        waiting = threads.submit(lambda: client.lock("job").acquire(timeout=10).release())
+        until(lambda: (info := client.inspect("job")) and info.waiters_alive)
+        holder.kill()
+        holder.wait()
+        assert waiting.result()
+
+
+def test_the_dead_do_not_wait(client: LockClient) -> None:
+    with running("print()") as (gone, _):
+        dead = owner_here(gone.pid)
+        gone.communicate()
+    first = hold(client, "job", owner=owner_here(os.getpid()))
+    behind = first._replace(token="d" * 32, mode=Mode.ENQUEUE, owner=dead.encode())
+    client.backend.acquire(behind)
+    client.backend.release(first)
+    assert is_free(client, "job")
+
+
+def test_the_switch(url: str) -> None:
+    with (
+        lockkit.connect(url, ttl=TTL, options={"take_over_dead": False}) as client,
+        running(HOLD, url, "job") as (holder, _),
+    ):
+        holder.kill()
+        holder.wait()
+        assert not is_free(client, "job")
+    with pytest.raises(ConfigurationError, match="take_over_dead"):
+        lockkit.connect(url, options={"take_over_dead": "no"})
+
+
+def test_another_process_has_its_pid_now(client: LockClient) -> None:
+    hold(client, "mine", owner=owner_here(os.getpid()))
+    assert not is_free(client, "mine")
+    hold(client, "reused", owner=owner_here(os.getpid())._replace(started="1"))
+    assert is_free(client, "reused")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"host": "web-2"}, {"space": "another boot.1.0"}, {"space": ""}],
+    ids=["host", "namespace", "unknown"],
+)
+def test_of_another_host_or_namespace_nothing_is_known(
+    client: LockClient, facts: dict[str, str]
+) -> None:
+    with running("print()") as (gone, _):
+        gone.wait()
+    hold(client, "job", owner=owner_here(gone.pid)._replace(**facts))  # type: ignore[arg-type]
+    assert not is_free(client, "job")
+
+
+def test_a_zombie_is_not_known_to_be_gone() -> None:
+    """Its other threads may still run."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = owner_here(child.pid)
+    child.kill()
+    until(lambda: b") Z" in Path(f"/proc/{child.pid}/stat").read_bytes())
+    assert not process.is_dead(owner)
+    child.communicate()
+    assert process.is_dead(owner)
+
+
+def test_each_process_after_a_fork_for_itself(client: LockClient, url: str) -> None:
+    with running(FORK, url) as (parent, child):
+        assert not is_free(client, "parents")
+        parent.kill()
+        parent.wait()
+        assert is_free(client, "parents")
+        assert not is_free(client, "childs")
+        os.kill(int(child), signal.SIGKILL)
+        until(lambda: is_free(client, "childs"))
+
+
+def in_child(change: Callable[[], object], owner: Owner) -> bool:
+    """Whether it is dead, for a process that has changed itself."""
+    pid = os.fork()
+    if pid == 0:
+        change()
+        os._exit(int(process.is_dead(owner)))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_what_the_system_does_not_tell_is_not_known(tmp_path: Path) -> None:
+    other = owner_here(os.getpid())._replace(started="1")
+    assert in_child(lambda: None, other)
+    assert not in_child(lambda: os.setuid(65534), other), "EPERM"
+    assert not in_child(lambda: os.chroot(tmp_path), other), "no /proc"
+
+
+def test_run_is_alive_as_long_as_its_program(client: LockClient, url: str) -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job", "--"]
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", program], stdout=subprocess.PIPE
+    ) as runner:
+        assert runner.stdout is not None
+        child = int(runner.stdout.readline())
+        runner.kill()
+        runner.wait()
+        assert not is_free(client, "job")
+        os.kill(child, signal.SIGKILL)
+        until(lambda: is_free(client, "job"))
+
+
+def test_a_program_that_waits_for_its_lock_ends_with_run(client: LockClient, url: str) -> None:
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job", "--"]
+    with (
+        client.lock("job").acquire(),
+        subprocess.Popen([*command, "echo", "ran"], stdout=subprocess.PIPE) as runner,
+    ):
+        until(lambda: (info := client.inspect("job")) and info.waiters_alive)
+        runner.kill()
+        assert runner.stdout is not None
+        assert runner.stdout.read() == b""
