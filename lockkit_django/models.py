@@ -26,7 +26,7 @@ class OrderRecord(models.Model):
     expires = models.BigIntegerField(db_index=True, editable=False)
 
     class Meta:
-        db_table = "lockkit_order_record"
+        db_table = "lockkit_order"
         verbose_name = "order record"
 
     def __str__(self) -> str:

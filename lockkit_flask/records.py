@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TABLE_NAME", "Records", "record_table"]
 
-TABLE_NAME = "lockkit_order_record"
+TABLE_NAME = "lockkit_order"
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 

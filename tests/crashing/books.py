@@ -53,7 +53,7 @@ class Books:
         return sum(sold == order_id for sold, _ in self.read().sales)
 
     def records(self) -> int:
-        query = sa.text("SELECT COUNT(*) FROM lockkit_order_record")
+        query = sa.text("SELECT COUNT(*) FROM lockkit_order")
         with self._engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
 

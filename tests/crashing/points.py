@@ -31,7 +31,7 @@ HEADER = "X-Stop"
 MOMENT = 0.05
 """Seconds."""
 
-RECORDS = "lockkit_order_record"
+RECORDS = "lockkit_order"
 POINTS = ("locked", "recorded", "view", "committing", "committed", "answering")
 """After the lock, after the record is inserted, inside the view, before COMMIT, after COMMIT (and
 before the release), before the response is sent."""

@@ -72,7 +72,7 @@ def test_expired_records_of_orders_are_pruned(make_shop: Callable[..., Flask]) -
     row = {"order_id": "A", "request": "POST /", "fingerprint": "1:x", "created": 0, "version": 1,
            "state": "done", "status": 201, "headers": "[]", "body": b""}  # fmt: skip
     with app.app_context():
-        table = db.metadata.tables["lockkit_order_record"]
+        table = db.metadata.tables["lockkit_order"]
         for key, expires in (("a", 1), ("b", 1), ("c", 2**62)):
             db.session.execute(sa.insert(table).values(key=key, expires=expires, **row))
         db.session.commit()

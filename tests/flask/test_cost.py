@@ -120,7 +120,7 @@ def test_the_look_up_has_no_transaction_around_it(
         meter.buy("a")
         mine = f"datname = '{database.rpartition('/')[2]}'"
         said = postgres_server.execute(f"SELECT query FROM pg_stat_activity WHERE {mine}")
-    assert "FROM lockkit_order_record" in said
+    assert "FROM lockkit_order" in said
     assert "ROLLBACK" not in said
 
 

@@ -181,7 +181,7 @@ def test_the_database_of_the_records_is_down() -> None:
     from django.db import OperationalError
 
     def refuse(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if "lockkit_order_record" in sql:
+        if "lockkit_order" in sql:
             raise OperationalError("server closed the connection unexpectedly")
         return execute(sql, params, many, context)
 

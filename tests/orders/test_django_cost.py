@@ -105,7 +105,7 @@ class TestDatabase:
 MANY = 100_000
 FILL = f"""
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})
-    INSERT INTO lockkit_order_record
+    INSERT INTO lockkit_order
         (key, order_id, request, fingerprint, state, status, headers, body, version, created,
          expires)
     SELECT lower(hex(randomblob(32))), hex(randomblob(8)), 'POST /', '1:x', 'done', 201, '[]',
@@ -124,7 +124,7 @@ def test_many_other_orders_cost_nothing(admin: redis.Redis) -> None:
             ["SELECT", "INSERT", "INSERT", "UPDATE"],
             ["SELECT"],
         ]
-        asked = [q["sql"] for q in queries if "lockkit_order_record" in q["sql"]]
+        asked = [q["sql"] for q in queries if "lockkit_order" in q["sql"]]
         assert len(asked) == 4
         for sql in asked:
             cursor.execute(f"EXPLAIN QUERY PLAN {sql}")

@@ -115,6 +115,6 @@ def test_what_decides_is_not_read_from_a_replica() -> None:
     with rules, CaptureQueriesContext(connections["other"]) as asked:
         answers = [buy("quick") for _ in range(2)]
         assert [REPLAYED in answer for answer in answers] == [False, True]
-        looks = [query["sql"] for query in asked if "lockkit_order_record" in query["sql"]]
+        looks = [query["sql"] for query in asked if "lockkit_order" in query["sql"]]
         assert [sql.split()[0] for sql in looks] == ["SELECT"] * 2
     assert (elsewhere.calls, records("orders"), records("other")) == (["quick"], 1, 0)

@@ -145,7 +145,7 @@ def test_csrf_and_authentication_are_asked_before_a_replay(site: Site, order_id:
     assert (forged.status, first.body in forged.body) == (403, False)
 
 
-HOSTILE = ["'; DROP TABLE lockkit_order_record; --", '"', "%s%n", "../../etc", "{0.__class__}", "*"]
+HOSTILE = ["'; DROP TABLE lockkit_order; --", '"', "%s%n", "../../etc", "{0.__class__}", "*"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -103,7 +103,7 @@ def test_ten_first_requests_at_once_on_two_machines_are_one_order(
     assert sorted(answer.replayed for answer in answers) == [False] + [True] * 9
     assert len({answer.body for answer in answers}) == 1
     assert (other.status, other.replayed) == (201, False)
-    assert (there.count("shop_sale"), there.count("lockkit_order_record")) == (2, 2)
+    assert (there.count("shop_sale"), there.count("lockkit_order")) == (2, 2)
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -132,4 +132,4 @@ def test_a_worker_that_is_killed_in_its_view_leaves_nothing_behind(
         answers = [machine.send("/orders/dies") for machine in (second, first)]
     assert [(answer.status, answer.replayed) for answer in answers] == [(201, False), (201, True)]
     assert answers[0].body == answers[1].body
-    assert (place.count("shop_sale"), place.count("lockkit_order_record")) == (1, 1)
+    assert (place.count("shop_sale"), place.count("lockkit_order")) == (1, 1)

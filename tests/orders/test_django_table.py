@@ -264,7 +264,7 @@ def test_the_store_is_down(site: Site, order_id: str, kind: str) -> None:
 
 def test_a_record_expires_and_its_order_can_be_made_anew(site: Site, order_id: str) -> None:
     first = site.hasty.send("/orders/function", order_id=order_id)
-    site.query("UPDATE lockkit_order_record SET expires = 1 WHERE order_id = ?", order_id)
+    site.query("UPDATE lockkit_order SET expires = 1 WHERE order_id = ?", order_id)
     again = [site.hasty.send("/orders/function", order_id=order_id) for _ in range(2)]
     assert [each.replayed for each in again] == [False, True]
     assert first.body != again[0].body
@@ -275,7 +275,7 @@ def test_a_record_expires_and_its_order_can_be_made_anew(site: Site, order_id: s
 def test_a_record_of_a_newer_release(site: Site, order_id: str, change: str) -> None:
     site.hasty.send("/orders/function", order_id=order_id)
     before = site.sales()
-    site.query(f"UPDATE lockkit_order_record SET {change} WHERE order_id = ?", order_id)
+    site.query(f"UPDATE lockkit_order SET {change} WHERE order_id = ?", order_id)
     refused = site.hasty.send("/orders/function", order_id=order_id)
     assert (refused.status, refused.code) == (503, "order-record-unreadable")
     assert site.sales() == before

@@ -191,7 +191,7 @@ class Site(NamedTuple):
         return int(self.query("SELECT COUNT(*) FROM shop_sale")[0][0])
 
     def records(self, order_id: str) -> list[Any]:
-        sql = "SELECT state, status, headers, body FROM lockkit_order_record WHERE order_id = ?"
+        sql = "SELECT state, status, headers, body FROM lockkit_order WHERE order_id = ?"
         return self.query(sql, order_id)
 
     @contextmanager

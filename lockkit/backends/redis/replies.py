@@ -205,12 +205,16 @@ def damaged_bucket(key: bytes, repair: str = "DEL {}") -> LockInfo:
     return LockInfo(name, LockState.DAMAGED, damage=damage.format(f'"{name}"'))
 
 
+def _said(message: str, after: str) -> str:
+    return re.split(r" ?script: |, on @", message.partition(after)[2])[0]
+
+
 def script_error(message: str) -> LockError | None:
     """The scripts' own error replies; Redis puts words of its own around some."""
-    if message.startswith("LAYOUT "):
-        return _other_layout(message[7:].encode())
+    if "LAYOUT " in message:
+        return _other_layout(_said(message, "LAYOUT ").encode())
     if "DAMAGED " in message:
-        return damaged_record(re.split(r" ?script: |, on @", message.partition("DAMAGED ")[2])[0])
+        return damaged_record(_said(message, "DAMAGED "))
     if "WRONGTYPE" in message:
         return damaged_record("one of its keys is of another type")
     if message.startswith("KIND "):

@@ -13,6 +13,8 @@ if not readable(redis.pcall('ZCARD', KEYS[4])) then
   redis.call('PEXPIRE', KEYS[4], 0)
 end
 if not is_damaged then return 0 end
+local version = redis.call('HGET', KEYS[1], 'v')
+if version and version ~= VERSION and string.find(version, '^%d+$') then return other_layout(version) end
 redis.call('HDEL', KEYS[1], ARGV[1])
 for _, i in ipairs({ 2, 3, 5, 6 }) do redis.call('PEXPIRE', KEYS[i], 0) end
 return 1

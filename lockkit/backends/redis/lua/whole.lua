@@ -1,6 +1,8 @@
 -- Prepended to every script that reads a record. What no script of ours has written may be anybody's:
 -- it is never granted over, changed or deleted; the script ends with the error DAMAGED instead.
 
+local VERSION = '4' -- of the layout
+
 -- Of a mutex: the record that store.lua describes.
 local function is_mutex(record)
   local digits = string.match(record, '^M[01]%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x'
@@ -35,7 +37,14 @@ local function waiter(entry, alone)
   if ttl and #ttl < 16 and #permits < 16 then return channel, string.sub(form, 1, 1), rest, ttl end
 end
 
-local function damaged(what) error('DAMAGED ' .. what, 0) end
+-- What another release has written may only look damaged.
+local function damaged(what)
+  local version = redis.call('HGET', KEYS[1], 'v')
+  if version and version ~= VERSION and string.find(version, '^%d+$') then
+    error('LAYOUT ' .. version, 0)
+  end
+  error('DAMAGED ' .. what, 0)
+end
 
 -- A moment or a number of ours; nothing for anything else.
 local function moment(text)

@@ -1,0 +1,53 @@
+"""A Django project with one order view, on the database that it is given.
+
+A line each: ``migrate``, ``order ID``.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import django
+from django.conf import settings
+from django.core.management import call_command
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import path
+
+
+def main(database: str, redis: str) -> None:
+    settings.configure(
+        SECRET_KEY="for-tests-only",
+        ROOT_URLCONF="shop_urls",
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": database}},
+        INSTALLED_APPS=["lockkit_django"],
+        MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"],
+        LOCKKIT={"default": redis},
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"]},
+        ALLOWED_HOSTS=["*"],
+    )
+    made: list[str] = []
+
+    def order(request: object) -> HttpResponse:
+        made.append("order")
+        return HttpResponse("made", status=201)
+
+    urls = ModuleType("shop_urls")
+    urls.urlpatterns = [path("orders/", order)]  # type: ignore[attr-defined]
+    sys.modules["shop_urls"] = urls
+    django.setup()
+    client = Client(raise_request_exception=False)
+    for line in sys.stdin:
+        action, *words = line.split()
+        if action == "migrate":
+            call_command("migrate", verbosity=0)
+            answer = "migrated"
+        else:
+            headers = {"Idempotency-Key": words[0], "Authorization": "Token alice"}
+            response = client.post("/orders/", headers=headers)
+            answer = f"{response.status_code // 100} {len(made)}"
+        print(answer, flush=True)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,106 @@
+"""Two releases on one store, as while machines are updated one by one: a typed error, or one lock.
+
+The earlier release is the code of its commit, in processes of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import earlier
+import pytest
+import sqlalchemy as sa
+from earlier import Process
+
+import lockkit
+from lockkit.backends.sql import create_table
+from lockkit.testing.servers import PostgresServer, RedisServer
+
+HERE = Path(__file__).parent
+KINDS = ["mutex", "reentrant", "semaphore", "write"]
+REFUSED = {"LockHeld", "LayoutMismatch"}
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return earlier.unpack(tmp_path_factory.mktemp("earlier"))
+
+
+@pytest.fixture(params=["redis", "sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+    elif request.param == "redis":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        redis.flush()
+        yield redis.url
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        database = server.create_database()
+        url = database.replace("postgresql:", "postgresql+psycopg:")
+        engine = sa.create_engine(url)
+        create_table(engine)
+        engine.dispose()
+        yield f"sqlalchemy+{url}"
+        server.drop_database(database)
+
+
+@pytest.fixture(params=["earlier first", "this first"])
+def pair(
+    request: pytest.FixtureRequest, url: str, release: Path
+) -> Iterator[tuple[Process, Process]]:
+    """The one that comes first, and the other."""
+    installed = str(Path(lockkit.__file__).parent)
+    with ExitStack() as stack:
+        locker = HERE / "locker.py"
+        old = earlier.process(locker, url, str(release), release=release)
+        new = earlier.process(locker, url, installed)
+        both = stack.enter_context(old), stack.enter_context(new)
+        yield both if request.param == "earlier first" else (both[1], both[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_are_never_two_holders(pair: tuple[Process, Process], kind: str) -> None:
+    first, second = pair
+    granted, fence = first.ask(f"take {kind} 0").split()
+    assert granted == "granted"
+    assert second.ask(f"take {kind} 0") in REFUSED
+    assert first.ask("give") == "True"
+    then = second.ask(f"take {kind} 0").split()
+    assert then[0] in {"granted", "LayoutMismatch"}
+    if then[0] == "granted":
+        assert int(then[1]) > int(fence)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_waiter_of_the_other_release_is_served_or_told(
+    pair: tuple[Process, Process], kind: str
+) -> None:
+    first, second = pair
+    assert first.ask(f"take {kind} 0").startswith("granted")
+    second.tell(f"take {kind} 10")
+    assert first.ask("give") == "True"
+    assert second.hear().split()[0] in {"granted", "LayoutMismatch"}
+
+
+@pytest.mark.parametrize("updated", [False, True], ids=["before migrate", "after migrate"])
+def test_an_order_in_the_database_is_never_made_by_both(
+    updated: bool, redis_server: RedisServer, tmp_path: Path, release: Path
+) -> None:
+    """The release that does not fit the table makes no orders, and its view does not run."""
+    redis_server.flush()
+    arguments = (str(tmp_path / "shop.sqlite3"), redis_server.url)
+    shop = HERE / "shop.py"
+    with (
+        earlier.process(shop, *arguments, release=release) as old,
+        earlier.process(shop, *arguments) as new,
+    ):
+        assert old.ask("migrate") == "migrated"
+        if updated:
+            assert new.ask("migrate") == "migrated"
+        first, second = (new, old) if updated else (old, new)
+        assert first.ask("order A-1") == "2 1"
+        assert second.ask("order A-1") == "5 0"
+        assert first.ask("order A-1") == "2 1"
