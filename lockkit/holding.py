@@ -69,7 +69,7 @@ def _hear(hold: Hold) -> Generator[Step, Reply, None]:
     elif words.broken_by:
         hold.ended = f"an operator released it: {words.broken_by}"
     else:
-        hold.ended = f"it expired {-(words.left or 0.0):.1f} s ago"
+        hold.ended = f"it expired {max(0.0, -(words.left or 0.0)):.1f} s ago"
 
 
 def _repeated(step: Extend | Attempt) -> Generator[Step, Reply, Reply]:

@@ -93,7 +93,7 @@ def remark(info: LockInfo) -> str | None:
     """What is known of how a lease ended that was not released; None for any other."""
     if info.state not in (LockState.ABANDONED, LockState.LOST):
         return None
-    since = 0.0 if info.left is None else -info.left
+    since = max(0.0, -(info.left or 0.0))
     if info.broken_by:
         return f"an operator released it {since:.0f}s ago: {info.broken_by}"
     return f"the lease expired {since:.0f}s ago and was not released: {_cause(info)}"

@@ -9,14 +9,17 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
+import redis
 from command_line import hold, locks, until
 
 import lockkit
 import lockkit.aio
 from lockkit import last_words, process
+from lockkit.backends.redis.layout import bucket_of
 from lockkit.client import LockClient
 from lockkit.inspect import Process, process_of, remark, safe_to_break, stuck
 from lockkit.types import LockInfo, LockState, Mode, Owner, Request, Waiting
@@ -41,7 +44,7 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlalchemy+{url}"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
     found = lockkit.connect(urls(request, tmp_path))
     yield found
@@ -378,3 +381,101 @@ def test_a_queue_that_grows_is_told_by_watch(memory: LockClient) -> None:
     assert shown.status == 3
     assert looks == 4
     assert "its queue grows: 4 wait" in shown.out
+
+
+def an_hour_ago(url: str, name: str) -> None:
+    """What was abandoned there was abandoned then: Redis has no clock that a test may set."""
+    with redis.Redis.from_url(url) as admin:
+        (bucket,) = admin.scan_iter("{*b")
+        record = admin.hget(bucket, "=" + name)
+        if len(record) == 50:
+            admin.hset(bucket, "=" + name, record[:34] + moved_digits(record[34:]))
+            (holders,) = admin.scan_iter("*h:" + name)
+            for token, entry in admin.hgetall(holders).items():
+                admin.hset(holders, token, entry[:1] + moved_digits(entry[1:81]) + entry[81:])
+        else:
+            moved = record[:34] + moved_digits(record[34:114]) + record[114:]
+            admin.hset(bucket, "=" + name, moved)
+
+
+def moved_digits(text: bytes) -> bytes:
+    parts = [int(text[i : i + 16]) for i in range(0, len(text), 16)]
+    return b"".join(b"%016d" % max(part - 3600 * 10**6, 0) for part in parts)
+
+
+@pytest.mark.parametrize("kind", ["mutex", "semaphore"])
+def test_what_nobody_has_asked_for_since_is_told_by_redis_too(redis_url: str, kind: str) -> None:
+    """Also once those who lock other names have forgotten it, bit by bit."""
+    client = lockkit.connect(redis_url)
+    lose(client, "x", kind, max_hold=600.0)
+    an_hour_ago(redis_url, "x")
+    assert list(client.holders("x")) == []
+    for _ in range(2):
+        (words,) = client.last_words("x")
+        assert [info.name for info in client.last_words()] == ["x"]
+        assert words.left == pytest.approx(-3600, abs=60)
+        assert words.max_hold == 600.0
+        assert words.owner == Owner("elsewhere", 4121, "MainThread", "POST /stock/42")
+        neighbour = next(n for n in map(str, count()) if bucket_of(n) == bucket_of("x"))
+        with redis.Redis.from_url(redis_url) as admin:
+            (bucket,) = admin.scan_iter("{*b")
+            while admin.hexists(bucket, "=x"):
+                client.lock(neighbour).acquire().release()
+            assert not list(admin.scan_iter("*h:x"))
+    client.close()
+
+
+def test_redis_keeps_a_bounded_number_and_for_a_day(redis_url: str) -> None:
+    client = lockkit.connect(redis_url)
+    names = [name for name in map(str, range(20_000)) if bucket_of(name) == 7][:60]
+    for name in names:
+        hold(client, name)
+        (info,) = client.holders(name)
+        assert client.break_(name, fence=info.fence or 0, by="a test")
+    found = [info.name for info in client.last_words()]
+    assert 5 < len(found) <= 15
+    assert names[-1] in found
+    with redis.Redis.from_url(redis_url) as admin:
+        (bucket,) = admin.scan_iter("{*b")
+        for field, value in admin.hgetall(bucket).items():
+            if field.startswith(b"w"):
+                day_before = b"%016d" % (int(value[:16]) - last_words.DAY - 1)
+                admin.hset(bucket, field, day_before + value[16:])
+        assert list(client.last_words()) == []
+        hold(client, names[0])
+        (info,) = client.holders(names[0])
+        client.break_(names[0], fence=info.fence or 0, by="a test")
+        assert [info.name for info in client.last_words()] == [names[0]]
+        assert sum(field.startswith(b"w") for field in admin.hkeys(bucket)) == 1
+    client.close()
+
+
+def test_redis_shrugs_at_words_that_it_did_not_write(redis_url: str) -> None:
+    client = lockkit.connect(redis_url)
+    lose(client, "x")
+    client.lock("x").acquire().release()
+    with redis.Redis.from_url(redis_url) as admin:
+        (bucket,) = admin.scan_iter("{*b")
+        (field,) = (each for each in admin.hkeys(bucket) if each.startswith(b"w"))
+        for odd in (b"", b"x", b"1" * 16 + b"MX 0 9 9 x", b"\xff" * 200):
+            admin.hset(bucket, field, odd)
+            assert list(client.last_words("x")) == []
+            lose(client, "x")
+            client.lock("x").acquire().release()
+            assert [info.name for info in client.last_words()] == ["x"]
+    client.close()
+
+
+def test_the_asyncio_api_of_redis_has_them(redis_url: str) -> None:
+    async def lose_it() -> tuple[list[LockInfo], str]:
+        async with lockkit.aio.connect(redis_url) as found:
+            lease = await found.lock("x", ttl=30).acquire()
+            await found.break_("x", fence=lease.fencing_token, by="ann: ticket 7")
+            with pytest.raises(lockkit.LeaseLost) as lost:
+                await lease.extend()
+            await lease.release()
+            return await found.last_words("x"), str(lost.value)
+
+    words, said = asyncio.run(lose_it())
+    assert [(info.state, info.broken_by) for info in words] == [(LockState.LOST, "ann: ticket 7")]
+    assert said.endswith("an operator released it: ann: ticket 7")

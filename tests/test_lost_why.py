@@ -19,7 +19,7 @@ from lockkit.errors import LeaseLost, LockHeld
 BROKEN = r"an operator released it: .*: ticket 7$"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
     if request.param == "redis":
         url = request.getfixturevalue("redis_url")

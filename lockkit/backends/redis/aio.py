@@ -27,6 +27,7 @@ from lockkit.backends.redis.replies import (
     read_extend,
     read_page,
     read_release,
+    read_words,
 )
 from lockkit.backends.redis.settings import Maker, maker
 from lockkit.config import AliasSettings
@@ -211,10 +212,16 @@ class AsyncRedisBackend(AsyncBackend):
             names = names[count_details(reply) :]
 
     async def break_(self, name: str, fence: int, by: str = "") -> bool:
-        reply = await self._link.call(self._protocol.break_(name, fence))
+        reply = await self._link.call(self._protocol.break_(name, fence, by))
         if reply < 0:
-            reply = await self._link.call(self._protocol.break_shared(name, fence))
+            reply = await self._link.call(self._protocol.break_shared(name, fence, by))
         return bool(reply)
+
+    async def last_words(self, name: str) -> list[LockInfo]:
+        names = [encoded(name)]
+        command = self._protocol.last_words(self._protocol.bucket(name), names)
+        reply = await self._link.look(lambda: self._link.call(command))
+        return [info for info in read_words(names, reply) if info.name == name]
 
     def records(self) -> AsyncRedisRecords:
         return AsyncRedisRecords(self._link, self._protocol.keys)

@@ -43,6 +43,7 @@ from lockkit.backends.redis.replies import (
     read_extend,
     read_page,
     read_release,
+    read_words,
 )
 from lockkit.backends.redis.settings import maker
 from lockkit.config import AliasSettings
@@ -235,10 +236,31 @@ class RedisBackend(Backend):
         return look(lambda: exchange(self._connections, packed))
 
     def break_(self, name: str, fence: int, by: str = "") -> bool:
-        reply = call(self._connections, self._protocol.break_(name, fence))
+        reply = call(self._connections, self._protocol.break_(name, fence, by))
         if reply < 0:
-            reply = call(self._connections, self._protocol.break_shared(name, fence))
+            reply = call(self._connections, self._protocol.break_shared(name, fence, by))
         return bool(reply)
+
+    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
+        buckets = ALL_BUCKETS if name is None else [self._protocol.bucket(name)]
+        for bucket in buckets:
+            told: set[tuple[str, int | None]] = set()
+            for names in self._names(bucket) if name is None else [[encoded(name)]]:
+                command = self._protocol.last_words(bucket, names)
+                reply = look(lambda: call(self._connections, command))  # noqa: B023
+                for info in read_words(names, reply):
+                    if (info.name, info.fence) not in told and name in (None, info.name):
+                        told.add((info.name, info.fence))
+                        yield info
+
+    def _names(self, bucket: int) -> Iterator[list[bytes]]:
+        """In pages, of which there is at least one."""
+        cursor = b""
+        while cursor != b"0":
+            packed = self._protocol.page(bucket, cursor or b"0", PAGE)
+            key = self._protocol.keys.bucket(bucket)
+            cursor, names, _ = read_page(key, self._look(packed))
+            yield names
 
     def repair(self, name: str) -> bool:
         return bool(call(self._connections, self._protocol.repair(name)))

@@ -68,13 +68,14 @@ class Protocol:
 
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
-        queue, shared = ("store", "queue"), ("whole", "claim", "clock", "sample", "store", "shared")
-        acquire = ("whole", "clock", "sample", "acquire_free", *queue, "acquire")
+        queue = "store", "queue"
+        shared = "whole", "claim", "clock", "words", "sample", "store", "shared"
+        acquire = ("whole", "clock", "words", "sample", "acquire_free", *queue, "acquire")
         self._acquire = script_of("fair", *acquire)
         self._barge = script_of("unfair", *acquire)
         self._release = script_of("whole", "claim", "release_free", "clock", *queue, "release")
         self._withdraw = script_of("whole", "claim", "clock", *queue, "withdraw")
-        self._break = script_of("whole", "claim", "clock", *queue, "break")
+        self._break = script_of("whole", "claim", "clock", "words", *queue, "break")
         self._extend = script_of("whole", "clock", "extend")
         self._acquire_shared = script_of("fair", *shared, "shared_acquire")
         self._barge_shared = script_of("unfair", *shared, "shared_acquire")
@@ -84,6 +85,7 @@ class Protocol:
         self._extend_shared = script_of("whole", "clock", "shared_extend")
         self._announce = script_of("clock", "announce")
         self._list = script_of("whole", "clock", "looking", "list")
+        self._words = script_of("whole", "clock", "words", "looking", "last_words")
         self._repair = script_of("whole", "clock", "looking", "repair")
         self._shared = {
             self._acquire_shared,
@@ -119,12 +121,13 @@ class Protocol:
             return self._command(self._withdraw, request.name, *_claim(request))
         return self._command(self._withdraw_shared, request.name, _used(request), *_claim(request))
 
-    def break_(self, name: str, fence: int) -> Command:
+    def break_(self, name: str, fence: int, by: str) -> Command:
         """For a mutex; the reply -1 says that the name is none."""
-        return self._command(self._break, name, b"%d" % fence)
+        return self._command(self._break, name, b"%d" % fence, by.encode(errors="replace"))
 
-    def break_shared(self, name: str, fence: int) -> Command:
-        return self._command(self._break_shared, name, b"*", b"%d" % fence)
+    def break_shared(self, name: str, fence: int, by: str) -> Command:
+        who = by.encode(errors="replace")
+        return self._command(self._break_shared, name, b"*", b"%d" % fence, who)
 
     def repair(self, name: str) -> Command:
         return self._command(self._repair, name)
@@ -169,6 +172,11 @@ class Protocol:
             _, queue, waiters, _, alive = self.keys.of_name(text)
             keys += (queue, waiters, alive, self.keys.holders(text))
         return evalsha(self._list, keys, names)
+
+    def last_words(self, bucket: int, names: Sequence[bytes]) -> Command:
+        keys = [self.keys.bucket(bucket)]
+        keys += (self.keys.holders(name.decode(errors="surrogateescape")) for name in names)
+        return evalsha(self._words, keys, names)
 
     def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
         """EVALSHA of a script on one name. What is the same for each name is packed once."""

@@ -16,6 +16,7 @@ from lockkit.errors import (
     LockError,
     UpgradeRefused,
 )
+from lockkit.last_words import DAY
 from lockkit.naming import check_name
 from lockkit.state import SECOND
 from lockkit.types import (
@@ -29,6 +30,7 @@ from lockkit.types import (
     Release,
     Renewal,
     Request,
+    Waiting,
 )
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "read_message",
     "read_page",
     "read_release",
+    "read_words",
     "script_error",
 ]
 
@@ -130,23 +133,23 @@ def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) ->
     """Of as many of the names as the reply has: see ``count_details``."""
     now = int(reply[0])
     for index, text in enumerate(names[: count_details(reply)]):
-        record, waiters, alive, entries, damage = reply[1 + 5 * index : 6 + 5 * index]
+        record, waiters, alive, entries, damage, first = reply[1 + 6 * index : 7 + 6 * index]
         name = text.decode(errors="surrogateescape")
         if damage:
             yield _damaged(bucket, name, damage.decode())
         if record[:1] == KINDS[Kind.MUTEX]:
-            yield _info(name, record[2:], waiters, alive, now)
+            yield _info(name, record[2:], now, (waiters, alive, first))
         elif record:
             kind = KIND_OF[record[:1]]
             for entry in sorted(entries, key=_fence_of):
                 fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
-                info = _info(name, fixed + rest, waiters, alive, now)
+                info = _info(name, fixed + rest, now, (waiters, alive, first))
                 yield info._replace(kind=kind, permits=int(permits), shared=entry[:1] == SHARED)
 
 
 def count_details(reply: Sequence[Any]) -> int:
     """How many names a page of details is about; what shares them may be much."""
-    return len(reply) // 5
+    return len(reply) // 6
 
 
 def _fence_of(entry: bytes) -> bytes:
@@ -162,13 +165,17 @@ def _other_layout(version: bytes) -> LockError:
     )
 
 
-def _info(name: str, text: bytes, waiters: int, alive: int, now: int) -> LockInfo:
+def _info(
+    name: str, text: bytes, now: int, queue: tuple[int, int, Sequence[bytes]] = (0, 0, ())
+) -> LockInfo:
     """What a record says after its token, and an entry after its form: 16 digits each, then the
-    rest."""
+    rest. queue: how many wait, how many are alive, and the first of them."""
+    waiters, alive, first = queue
+    waiting = tuple(_waiting(first, now))
     until, fence, granted, renewed = (int(text[16 * i : 16 + 16 * i]) for i in range(4))
     ttl, max_hold, owner = text[80:].split(b" ", 2)
     if ttl == b"0":  # nobody holds it, and whoever asks next goes on with the queue
-        return LockInfo(name, LockState.QUEUED, waiters=waiters, waiters_alive=alive)
+        return LockInfo(name, LockState.QUEUED, waiters=waiters, waiters_alive=alive, queue=waiting)
     return LockInfo(
         name=name,
         state=LockState.HELD if until > now else LockState.ABANDONED,
@@ -181,7 +188,58 @@ def _info(name: str, text: bytes, waiters: int, alive: int, now: int) -> LockInf
         max_hold=int(max_hold) / SECOND if max_hold.isdigit() and len(max_hold) < DIGITS else None,
         waiters=waiters,
         waiters_alive=alive,
+        queue=waiting,
     )
+
+
+def _waiting(first: Sequence[bytes], now: int) -> Iterator[Waiting]:
+    """A ticket is the moment at which it was drawn, or a little later."""
+    for ticket, alive, says in zip(first[::3], first[1::3], first[2::3], strict=True):
+        parts = says.split(b" ", 1)[-1]  # without the channel
+        owner = parts.split(b" ", 5 if parts[:2] in (b"X ", b"S ") else 2)[-1]
+        since = max((now - float(ticket)) / SECOND, 0.0)
+        yield Waiting(Owner.decode(owner.decode(errors="replace")), since, float(alive) > now)
+
+
+def read_words(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
+    """What was written down in a bucket; and what is abandoned there, of these names."""
+    now = int(reply[0])
+    for words in reply[1]:
+        if words and (info := _written(words, now)):
+            yield info
+    for index, text in enumerate(names):
+        record, entries = reply[2 + 2 * index : 4 + 2 * index]
+        name = text.decode(errors="surrogateescape")
+        if record[:1] == KINDS[Kind.MUTEX]:
+            yield from _lost(_info(name, record[1:], now), None, "")
+        for entry in entries:
+            fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
+            info = _info(name, fixed + rest, now)._replace(
+                kind=KIND_OF[record[:1]], permits=int(permits), shared=entry[:1] == SHARED
+            )
+            yield from _lost(info, None, "")
+
+
+def _written(words: bytes, now: int) -> LockInfo | None:
+    """See words.lua. Of what somebody else has written nothing is told: it holds nothing."""
+    try:
+        at, kind, form = int(words[:16]), KIND_OF[words[16:17]], words[17:18]
+        permits, length, said, rest = words[19:].split(b" ", 3)
+        name, by, tail = (
+            rest[: int(length)], rest[int(length) : int(length) + int(said)],
+            rest[int(length) + int(said) :],
+        )  # fmt: skip
+        info = _info(name.decode(), tail, now)
+    except (ValueError, KeyError):
+        return None
+    info = info._replace(kind=kind, permits=int(permits), shared=form == SHARED)
+    return next(_lost(info, (at - now) / SECOND, by.decode(errors="replace")), None)
+
+
+def _lost(info: LockInfo, left: float | None, by: str) -> Iterator[LockInfo]:
+    left = info.left if left is None else left
+    if info.fence is not None and left is not None and left > -DAY / SECOND:
+        yield info._replace(state=LockState.LOST, left=left, broken_by=by)
 
 
 def damaged_record(what: str) -> DamagedRecord:

@@ -16,9 +16,12 @@ local ticket = redis.call('ZSCORE', KEYS[2], token)
 if not ticket and mode == '2' then return redis.status_reply('-') end
 if left <= 0 and not fair then
   if ticket then leave(token) end
-  return redis.status_reply('G ' .. install(field, token, now + ttl, ARGV[5], 1))
+  local fence = install(field, token, now + ttl, ARGV[5], 1)
+  if record then note_record(field, record, '') end
+  return redis.status_reply('G ' .. fence)
 elseif left <= 0 then
   local fence = advance(field, token)
+  if record then note_record(field, record, '') end
   record = not fence and redis.call('HGET', KEYS[1], field)
   if not record then
     fence = fence or install(field, token, now + ttl, ARGV[5], 0)

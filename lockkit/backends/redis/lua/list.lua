@@ -1,16 +1,27 @@
 -- Some records of one bucket. KEYS: bucket, tombs, then queue, waiters, alive and holders of each name.
 -- ARGV: the names. Writes nothing. Replies: now, then for each name the record without its token ('' if there
 -- is none, or it was abandoned longer ago than the grace period), how many wait, how many of them
--- are alive, the entries of those who share it, and what of it is damaged ('' if nothing is).
+-- are alive, the entries of those who share it, what of it is damaged ('' if nothing is), and the
+-- first who wait: ticket, until when it is alive, and what it says, of each.
 -- Once that is much, the names that follow are left out: they are asked for again.
 local ENTRIES_MOST = 1000
 local reply, listed = { us(now) }, 0
+
+local function first_of(queue, waiters, alive)
+  local found, line = redis.call('ZRANGE', queue, 0, 15, 'WITHSCORES'), {}
+  for i = 1, #found, 2 do
+    line[#line + 1] = found[i + 1]
+    line[#line + 1] = redis.call('ZSCORE', alive, found[i]) or '0'
+    line[#line + 1] = redis.call('HGET', waiters, found[i]) or ''
+  end
+  return line
+end
 
 local tombs = readable(redis.pcall('ZCARD', KEYS[2]))
 for i = 1, #ARGV do
   local queue, record = 4 * i - 1, redis.call('HGET', KEYS[1], '=' .. ARGV[i])
   local damage = tombs and '' or 'its tombstones'
-  local size, alive, entries = 0, 0, {}
+  local size, alive, entries, first = 0, 0, {}, {}
   if record and not is_whole(record) then
     record, damage = nil, 'its record'
   elseif record and tonumber(string.sub(record, 35, 50)) + 600000000 < now then
@@ -19,7 +30,11 @@ for i = 1, #ARGV do
   if record then
     local alone = string.sub(record, 1, 1) == 'M'
     size, alive = waiting(KEYS[queue], KEYS[queue + 1], KEYS[queue + 2], alone)
-    if not size then size, alive, damage = 0, 0, 'its queue' end
+    if size then
+      first = first_of(KEYS[queue], KEYS[queue + 1], KEYS[queue + 2])
+    else
+      size, alive, damage = 0, 0, 'its queue'
+    end
   end
   if record and string.sub(record, 1, 1) ~= 'M' then
     local found = readable(redis.pcall('HVALS', KEYS[queue + 3]))
@@ -36,6 +51,7 @@ for i = 1, #ARGV do
   reply[#reply + 1] = alive
   reply[#reply + 1] = entries
   reply[#reply + 1] = damage
+  reply[#reply + 1] = first
   listed = listed + #entries
   if listed >= ENTRIES_MOST then break end
 end

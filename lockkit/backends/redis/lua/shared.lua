@@ -83,14 +83,21 @@ local function drop(token)
   redis.call('HDEL', KEYS[6], token)
 end
 
+local function as_entry(holder) return holder.form .. us(holder.till) .. holder.fence .. holder.tail end
+
 local swept = false
 
 local function drop_expired()
   if swept then return end
   swept = true
+  local last = nil -- of a name, the last words of one are kept
   for token, holder in pairs(holders) do
-    if holder.till <= now then drop(token) end
+    if holder.till <= now then
+      drop(token)
+      if not last or holder.till > last.till then last = holder end
+    end
   end
+  if last then note_entry(field, kind, as_entry(last), '') end
 end
 
 -- All exclusive claims of one owner have one fence: each may go on writing.
@@ -121,7 +128,7 @@ local function save()
   end
   redis.call('HSET', KEYS[1], 'f', counter, field,
     kind .. '1' .. string.format('%-32.0f', kind == 'S' and live().most or 0) .. us(last))
-  redis.call('PEXPIRE', KEYS[6], math.max(math.ceil((last - now + GRACE) / 1000), 1))
+  redis.call('PEXPIRE', KEYS[6], math.max(math.ceil((last - now + DAY) / 1000), 1))
 end
 
 -- The first who waits. One that cannot be read ends the script, unless it has changed something

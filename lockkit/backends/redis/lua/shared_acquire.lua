@@ -39,6 +39,7 @@ if barges or own(form, entrant) or (not ticket and has_room(form, entrant, permi
   if ticket then leave(token) end
   local fence = install(token, form, now + ttl, rest)
   save()
+  if record and not ours and string.sub(record, 1, 1) == 'M' then note_record(field, record, '') end
   if now % 64 == 0 then forget_some() end
   if barges then advance(nil) end
   return redis.status_reply('G ' .. fence)

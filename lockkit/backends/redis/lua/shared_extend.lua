@@ -7,7 +7,7 @@ local shortened = {} -- names whose last holder may be another one now: looked a
 -- When the last of those who hold it expires, for the record of the name.
 local function save(key, field, record, last)
   redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. last)
-  redis.call('PEXPIRE', key, math.max(math.ceil((last - now + 600000000) / 1000), 1))
+  redis.call('PEXPIRE', key, math.max(math.ceil((last - now + 86400000000) / 1000), 1))
 end
 
 local function extend(key, field, token, ttl, number)

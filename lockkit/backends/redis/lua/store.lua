@@ -1,7 +1,8 @@
 -- Prepended to every script that can grant. Times are µs.
 --
 -- KEYS, all in the slot of the name's bucket:
---   1 bucket  hash: v layout version, f fence counter, z when the last tombstone expires, and for
+--   1 bucket  hash: v layout version, f fence counter, z when the last tombstone expires, w0 to
+--             w14 last words (see words.lua), and for
 --             each name that is used a field '=name' that begins with its kind:
 --             M  mutex: kind queued token until fence granted renewed extended (the number of the
 --                last extension), of fixed widths (1 1 32 16 16 16 16 16), then 'ttl max_hold owner'

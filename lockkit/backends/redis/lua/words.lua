@@ -1,0 +1,37 @@
+-- Prepended to the scripts that find a lease which was not released: they keep its last words.
+--
+-- They are fields of the bucket, w0 to w14, one for each slot of names: 'at kind form' of fixed
+-- widths (16 1 1), then ' permits length-of-name length-of-by ', name, by (the operator who broke it;
+-- empty: it expired) and what record or entry says from until on, without permits and entrant.
+local WORDS, DAY = 15, 86400000000
+
+local function slots()
+  local fields = {}
+  for slot = 1, WORDS do fields[slot] = 'w' .. slot - 1 end
+  return fields
+end
+
+local function note(name, kind, form, permits, tail, by)
+  local at = by == '' and string.sub(tail, 1, 16) or us(now)
+  local slot = tonumber(string.sub(redis.sha1hex(name), 1, 4), 16) % WORDS
+  redis.call('HSET', KEYS[1], 'w' .. slot,
+    at .. kind .. form .. ' ' .. permits .. ' ' .. #name .. ' ' .. #by .. ' ' .. name .. by .. tail)
+  for i, words in ipairs(redis.call('HMGET', KEYS[1], unpack(slots()))) do
+    if words and (tonumber(string.sub(words, 1, 16)) or 0) + DAY < now then
+      redis.call('HDEL', KEYS[1], 'w' .. i - 1) -- older than a day
+    end
+  end
+end
+
+-- Of a mutex. The mark of a queue without a holder is none.
+local function note_record(field, record, by)
+  if string.sub(record, 115, 118) ~= '0 - ' then
+    note(string.sub(field, 2), 'M', 'X', 0, string.sub(record, 35), by)
+  end
+end
+
+-- Of one who shares a name.
+local function note_entry(field, kind, entry, by)
+  local permits, rest = string.match(string.sub(entry, 82), '^(%d+) %S+ (.*)$')
+  note(string.sub(field, 2), kind, string.sub(entry, 1, 1), permits, string.sub(entry, 2, 81) .. rest, by)
+end
