@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from command_line import hold, until
-from damaging import EXAMPLES, MUTEX, SHARED, check, pieces, use
+from damaging import EXAMPLES, MUTEX, QUIET, SHARED, check, pieces, use
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,6 +119,19 @@ def test_whatever_stands_there(store: Store, data: st.DataObject) -> None:
     store.put(store.sound)
     data.draw(damages(store))()
     check(store)
+
+
+@pytest.mark.parametrize("name", [MUTEX, QUIET, SHARED])
+def test_a_letter_in_a_number_and_a_record_that_was_cut(store: Store, name: str) -> None:
+    """In each of its fields."""
+    key, field = b"{damaged:7}:b", f"={name}".encode()
+    store.put(store.sound)
+    value = store.admin.hget(key, field)
+    for place in range(1, min(len(value), 120), 9):
+        for damaged in (value[:place], value[:place] + b"x" + value[place + 1 :]):
+            store.put(store.sound)
+            store.admin.hset(key, field, damaged)
+            check(store)
 
 
 def test_one_who_may_only_read_can_look() -> None:
