@@ -18,6 +18,7 @@ import redis
 import lockkit
 from lockkit import grant, state
 from lockkit.backends.base import Backend
+from lockkit.backends.redis import protocol
 from lockkit.backends.redis.backend import RedisBackend
 from lockkit.backends.redis.layout import bucket_of
 from lockkit.backends.sql import backend as sql
@@ -142,7 +143,10 @@ def _refused(backend: Backend, request: Request) -> None:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_step_costs_the_same_however_many_there_are(store: Counted, use: str) -> None:
+def test_a_step_costs_the_same_however_many_there_are(
+    store: Counted, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "alive_for", lambda _: 60.0)  # of a crowd, all are alive
     costs(store, use, crowd(store, use, 2))  # the scripts are loaded
     few, many = (costs(store, use, crowd(store, use, size)) for size in (FEW, store.many))
     for step, cost in many.items():
