@@ -203,3 +203,17 @@ def test_a_store_that_fails_while_a_request_waits(
         waiter.join(10)
         lease.release()
     assert (answers, views.calls) == ([503], [])
+
+
+def test_a_view_that_locks_its_own_name_again_is_told() -> None:
+    said: list[str] = []
+
+    @lock_view("stock:{sku}")
+    def deduct(request: HttpRequest, sku: str) -> HttpResponse:
+        with pytest.raises(AcquireTimeout) as refused:
+            locks["default"].lock(f"stock:{sku}", timeout=0).acquire()
+        said.append(str(refused.value))
+        return HttpResponse()
+
+    assert deduct(RequestFactory().post("/stock/42"), sku="42").status_code == 200
+    assert "POST /stock/42: this very thread or task, which would wait for itself" in said[0]

@@ -157,3 +157,13 @@ def test_it_works_in_a_project_that_fails_its_checks(held: LockClient, url: str)
     ended = manage("locks", url=url, **failing)
     assert "stock:42" in ended.stdout, ended.stderr
     assert ended.returncode == 0
+
+
+@pytest.mark.parametrize("program", [["echo", "-v", "2"], ["--", "echo", "--settings", "x"]])
+def test_a_program_keeps_its_arguments(program: list[str], url: str) -> None:
+    """Also those that Django has; without the two dashes all but ``--settings``, which Django
+    reads before it asks any command."""
+    given = ["--settings", "django_project.settings", "run", "-v", "0", "job"]
+    ran = manage("locks", *given, *program, url=url)
+    shown = " ".join(program[program.index("echo") + 1 :])
+    assert (ran.returncode, ran.stdout) == (0, f"{shown}\n"), ran.stderr

@@ -478,3 +478,19 @@ def test_requests_in_threads_exclude_one_another(make_app: MakeApp) -> None:
     for thread in threads:
         thread.join()
     assert value["n"] == 80
+
+
+def test_a_view_that_locks_its_own_name_again_is_told(app: Flask) -> None:
+    said: list[str] = []
+
+    @app.post("/stock/<sku>")
+    @lock_view("stock:{sku}")
+    def deduct(sku: str) -> str:
+        with pytest.raises(lockkit.LockHeld) as refused:
+            locks["default"].lock(f"stock:{sku}", timeout=0).acquire()
+        said.append(str(refused.value))
+        return "kept"
+
+    assert app.test_client().post("/stock/42").text == "kept"
+    assert "POST /stock/42: this very thread or task, which would wait for itself" in said[0]
+    assert "that of lock_view" in said[0]
