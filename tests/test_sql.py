@@ -100,7 +100,9 @@ def test_the_embedded_default_makes_its_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, connect: Connect
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with connect(lockkit.connect().backend.connector._path).lock("a"):  # type: ignore[attr-defined]
+    with pytest.warns(RuntimeWarning, match="LOCKKIT_URL is not set"):
+        default = lockkit.connect()
+    with connect(default.backend.connector._path).lock("a"):  # type: ignore[attr-defined]
         directory = tmp_path / "state" / "lockkit"
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert (directory / "locks.sqlite3").exists()

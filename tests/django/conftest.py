@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import django
 import pytest
 from django.db import connections
+from django.utils import translation
 
 from lockkit.client import Lease
 
@@ -79,3 +80,10 @@ class Committed:
 
     def close(self) -> None:
         self._connection.close()
+
+
+@pytest.fixture(autouse=True)
+def no_language() -> Iterator[None]:
+    """LocaleMiddleware leaves its language with the thread."""
+    yield
+    translation.deactivate()

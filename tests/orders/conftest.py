@@ -13,6 +13,7 @@ from typing import Any
 import django
 import pytest
 from django.db import connections
+from django.utils import translation
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -121,3 +122,10 @@ def site(
 @pytest.fixture
 def order_id() -> str:
     return token_hex(8)
+
+
+@pytest.fixture(autouse=True)
+def no_language() -> Iterator[None]:
+    """LocaleMiddleware leaves its language with the thread."""
+    yield
+    translation.deactivate()

@@ -248,7 +248,7 @@ def test_secrets_are_in_no_repr() -> None:
     orders = Orders(read_order_settings({"PATHS": []}))
     request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
     order = orders.identify(facts)
-    texts = [facts, facts.payload(), identity, order, response_facts(response)]
+    texts = [facts, facts.payload(), identity, order, response_facts(request, response)]
     assert not any("canary" in repr(each) for each in texts)
 
 
