@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -64,15 +64,24 @@ class FactsReader:
         )
 
     def _payload(self, request: Request) -> Payload:
-        most = self._limit + 1  # a chunked body could go on for ever; it is seen to be too large
-        most = min(request.max_content_length or most, most)
-        vars(request).setdefault("stream", get_input_stream(request.environ, True, most))
+        vars(request).setdefault("stream", self._stream(request))
         # Cached: a form is parsed from it, and the view has it, too.
         body = b"" if request.mimetype == MULTIPART else request.get_data()
         if request.mimetype not in (URL_ENCODED, MULTIPART) or len(body) > self._limit:
             return Payload(body=body)
         files = [_file(name, file) for name, file in request.files.items(multi=True)]
         return Payload(form=list(request.form.items(multi=True)), files=files)
+
+    def _stream(self, request: Request) -> IO[bytes]:
+        """Of a body with a length, one that tells if it is cut short: its client went away.
+
+        A server that says where a body ends says so of what is left of it, too.
+        """
+        environ = dict(request.environ)
+        if request.content_length is not None:
+            environ.pop("wsgi.input_terminated", None)
+        most = self._limit + 1  # a chunked body could go on for ever; it is seen to be too large
+        return get_input_stream(environ, True, min(request.max_content_length or most, most))
 
     def _user(self) -> str | None:
         """Raises ConfigurationError for what may be another text at the next request."""

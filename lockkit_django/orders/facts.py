@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.files.uploadhandler import load_handler
-from django.core.handlers.wsgi import WSGIRequest
+from django.core.handlers.wsgi import LimitedStream, WSGIRequest
 from django.http import HttpRequest, HttpResponseBase, QueryDict, RawPostDataException
 from django.http.multipartparser import MultiPartParser
 from django.shortcuts import resolve_url
@@ -24,6 +24,7 @@ from lockkit.errors import ConfigurationError
 from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
 from lockkit.idempotency.facts import as_sent
 from lockkit.idempotency.forgery import without_tokens
+from lockkit.idempotency.orderid import MalformedOrderIdError
 from lockkit_django.facts import query_string
 from lockkit_django.forms import guest_of
 from lockkit_django.orders.forgery import tokens_in
@@ -141,6 +142,26 @@ def _route(request: HttpRequest, route: str) -> str:
 
 
 def _payload(request: HttpRequest) -> Payload:
+    payload = _read(request)
+    if _is_cut(request):
+        raise MalformedOrderIdError("the request ended before its body did")
+    return payload
+
+
+def _is_cut(request: HttpRequest) -> bool:
+    """Whether less came than the client had announced: it went away, and Django does not care."""
+    kept = vars(request)
+    stream = kept.get("_stream")
+    if "_body" in kept:
+        came = len(kept["_body"])
+    elif isinstance(stream, LimitedStream):  # of an upload, which is parsed on its way
+        came = stream._pos  # type: ignore[attr-defined]  # the stubs do not know it
+    else:
+        return False
+    return came < (_content_length(request) or 0)
+
+
+def _read(request: HttpRequest) -> Payload:
     media_type = (request.content_type or "").lower()
     if media_type in (URLENCODED, MULTIPART):
         fields, files = _form(request, media_type)

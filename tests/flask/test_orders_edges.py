@@ -373,6 +373,24 @@ def test_the_view_can_read_the_body_as_without_an_order(
     assert other.json["form"] == ({} if kind == "text/plain" else {"a": "1", "b": "2"})
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"],
+)
+def test_what_came_of_a_client_that_went_away_in_its_body_is_no_order(
+    shop: Flask, kind: str
+) -> None:
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    body = b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\n12\r\n--b--\r\n'
+    length = {"CONTENT_LENGTH": str(len(body)), "wsgi.input_terminated": True}
+    statuses = []
+    for sent in (body[:-7], body):
+        came = {**length, "CONTENT_TYPE": kind, "wsgi.input": io.BytesIO(sent)}
+        answer = shop.test_client().post("/sell", headers=A_1, environ_overrides=came)
+        statuses.append(answer.status_code)
+    assert (statuses, sold(shop)) == ([400, 201], 1)
+
+
 def test_a_body_without_a_length_that_the_server_does_not_end_is_411(shop: Flask) -> None:
     """Werkzeug sees nothing of it, so two orders would look the same."""
     shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
