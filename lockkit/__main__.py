@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 import lockkit
@@ -27,10 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(ours)
     if arguments.command is None:
         parser.error("say what to do: locks")
-    url = _url(arguments.url, parser, runs=is_run(theirs))
-    if not is_run(theirs) and (missing := _missing_file(url)):
-        parser.error(f"{missing}: nobody has ever locked there")
-    return _locks(url, arguments.key_prefix, theirs)
+
+    def find() -> str:
+        url = _url(arguments.url, parser, runs=is_run(theirs))
+        if not is_run(theirs) and (missing := _missing_file(url)):
+            parser.error(f"{missing}: nobody has ever locked there")
+        return url
+
+    return _locks(find, arguments.key_prefix, theirs)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,7 +96,9 @@ def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str
     return [*moved, *ours], [*kept, *theirs[end:]]
 
 
-def _locks(url: str, key_prefix: str | None, argv: Sequence[str]) -> int:
+def _locks(find: Callable[[], str], key_prefix: str | None, argv: Sequence[str]) -> int:
+    """``find`` is asked for the URL once the command line is known to be right: help and usage
+    errors need no store."""
     from lockkit.client import LockClient
     from lockkit.commands import run
     from lockkit.options import ClientOptions
@@ -102,7 +108,7 @@ def _locks(url: str, key_prefix: str | None, argv: Sequence[str]) -> int:
     def connect() -> LockClient:
         if not clients:
             prefix: ClientOptions = {} if key_prefix is None else {"key_prefix": key_prefix}
-            clients.append(lockkit.connect(url, **prefix))
+            clients.append(lockkit.connect(find(), **prefix))
         return clients[0]
 
     try:

@@ -81,7 +81,8 @@ class AcquireTimeout(LockError, TimeoutError):
     """The lock was not granted in time. Nothing of the attempt is left in the store.
 
     ``waited`` is in seconds; ``holder`` is the owner seen last, if any was;
-    ``retry_after`` estimates, in whole seconds and from recent hold times, when to try again.
+    ``retry_after`` estimates, in whole seconds and from recent hold times, when to try again;
+    ``own``: the thread or task that asks holds it itself, so waiting is in vain.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class AcquireTimeout(LockError, TimeoutError):
         waited: float = 0.0,
         holder: Owner | None = None,
         retry_after: int = 1,
+        own: bool = False,
     ) -> None:
         super().__init__(message, name=name)
         self.waited = waited
         self.holder = holder
+        self.own = own
         self.retry_after = retry_after
 
 

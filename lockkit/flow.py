@@ -69,8 +69,8 @@ __all__ = [
 ]
 
 OWN = (
-    ": this very thread or task, which would wait for itself. Use the lease that it has, in a view "
-    "that of lock_view, or a lock with reentrant=True in both places"
+    ": this very thread or task, which would wait for itself. Use the lease that it has (in a "
+    "view, that of lock_view), or say reentrant=True in both places"
 )
 
 TAKEOVER_STEP = 0.002
@@ -220,9 +220,9 @@ class _Acquire:
         holder = Owner.decode(busy.holder) if busy.holder else None
         timeout = self.timeout and round(self.timeout, 3)  # of a multi-lock: what is left of it
         text = message.format(name=self.request.name, timeout=timeout, by=by(holder))
-        if holder is not None and self._is_own(holder):
-            text += OWN
-        return kind(text, name=self.request.name, waited=waited, holder=holder)
+        own = holder is not None and self._is_own(holder)
+        text += OWN * own
+        return kind(text, name=self.request.name, waited=waited, holder=holder, own=own)
 
     def _is_own(self, holder: Owner) -> bool:
         """Whether the asker holds it itself, in the same thread or task, and waits for itself."""

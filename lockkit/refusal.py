@@ -140,12 +140,14 @@ def log_refusal(
 ) -> None:
     """Tell the operator what the client is not told: which name, whose lease, which order.
 
-    ``request``: its method and path, escaped. A store that fails is an error, all else is usual.
+    ``request``: its method and path, escaped. A store that fails is an error, a view that waits
+    for itself a warning, and all else is usual.
     """
     order = "" if order_id is None else f" for the order {order_id!r}"
     reason = "" if why is None else f": {why}"
     failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")
-    say = log.error if failed else log.info
+    own = isinstance(why, AcquireTimeout) and why.own
+    say = log.error if failed else log.warning if own else log.info
     say("%s gets %d %s%s%s", request, refusal.status, refusal.code, order, reason)
 
 

@@ -528,4 +528,4 @@ def test_interrupted(memory: LockClient) -> None:
 def test_routes_are_checked_where_there_are_some(client: LockClient) -> None:
     refused = locks(client, "check")
     assert refused.status == 1
-    assert "flask locks check, or manage.py check" in refused.err
+    assert "'flask locks check', in Django 'manage.py check'" in refused.err

@@ -69,6 +69,21 @@ def test_nor_is_the_embedded_store_of_another_user(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("environment", [{}, {"LOCKKIT_URL": ""}, {"LOCKKIT_URL": "bogus://"}])
+def test_help_and_usage_errors_need_no_store(environment: dict[str, str], tmp_path: Path) -> None:
+    """As on the first day, when nobody has locked yet."""
+    environment |= {"XDG_STATE_HOME": str(tmp_path)}
+    shown = lockkit_process("locks", "release", "--help", **environment)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("usage: lockkit locks release")
+    for argv, says in (["list", "--bogus"], "arguments: --bogus"), (["run", "x"], "what to run"):
+        shown = lockkit_process("locks", *argv, **environment)
+        assert (shown.returncode, shown.stdout) == (2, "")
+        assert says in shown.stderr
+        assert "LOCKKIT_URL" not in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_empty_url_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     """As of a variable of the shell that is not set."""
     with pytest.raises(SystemExit) as ended:

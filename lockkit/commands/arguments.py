@@ -60,7 +60,7 @@ def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
     arguments.command = command
     if tail is not None:
         if not tail:
-            parser.error("say what to run, after --")
+            parser.error("say what to run, after the name")
         arguments.program = list(tail)
     return arguments
 
@@ -154,7 +154,7 @@ def _add_release(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} [options] NAME -- PROGRAM [ARGUMENTS …]"
+    parser.usage = f"{parser.prog} [options] NAME [--] PROGRAM [ARGUMENTS …]"
     parser.description = (
         "Hold a lock while a program runs, and exit with its status; 75 if the lock is not had "
         "in time. Signals are passed on. If the lease is lost, the program is terminated. It finds "

@@ -22,7 +22,7 @@ FindingsFactory = Callable[[], "Iterable[Finding]"]
 
 def no_findings() -> Iterable[Finding]:
     raise ConfigurationError(
-        "there are no routes to check here: flask locks check, or manage.py check --tag lockkit"
+        "only an application has routes to check: 'flask locks check', in Django 'manage.py check'"
     )
 
 

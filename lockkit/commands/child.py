@@ -1,4 +1,4 @@
-"""``locks run NAME -- program``: hold a lock while another program runs.
+"""``locks run NAME program``: hold a lock while another program runs.
 
 Guarantee: the program starts only with the lock held, and is terminated when the lease is lost.
 Limit: it may go on for a moment after the loss; what it writes to should compare $LOCKKIT_FENCE.
