@@ -145,6 +145,8 @@ def log_refusal(
     """
     order = "" if order_id is None else f" for the order {order_id!r}"
     reason = "" if why is None else f": {why}"
+    if isinstance(why, LockError) and why.name and repr(why.name) not in reason:
+        reason = f" for {why.name!r}{reason}"
     failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")
     own = isinstance(why, AcquireTimeout) and why.own
     say = log.error if failed else log.warning if own else log.info

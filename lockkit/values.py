@@ -37,7 +37,7 @@ def unknown_key(
     import difflib
 
     known = sorted(known)
-    close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(key), known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
     return ConfigurationError(f"{where} has no {what} {key!r}: {hint}")
 

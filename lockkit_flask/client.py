@@ -22,9 +22,9 @@ class FlaskLockClient(EnclosingClient):
     _transactions = staticmethod(open_transactions)
 
     @staticmethod
-    def _refuse(name: str) -> None:  # noqa: ARG004  the session does not ask for which lock
+    def _refuse(name: str) -> None:
         if has_app_context():
-            sessions.end_read()
+            sessions.end_read(name)
 
 
 class AsyncFlaskLockClient(AsyncEnclosingClient):

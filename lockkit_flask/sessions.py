@@ -91,28 +91,33 @@ def only_reads(sql: str) -> bool:
     return bool(_READS.match(sql) or _SAVEPOINTS.match(sql))
 
 
-def end_read() -> None:
+def end_read(name: str | None = None) -> None:
     """End a transaction that has only read; objects stay attached and are read again when used.
 
-    Raises OpenTransaction when it has written, or is about to: that is for the app to commit.
+    ``name``: of the lock that is asked for; None: an order begins. Raises OpenTransaction when it
+    has written, or is about to: that is for the app to commit.
     """
+    what = "an order begins" if name is None else f"the lock {name!r} was asked for"
     opened = order_of_app()
     if opened is not None and opened.active:
         raise OpenTransaction(
-            "the transaction of an order is open, and a lock is asked for: it would be released "
-            "before the order commits. Have @lock_view on the view function itself, or below "
-            "decorators that use functools.wraps: then it is taken before the transaction begins. "
-            "Or hold it until that COMMIT: until='commit'; in_atomic='allow' is for a lock that "
-            "protects nothing in a database"
+            f"{what} while the transaction of an order is open: it would be released before the "
+            f"order commits. Have @lock_view on the view function itself, or below decorators that "
+            f"use functools.wraps: then it is taken before the transaction begins. Or hold it "
+            f"until that COMMIT: until='commit'; in_atomic='allow' is for a lock that protects "
+            f"nothing in a database",
+            name=name,
         )
     session = current_session()
     if session is None:
         return
     if has_changed(session):
         raise OpenTransaction(
-            "db.session has changes that are not committed, and a lock is asked for: others could "
-            "not see them in time. Commit or roll back before, or hold the lock until the COMMIT: "
-            "until='commit'; in_atomic='allow' is for a lock that protects nothing in a database"
+            f"{what} while db.session has changes that are not committed: it would be released "
+            f"before others can see them. Commit or roll back first, or hold the lock until the "
+            f"COMMIT: until='commit'; in_atomic='allow' is for a lock that protects nothing in a "
+            f"database",
+            name=name,
         )
     end_if_begun(session)
 

@@ -315,6 +315,7 @@ def test_a_misspelt_option_is_told_with_the_right_one(connect: Any) -> None:
     client = connect("memory://")
     for make, match in (
         (lambda: client.lock("a", timout=5), r"lock\(\) has no option 'timout'.*mean 'timeout'"),
+        (lambda: client.lock("a", until="commit"), r"lock\(\) has no option 'until': it has fair"),
         (lambda: client.semaphore("a", 3, ownr=""), r"semaphore\(\) has no option 'ownr': it has"),
         (lambda: client.rwlock("a", tll=3), r"rwlock\(\) has no option 'tll'.*mean 'ttl'"),
         (lambda: client.of_kind("read", "a", tll=3), r"no option 'tll'.*mean 'ttl'"),

@@ -113,7 +113,7 @@ def test_a_store_that_is_down_is_503(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "lockkit"):
         response = Client().get("/down")
     assert (response.status_code, response.json()["code"]) == (503, "lock-store-unavailable")
-    assert "GET /down gets 503 lock-store-unavailable: the store cannot be" in caplog.text
+    assert f"GET /down gets 503 lock-store-unavailable for {NAME!r}: the store" in caplog.text
 
 
 def test_a_lost_lease_stays_an_error() -> None:

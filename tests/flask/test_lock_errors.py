@@ -69,7 +69,7 @@ def test_a_store_that_is_down_is_503_and_a_lost_lease_stays_an_error(
     with caplog.at_level(logging.ERROR, "lockkit"):
         response = app.test_client().get("/down")
     assert response.status_code == 503
-    assert "GET /down gets 503 lock-store-unavailable: the store cannot be" in caplog.text
+    assert f"GET /down gets 503 lock-store-unavailable for {NAME!r}: the store" in caplog.text
     assert app.test_client().get("/loses").status_code == 500
 
 

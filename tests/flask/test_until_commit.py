@@ -98,7 +98,7 @@ BY_HAND: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("how", BY_HAND)
 def test_a_lock_by_hand_inside_an_order_is_refused(shop: Flask, how: str) -> None:
     def view() -> str:
-        with pytest.raises(OpenTransaction, match="until='commit'"):
+        with pytest.raises(OpenTransaction, match=r"the lock 'stock:42' was .*until='commit'"):
             BY_HAND[how]()
         assert is_free()
         return "ok"
@@ -110,8 +110,11 @@ def test_a_lock_by_hand_inside_an_order_is_refused(shop: Flask, how: str) -> Non
 def test_a_lock_by_hand_after_a_change_is_refused(context: Flask, write: str) -> None:
     WRITES[write]()
     for asks in BY_HAND.values():
-        with pytest.raises(OpenTransaction, match="until='commit'"):
+        with pytest.raises(
+            OpenTransaction, match=r"the lock 'stock:42' was .*until='commit'"
+        ) as error:
             asks()
+        assert error.value.name == "stock:42"
     assert is_free()
     db.session.rollback()
     with locks["default"].lock("stock:42"):
