@@ -6,24 +6,31 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from django.middleware.csrf import CSRF_ALLOWED_CHARS, CSRF_SECRET_LENGTH
+from django.middleware.csrf import CSRF_ALLOWED_CHARS, CSRF_SECRET_LENGTH, CSRF_TOKEN_LENGTH
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
 __all__ = ["tokens_in"]
 
-_CANDIDATES = re.compile(rb"(?<![A-Za-z0-9])(?:[A-Za-z0-9]{64}|[A-Za-z0-9]{32})(?![A-Za-z0-9])")
+_RUNS = re.compile(rb"[A-Za-z0-9]{32,}")
+LONGEST_ESCAPE = 16
+r"""Letters and digits that may be before a token: a quote is \u0022 in a script, %22 in a URL."""
 
 
 def tokens_in(request: HttpRequest, body: bytes) -> Iterator[str]:
     """Those that are good for this visitor."""
-    secret = request.META.get("CSRF_COOKIE")
-    if not secret:
+    known = request.META.get("CSRF_COOKIE")
+    if not known:
         return
-    for found in set(_CANDIDATES.findall(body)):
-        if _unmasked(found.decode()) == _unmasked(secret):
-            yield found.decode()
+    secret = _unmasked(known)
+    for run in {found.decode() for found in _RUNS.findall(body)}:
+        if secret in run:
+            yield secret
+        for start in range(min(len(run) - CSRF_TOKEN_LENGTH, LONGEST_ESCAPE) + 1):
+            token = run[start : start + CSRF_TOKEN_LENGTH]
+            if _unmasked(token) == secret:
+                yield token
 
 
 def _unmasked(token: str) -> str:

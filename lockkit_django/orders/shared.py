@@ -113,15 +113,26 @@ class SharedTransaction(Ending):
         self.undone = False  # a session may count guesses, too
         if failed and self.opened.in_request_block:
             return response  # as ATOMIC_REQUESTS rolls back
+        if self._is_marked_by_drf(response):
+            connections[self._using].set_rollback(False)
         if not is_rolled_back(self._using):
             return self._commit(response, None)
-        if is_broken(self._using):
+        if is_broken(self._using) or not self.opened.in_request_block:
             log.warning(
-                "%r refuses after an error of the database outside of atomic(): what its view "
-                "saved before is rolled back",
+                "%r refuses after an error of the database outside of atomic(), or in an "
+                "atomic(savepoint=False): what its view saved before is rolled back",
                 self.opened.order.request,
             )
         return response
+
+    def _is_marked_by_drf(self, response: HttpResponseBase) -> bool:
+        """Whether DRF takes the order's transaction for that of ATOMIC_REQUESTS.
+
+        The view is exempt from it: else its transaction would be a savepoint here, or be this one.
+        """
+        is_on = connections[self._using].settings_dict["ATOMIC_REQUESTS"]
+        exempt = is_on and not self.opened.in_request_block
+        return exempt and is_of_exception(response) and not is_broken(self._using)
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
         """``record``: None to delete what was written when the order began."""

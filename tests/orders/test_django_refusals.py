@@ -29,7 +29,7 @@ SYNC = [
     *(
         kind
         for kind in refusing.VIEWS
-        if "break" not in kind and kind not in ("api-broken", "once", "clashes", "loses")
+        if "break" not in kind and kind not in ("api-broken", "once", "clashes", "tears", "loses")
     ),
     "ninja/raises",
     "ninja/inside",
@@ -83,6 +83,16 @@ def test_a_refusal_keeps_what_it_keeps_without_lockkit(kind: str, atomic: bool) 
     assert not list(locks["default"].holders())
 
 
+@pytest.mark.parametrize("kind", refusing.EXEMPT)
+def test_a_view_outside_of_atomic_requests_keeps_all(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    for order_id in (None, "A-1"):
+        assert send(f"exempt/{kind}", order_id).status_code in {403, 429}
+    assert (saved(), OrderRecord.objects.count()) == (["guess"] * 2, 0)
+
+
 @pytest.mark.parametrize("kind", ["returns?status=429", "raises", "raises-inside", "api-mixed"])
 def test_the_next_try_runs_the_view_again(kind: str) -> None:
     refusals = [send(kind, "A-1").status_code for _ in range(3)]
@@ -103,12 +113,13 @@ def test_a_header_does_not_undo_the_counter_of_guesses() -> None:
         assert Sale.objects.filter(sku="guess").count() == number
 
 
-def test_a_refusal_after_an_error_of_the_database_says_that_it_saves_nothing(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(("kind", "status"), [("clashes", 409), ("tears", 403)])
+def test_a_refusal_whose_transaction_can_only_be_rolled_back_says_so(
+    kind: str, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert send("clashes", "A-1").status_code == 409
+    assert send(kind, "A-1").status_code == status
     assert (saved(), OrderRecord.objects.count()) == ([], 0)
-    assert "outside of atomic()" in caplog.text
+    assert "what its view saved before is rolled back" in caplog.text
 
 
 def test_a_refusal_that_comes_after_the_lease_saves_nothing_and_says_so() -> None:

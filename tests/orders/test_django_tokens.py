@@ -13,12 +13,13 @@ from django.middleware.csrf import get_token
 from django.template import engines
 from django.test import Client, override_settings
 from django.urls import path
+from django.utils.html import escapejs
 
 from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TOKEN = re.compile(r"[A-Za-z0-9]{64}")
+TOKEN = re.compile(r"(?:(?<=u0022)|(?<=%22)|(?<=\\n)|(?<![A-Za-z0-9%\\]))[A-Za-z0-9]{64}")
 
 
 def page(request: HttpRequest) -> HttpResponse:
@@ -33,7 +34,18 @@ def data(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"csrf": get_token(request), "id": "z" * 64})
 
 
-urlpatterns = [path("orders/page", page), path("orders/data", data), path("start", data)]
+def script(request: HttpRequest) -> HttpResponse:
+    r"""Before a token that is in a text in a script stands \u0022, or %22, or \n."""
+    quoted = escapejs(f'value="{get_token(request)}"')
+    return HttpResponse(f"'{quoted}' '%22{get_token(request)}%22' '\\n{get_token(request)}'")
+
+
+urlpatterns = [
+    path("orders/page", page),
+    path("orders/script", script),
+    path("orders/data", data),
+    path("start", data),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +67,7 @@ class Visitor:
         return self.client.post(f"/orders/{path}", sent, headers={"Idempotency-Key": order_id})
 
 
-@pytest.mark.parametrize(("kind", "count"), [("page", 3), ("data", 1)])
+@pytest.mark.parametrize(("kind", "count"), [("page", 3), ("data", 1), ("script", 3)])
 @pytest.mark.parametrize("in_session", [False, True])
 def test_each_asker_gets_a_token_of_its_own(kind: str, count: int, in_session: bool) -> None:
     with override_settings(CSRF_USE_SESSIONS=in_session):

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, transaction
+from django.db.transaction import non_atomic_requests
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -80,6 +81,13 @@ def clashes(request: HttpRequest) -> HttpResponse:
     except IntegrityError:
         return HttpResponse(status=409)
     raise AssertionError
+
+
+def tears(request: HttpRequest) -> HttpResponse:
+    """Leaves a block that has no savepoint of its own."""
+    guess()
+    with transaction.atomic(savepoint=False):
+        raise PermissionDenied
 
 
 def loses(request: Any) -> HttpResponse:
@@ -165,6 +173,7 @@ VIEWS: dict[str, Any] = {
     **dict(_both(locked, "locked")),
     "once": once,
     "clashes": clashes,
+    "tears": tears,
     "loses": loses,
     "api": Api.as_view(),
     "api-denied": Api.as_view(error=PermissionDenied),
@@ -175,7 +184,15 @@ VIEWS: dict[str, Any] = {
     "api-mixed-breaks": MixedWrapped.as_view(error=LookupError),
     "api-broken": Api.as_view(error=APIException),
 }
+EXEMPT: dict[str, Any] = {
+    "api": Api.as_view(),
+    "api-mixed": Mixed.as_view(),
+    "api-wrapped": ApiWrapped.as_view(),
+}
+"""What a project takes out of ATOMIC_REQUESTS, so that guesses count."""
+
 urlpatterns = [
+    *(path(f"orders/exempt/{name}", non_atomic_requests(EXEMPT[name])) for name in EXEMPT),
     *(path(f"orders/{name}", view) for name, view in VIEWS.items()),
     path("orders/ninja/", api.urls),
 ]
