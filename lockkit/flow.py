@@ -15,6 +15,7 @@ from lockkit.errors import (
     AcquireTimeout,
     BackendError,
     ConfigurationError,
+    LockError,
     LockHeld,
     OutcomeUnknown,
     TooManyWaiters,
@@ -86,18 +87,15 @@ def acquire(
     """
     attempt = _Acquire(request, timeout, new_token)
     try:
-        return (yield from attempt.run())
-    except GeneratorExit:
+        try:
+            return (yield from attempt.run())
+        except (AcquireTimeout, BackendError, ConfigurationError) as error:
+            if attempt.placed or attempt.request.unsure:
+                yield from _leave(attempt.request, error)
+            raise
+    except (GeneratorExit, AcquireTimeout, BackendError, ConfigurationError):
         raise
-    except (BackendError, ConfigurationError):
-        if attempt.placed or attempt.request.unsure:
-            yield Abandon(attempt.request)
-        raise
-    except AcquireTimeout:
-        if attempt.placed or attempt.request.unsure:
-            yield from _withdraw(attempt.request)
-        raise
-    except BaseException:  # interrupted or cancelled: a tombstone follows what is under way
+    except BaseException:  # interrupted, as it left as well: a tombstone follows what is under way
         unsure = attempt.joining or attempt.request.unsure
         if attempt.placed or unsure:
             yield from _withdraw(attempt.request._replace(unsure=unsure))
@@ -230,6 +228,14 @@ class _Acquire:
         return self.request.kind is Kind.MUTEX and holder._replace(label="") == asker._replace(
             label=""
         )
+
+
+def _leave(request: Request, error: LockError) -> Generator[Step, Reply, None]:
+    """A store that has just failed is told later."""
+    if isinstance(error, AcquireTimeout):
+        yield from _withdraw(request)
+    else:
+        yield Abandon(request)
 
 
 def _withdraw(request: Request) -> Generator[Step, Reply, None]:

@@ -45,6 +45,7 @@ class Interrupting:
 
     def __init__(self, at: int) -> None:
         self._at = at
+        self._before: dict[int, tuple[CodeType, int]] = {}  #: by the frame's id: what it has done
         self.places = 0
         self.where = ""  #: it was raised; empty if the block ended before
         self._task: asyncio.Task[Any] | None = None
@@ -52,8 +53,8 @@ class Interrupting:
     def __enter__(self) -> Self:
         with contextlib.suppress(RuntimeError):
             self._task = asyncio.current_task()
-        self._before = sys.gettrace()
-        sys.settrace(self._trace)
+        self._thread = threading.get_ident()
+        _begin(self._each)
         return self
 
     def __exit__(
@@ -63,29 +64,28 @@ class Interrupting:
         traceback: TracebackType | None,
     ) -> bool:
         """The interrupt ends here; that it came so far is part of what is tested."""
-        sys.settrace(self._before)
+        _end()
         if self.where:
             assert kind is Interrupt, f"interrupted at {self.where}: {error!r}"
         return kind is Interrupt
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
-        if not _is_ours(frame) or self._is_elsewhere():
-            return None
-        frame.f_trace_opcodes = True
-        code, before = frame.f_code, frame.f_lasti
-
-        def each(frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
-            nonlocal before
-            if event == "opcode":
-                here = frame.f_lasti
-                if _looks(code, before) and _handlers(code, before) == _handlers(code, here):
-                    self._look(frame)
-                before = here
-            return each
-
-        return each
+    def _each(self, frame: FrameType, here: int) -> None:
+        """Before each instruction."""
+        code = frame.f_code
+        if here <= _begins(code) or self._is_elsewhere():
+            return
+        of, before = self._before.get(id(frame), (None, 0))
+        self._before[id(frame)] = (code, here)
+        if _bytes(code)[here - 2] == RESUMES:  # which some versions do not tell of
+            before = here - 2
+        elif of is not code:
+            return  # another frame had the id
+        if _looks(code, before, here) and _is_ours(frame):
+            self._look(frame)
 
     def _is_elsewhere(self) -> bool:
+        if threading.get_ident() != self._thread:
+            return True
         return self._task is not None and asyncio.current_task() is not self._task
 
     def _look(self, frame: FrameType) -> None:
@@ -93,8 +93,45 @@ class Interrupting:
         if self.places == self._at:
             code = frame.f_code
             self.where = f"{code.co_filename}:{frame.f_lineno}, in {code.co_qualname}"
-            sys.settrace(None)
+            _end()
             raise Interrupt
+
+
+if sys.version_info >= (3, 12):
+    # settrace does not tell of every instruction: on 3.13 not of those in frames that are open.
+    TOOL = sys.monitoring.DEBUGGER_ID
+
+    def _begin(each: Callable[[FrameType, int], None]) -> None:
+        def before(code: CodeType, offset: int) -> object:
+            if not code.co_filename.startswith(OURS) and code.co_filename not in STOOD_ON:
+                return sys.monitoring.DISABLE
+            return each(sys._getframe(1), offset)
+
+        sys.monitoring.use_tool_id(TOOL, "interrupts")
+        sys.monitoring.register_callback(TOOL, sys.monitoring.events.INSTRUCTION, before)
+        sys.monitoring.set_events(TOOL, sys.monitoring.events.INSTRUCTION)
+
+    def _end() -> None:
+        if sys.monitoring.get_tool(TOOL) is not None:
+            sys.monitoring.set_events(TOOL, sys.monitoring.events.NO_EVENTS)
+            sys.monitoring.register_callback(TOOL, sys.monitoring.events.INSTRUCTION, None)
+            sys.monitoring.free_tool_id(TOOL)
+
+else:
+
+    def _begin(each: Callable[[FrameType, int], None]) -> None:
+        def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+            if event == "opcode":
+                each(frame, frame.f_lasti)
+            elif event == "call":
+                frame.f_trace_opcodes = _is_ours(frame)
+                return trace if frame.f_trace_opcodes else None
+            return trace
+
+        sys.settrace(trace)
+
+    def _end() -> None:
+        sys.settrace(None)
 
 
 def _is_ours(frame: FrameType | None) -> bool:
@@ -109,19 +146,30 @@ def _is_ours(frame: FrameType | None) -> bool:
     return ours
 
 
-def _looks(code: CodeType, offset: int) -> bool:
-    """Whether CPython looks for signals once the instruction there is done."""
-    if offset < 0:
-        return False
-    instruction, argument = code.co_code[offset], code.co_code[offset + 1]
+def _looks(code: CodeType, before: int, here: int) -> bool:
+    """Whether CPython looks for signals once the one instruction is done, and the other is next."""
+    instruction, argument = _bytes(code)[before : before + 2]
     if instruction == RESUMES:
-        return argument & 3 in (BEGINS, AFTER_YIELD)
-    return instruction in CALLS or instruction == TURNS
+        is_place = argument & 3 in (BEGINS, AFTER_YIELD)
+    else:
+        is_place = instruction in CALLS or instruction == TURNS
+    return is_place and _handlers(code, before) == _handlers(code, here)
 
 
 def _handlers(code: CodeType, offset: int) -> list[int]:
     """Where the exceptions of an instruction go."""
     return [target for start, end, target in _exception_table(code) if start <= offset < end]
+
+
+@functools.cache
+def _begins(code: CodeType) -> int:
+    """Where a call of it begins, and a generator that it makes."""
+    return next(i.offset for i in dis.get_instructions(code) if i.opcode == RESUMES)
+
+
+@functools.cache
+def _bytes(code: CodeType) -> bytes:
+    return code.co_code
 
 
 @functools.cache

@@ -150,3 +150,25 @@ async def test_a_wait(locks: aio.AsyncLockClient, other: LockClient) -> None:
         assert await interrupted_everywhere(step, locks) > 40
         await asyncio.sleep(2 * MOMENT)
     await nothing_is_held(other, locks)
+
+
+async def test_a_wait_in_vain(locks: aio.AsyncLockClient, other: LockClient) -> None:
+    """Those who have given up leave the queue, and are not waited for until they count as dead."""
+    holders = []
+
+    async def step(at: int) -> Run:
+        holders.append(other.lock(f"v{at}").acquire())
+        lock = locks.lock(f"v{at}", ttl=LONG_TTL)
+
+        async def wait() -> None:
+            with pytest.raises(lockkit.AcquireTimeout):
+                await lock.acquire(MOMENT)
+
+        return wait
+
+    assert await interrupted_everywhere(step, locks) > 40
+    await asyncio.sleep(TTL)
+    assert not [info for info in other.holders() if info.waiters_alive]
+    for holder in holders:
+        assert holder.release()
+    await nothing_is_held(other, locks)
