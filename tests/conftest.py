@@ -103,6 +103,20 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
+def lock_table_url(postgres_url: str) -> str:
+    """For ``connect()``: an empty PostgreSQL database with the table of locks."""
+    import sqlalchemy as sa
+
+    from lockkit.backends.sql import create_table
+
+    url = postgres_url.replace("postgresql:", "postgresql+psycopg:", 1)
+    engine = sa.create_engine(url)
+    create_table(engine)
+    engine.dispose()
+    return f"sqlalchemy+{url}"
+
+
+@pytest.fixture
 def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
     url = mariadb_server.create_database()
     yield url

@@ -82,11 +82,8 @@ def test_nor_is_a_database_that_is_not_there(redis_url: str) -> None:
     client.close()
 
 
-def test_nor_is_a_wrong_password_of_postgresql(postgres_url: str) -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    url = sqlalchemy.make_url(postgres_url).set(database="nobody-made-it")
-    text = url.render_as_string(hide_password=False)
-    client = lockkit.connect(f"sqlalchemy+{text}")
+def test_nor_is_a_missing_database_of_postgresql(lock_table_url: str) -> None:
+    client = lockkit.connect(f"{lock_table_url.rpartition('/')[0]}/nobody-made-it")
     shown = locks(client)
     assert (shown.status, "its store refuses" in shown.err) == (1, True)
     client.close()

@@ -28,14 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/locks.sqlite3"
     if request.param == "redis":
         return str(request.getfixturevalue("redis_url"))
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    from lockkit.backends.sql import create_table
-
-    found = request.getfixturevalue("postgres_url")
-    engine = sqlalchemy.create_engine(found)
-    create_table(engine)
-    engine.dispose()
-    return f"sqlalchemy+{found}"
+    return str(request.getfixturevalue("lock_table_url"))
 
 
 @pytest.fixture

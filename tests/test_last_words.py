@@ -34,14 +34,7 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/locks.sqlite3"
     if request.param == "redis":
         return str(request.getfixturevalue("redis_url"))
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    from lockkit.backends.sql import create_table
-
-    url = request.getfixturevalue("postgres_url")
-    engine = sqlalchemy.create_engine(url)
-    create_table(engine)
-    engine.dispose()
-    return f"sqlalchemy+{url}"
+    return str(request.getfixturevalue("lock_table_url"))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])

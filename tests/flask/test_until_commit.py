@@ -24,8 +24,8 @@ WRITES: dict[str, Callable[[], object]] = {
     "new": lambda: db.session.add(Order(name="pending")),
     "flushed": lambda: (db.session.add(Order(name="flushed")), db.session.flush()),
     "core": lambda: db.session.execute(sa.insert(Order).values(name="core")),
-    "dirty": lambda: setattr(db.session.get_one(User, 1), "seen", 7),
-    "deleted": lambda: db.session.delete(db.session.get_one(User, 1)),
+    "dirty": lambda: setattr(db.session.get(User, 1), "seen", 7),
+    "deleted": lambda: db.session.delete(db.session.get(User, 1)),
 }
 
 

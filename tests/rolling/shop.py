@@ -16,14 +16,14 @@ from django.test import Client
 from django.urls import path
 
 
-def main(database: str, redis: str) -> None:
+def main(database: str, locks: str) -> None:
     settings.configure(
         SECRET_KEY="for-tests-only",
         ROOT_URLCONF="shop_urls",
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": database}},
         INSTALLED_APPS=["lockkit_django"],
         MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"],
-        LOCKKIT={"default": redis},
+        LOCKKIT={"default": locks},
         LOCKKIT_ORDERS={"PATHS": ["^/orders/"]},
         ALLOWED_HOSTS=["*"],
     )
