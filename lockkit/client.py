@@ -243,9 +243,9 @@ class Lease(BaseLease):
             client._watchdog.watch(hold)  # it may be due sooner than before
 
     def downgrade(self) -> None:
-        """Of a writer make a reader, in one step: others may read, and nobody wrote in between.
+        """Make a writer a reader, in one step: others may read, and nobody wrote in between.
 
-        Raises ConfigurationError if it is no lease of a reader-writer lock, LeaseLost, or a
+        Raises ConfigurationError if it is not a lease of a reader-writer lock, LeaseLost, or a
         BackendError, after which it may be done or not: do it again. A reader stays one.
         """
         self._check_writer()

@@ -226,7 +226,7 @@ def _dotted(key: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and re.fullmatch(DOTTED, value)):
         return value
     remedy = "it must be the dotted path of a Backend class"  # a URL may hold a password
-    raise ConfigurationError(f"{key} is no dotted path; {remedy}")
+    raise ConfigurationError(f"{key} is not a dotted path; {remedy}")
 
 
 def _prefix(key: str, value: object) -> str:

@@ -67,7 +67,7 @@ class OpenTransaction(ConfigurationError):
 
 
 class UpgradeRefused(ConfigurationError):
-    """Who reads asked to write: two who did so would wait for each other for ever.
+    """A reader asked to write: two that did so would wait for each other for ever.
 
     Release the read lease first, or take the write lease from the start and downgrade it.
     """

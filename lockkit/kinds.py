@@ -73,8 +73,8 @@ class Kinds(BaseClient, Generic[L]):
         have one fencing token. A reentrant lock is a kind of its own, see KindMismatch.
 
         fair=False: it takes the name ahead of those who wait whenever it finds room. Limit: a
-        release still hands a mutex to who waits longest, so it is free only between the end of a
-        lease that expired and the next who asks.
+        release still hands a mutex to the first waiter, so it is free only between the end of a
+        lease that expired and the next request.
         """
         own = self._own("lock()", options, MUTEX_OPTIONS)
         return self._make(self._terms(self._claim(options), name, options), **own)
@@ -101,8 +101,8 @@ class Kinds(BaseClient, Generic[L]):
         readers that come one after the other read together, and wait behind a writer that waits.
         The thread or task that holds it may enter again: it passes those who wait, as else it would
         wait for itself. ``owner`` is who enters in the place of the thread or task: whoever says
-        the same, in any process. Who reads and asks to write gets UpgradeRefused at once; who
-        writes may ``downgrade()`` its lease. Only a write lease can fence.
+        the same, in any process. A reader that asks to write gets UpgradeRefused at once; a
+        writer may ``downgrade()`` its lease. Only a write lease can fence.
         """
         own = self._own("rwlock()", options, OWNED_OPTIONS)
         self._needs_sharing()

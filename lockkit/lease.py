@@ -250,7 +250,7 @@ class BaseLease:
         self.check()
         if self._hold.request.kind is not Kind.RW:
             raise ConfigurationError(
-                f"{self!r} is no lease of a reader-writer lock: nobody could share it"
+                f"{self!r} is not a lease of a reader-writer lock: nobody could share it"
             )
 
     def _is_inner(self) -> bool:

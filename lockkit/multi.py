@@ -34,7 +34,7 @@ def in_order(names: Sequence[str]) -> list[str]:
         raise ConfigurationError("a multi-lock needs at least one name")
     for name in names:
         if not isinstance(name, str):
-            raise ConfigurationError(f"{name!r} is no lock name: multi('a', 'b')")
+            raise ConfigurationError(f"{name!r} is not a lock name: multi('a', 'b')")
     return sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
 
 

@@ -1,7 +1,7 @@
 """Order IDs for plain HTML forms: ``{% order_id %}``, its twin for Jinja, and the guest's secret.
 
 The secret lives in the session, which is made for it. Django's ``login`` keeps what is in a guest's
-session and ``logout`` ends it, and with it the claim to his forms. ``lockkit.idempotency.forms``
+session and ``logout`` ends it, and with it the claim to the forms. ``lockkit.idempotency.forms``
 says why that is enough.
 """
 

@@ -2,7 +2,8 @@
 
 The secret lives in a signed cookie of its own, because many apps clear the session when somebody
 logs in. ``lockkit.idempotency.forms`` says what it is good for. The first answer to a user
-who has the cookie makes the secret his: after his logout nobody else at this computer can use it.
+who has the cookie makes the secret the user's: after the logout nobody else at this computer can
+use it.
 """
 
 from __future__ import annotations

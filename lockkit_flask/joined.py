@@ -118,7 +118,7 @@ class Joined(Opened):
         return self._commit(outcome.record, response)
 
     def _sends_a_guest_away(self) -> bool:
-        """Whether the view redirects somebody without a user, and has saved nothing for him.
+        """Whether the view redirects somebody without a user, and has saved nothing.
 
         So do checks of one's own that ask for a login. It is no result: the same form may be sent
         again after the login, and there is nothing here that could happen twice. Whoever commits

@@ -103,7 +103,7 @@ def of_request() -> Opened | None:
 
 def _current() -> CurrentOrder:
     if not has_request_context() or getattr(request, _ATTRIBUTE, None) is None:
-        raise RuntimeError("this request is no order that runs")
+        raise RuntimeError("no order runs in this request")
     return cast(CurrentOrder, getattr(request, _ATTRIBUTE))
 
 

@@ -38,7 +38,7 @@ class DatabaseStore:
     def __init__(self, db: SQLAlchemy, using: str | None) -> None:
         if using not in db.metadatas:
             raise ConfigurationError(
-                f"LOCKKIT_ORDERS['USING'], or that of @idempotent, is no bind key: {using!r}"
+                f"LOCKKIT_ORDERS['USING'], or that of @idempotent, is not a bind key: {using!r}"
             )
         self._db = db
         self._using = using

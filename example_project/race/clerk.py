@@ -1,4 +1,4 @@
-"""The clerk: a seller who is stopped in mid-order for longer than his lease lives."""
+"""The clerk: a seller who is stopped in mid-order for longer than the lease lives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANAGE = Path(__file__).resolve().parent.parent / "manage.py"
 LAUNCHER = "SHOP_LAUNCHER"
 
 TTL = 2.0
-"""Seconds: his lease. Nobody renews it while he is stopped."""
+"""Seconds: the clerk's lease. Nobody renews it while the clerk is stopped."""
 
 SOLD, SOLD_OUT = 0, 3
 """His exit statuses."""
@@ -44,7 +44,7 @@ class Clerk:
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             self._process.returncode = os.waitstatus_to_exitcode(status)
-            raise MachineFailed(f"the clerk ended before he was stopped\n{self._said()}")
+            raise MachineFailed(f"the clerk ended before it was stopped\n{self._said()}")
         time.sleep(TTL)
 
     def finish(self) -> bool:

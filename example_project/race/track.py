@@ -57,7 +57,7 @@ def run(race: Race, mode: str, machines: Sequence[Machine], token: str) -> Resul
 def _with_a_pause(
     mode: str, sku: str, some: Sequence[Click], send: Callable[[Sequence[Click]], list[Answer]]
 ) -> list[Answer]:
-    """Some is sold while a clerk is stopped who has read the stock before; then he goes on."""
+    """Some is sold while a clerk is stopped that has read the stock before, and then goes on."""
     with stopped_in_mid_order(mode, sku) as clerk:
         answers = send(some)
         began = time.monotonic()

@@ -44,7 +44,7 @@ def index(visit: Visit, shelves: Iterable[Shelf]) -> str:
 <main><section><h2>Stock</h2>{products}
 <p class="hint">Each form carries an order ID. Press a button as often as you like, on either
 machine: it is one order. Change the quantity, and it is refused. Buy as a guest, log in, and buy
-again: it is the same order. Become another user, and it is an order of his own. Load the page
+again: it is the same order. Become another user, and it is another order. Load the page
 again for the next order.</p><p id="summary"></p><ol id="answers"></ol></section>
 <section><h2>Machines</h2><ul id="machines">{_machines(place.machines())}</ul></section>
 <section><h2>Locks</h2><table id="locks"><thead><tr><th>name<th>state<th>owner<th>age
@@ -116,7 +116,7 @@ def _buttons(visit: Visit) -> str:
 
 
 def _user(visit: Visit) -> str:
-    """Who he is, and who he may become."""
+    """Who the visitor is, and may become."""
     users = " ".join(f'<button name="user" value="{u}">{u}</button>' for u in DEMO_USERS)
     return (
         f'<div id="who">You are <b>{escape(visit.user or "a guest")}</b>. '

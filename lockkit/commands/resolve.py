@@ -33,7 +33,7 @@ def resolve_order(arguments: argparse.Namespace, stores: Stores, console: Consol
         return stores.ending()
     found = [row for row in rows if row.info.state is LockState.ORPHAN]
     if not found:
-        console.complain(f"nothing to resolve: {escape(arguments.name)} is no orphan")
+        console.complain(f"nothing to resolve: {escape(arguments.name)} is not an orphan")
         return Exit.ERROR
     if len(found) > 1:
         raise UsageError(

@@ -191,7 +191,7 @@ def key_of(facts: RequestFacts, identity: Identity, order_id: str, namespace: st
 
 
 def key_of_guest(facts: RequestFacts, identity: Identity, order_id: str, namespace: str) -> str:
-    """The key when the order is of ``identity.guest``, whoever he is by now."""
+    """The key when the order is of ``identity.guest``, whoever that is by now."""
     owner = ("guest", identity.guest or "")
     return _key(facts, [namespace, identity.tenant, *owner], order_id)
 

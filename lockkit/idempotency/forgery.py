@@ -1,7 +1,7 @@
 """Tokens against forged requests (CSRF) in answers that are kept.
 
 Each is of one visitor and one session, so it is not stored: a random placeholder is, and whoever
-is shown the answer again gets a token of his own in its place. The placeholder differs for each
+is shown the answer again gets a new token in its place. The placeholder differs for each
 answer, so that nobody can write it into a page beforehand.
 """
 

@@ -4,12 +4,12 @@ A form's value is ``lk1.ID.MAKER.SIGNATURE``:
 
 - ``ID``: eight hex digits, the time in seconds, and 128 random bits. It is the order ID.
 - ``MAKER``: ``u`` if somebody who is logged in was shown the form; ``g`` and an HMAC of the
-  guest's secret if nobody was. It tells neither who that was, nor whether two forms were his.
+  guest's secret if nobody was. It tells neither who that was, nor whether one guest has two forms.
 - ``SIGNATURE``: HMAC-SHA256 of both, by a key made from the framework's SECRET_KEY; the keys of
   SECRET_KEY_FALLBACKS are taken, too.
 
-A *guest's secret* is random and lives in his session (Django) or in a cookie of its own (Flask). It
-follows him through the login and ends with the logout: that is the adapter's part.
+A *guest's secret* is random and lives in the guest's session (Django) or in a cookie of its own
+(Flask). It outlives the login and ends with the logout: that is the adapter's part.
 
 Whose order it is, and why (``Orders`` does it):
 
@@ -18,14 +18,14 @@ Whose order it is, and why (``Orders`` does it):
   nothing of the first. Whoever is not logged in (after a logout, or when the session has expired)
   is refused: he may be the next one at this computer, so he must not see the answer; or the same
   one, so he must not order twice.
-- *A form made for a guest* belongs to that guest, and keeps belonging to him when he logs in: the
-  owner is the secret, not the user. Only who has the secret can send it. Everybody else is refused,
+- *A form made for a guest* belongs to that guest, also after a login: the
+  owner is the secret, not the user. Only its holder can send it. Everybody else is refused,
   logged in or not: the value alone (from the page's source, a log, a shared link) is worth nothing.
 - *An answer that was made for a user is not shown to a guest*, whatever the secret: the user
   who sent a guest's form is part of its fingerprint, and a record counts as the same request only
-  for him. So somebody who has kept the cookies from before a login, or comes after a logout that
-  forgot to end the secret, is told 422, sees nothing and orders nothing. The other way round, an
-  answer for the guest is replayed to whoever has logged in since.
+  for that user. So somebody who has kept the cookies from before a login, or comes after a logout
+  that forgot to end the secret, is told 422, sees nothing and orders nothing. The other way
+  round, an answer for the guest is replayed to whoever has logged in since.
 
 A form is good for as long as its record would live (TTL, 24 hours; of a guest's form GUEST_TTL, an
 hour): an older one that has no record is refused. So a tab that is opened again after a week does

@@ -88,7 +88,9 @@ def parse_order_id(text: str) -> str:
     if text.startswith('"'):
         match = _SF_STRING.fullmatch(text)
         if match is None:
-            raise MalformedOrderIdError("the order ID begins with a quote and is no quoted string")
+            raise MalformedOrderIdError(
+                "the order ID begins with a quote and is not a quoted string"
+            )
         return _check(re.sub(r"\\(.)", r"\1", match[1]))
     if "," in text or '"' in text:
         raise MalformedOrderIdError("one order ID is allowed; commas and quotes only inside quotes")

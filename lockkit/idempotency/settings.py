@@ -130,7 +130,7 @@ def _pattern(key: str, text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ConfigurationError(f"{key} has {text!r}, which is no regex: {error}") from None
+        raise ConfigurationError(f"{key} has {text!r}, which is not a regex: {error}") from None
 
 
 def _methods(key: str, value: object) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Who sends a request, and whether he may still see what was answered before.
+"""Who sends a request, and whether it may still see what was answered before.
 
 A stored response is given without calling the view, so the checks that the view makes itself must
 be made first. What cannot be made outside the view is never assumed to have passed.

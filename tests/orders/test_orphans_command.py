@@ -58,7 +58,7 @@ def test_what_runs_or_has_ended_is_none(client: LockClient) -> None:
     (found,) = locks(client, "--format", "json").locks
     assert (found["name"], found["state"]) == (running.order.lock_name, "held")
     refused = locks(client, "resolve", running.order.lock_name, "--done", "--yes")
-    assert (refused.status, "is no orphan" in refused.err) == (1, True)
+    assert (refused.status, "is not an orphan" in refused.err) == (1, True)
     give(running.lease)
 
 

@@ -219,7 +219,7 @@ class Mailbox:
                 return
 
     def _hang_up(self) -> None:
-        """Close the connection of a closed client, unless somebody reads it: he then does so."""
+        """Close the connection of a closed client, unless somebody reads it, who then does so."""
         with self._choosing:
             if self._is_led:
                 return
@@ -275,6 +275,6 @@ class Mailbox:
 
 def _end(connection: Connection) -> None:
     """Have whoever reads it hear that it is over. To close it under a reader is a race: its number
-    may be that of another file by the time he reads."""
+    may be that of another file by the time of that read."""
     with suppress(OSError, AttributeError):  # it may just have broken by itself
         socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)

@@ -20,8 +20,8 @@ STORIES = {
     "naive": "The decorator that everybody writes first: it releases before Django COMMITs.",
     "lockkit": '@lock_view("stock:{sku:str}"): lock, transaction, sale, COMMIT, release.',
     "row": "The database's own row lock: enough, while all that matters is in one database.",
-    "paused": "lockkit, and one seller is stopped in mid-order until his lease is over.",
-    "fenced": "The same, with a fencing token: the row refuses what he then writes.",
+    "paused": "lockkit, and one seller is stopped in mid-order until its lease is over.",
+    "fenced": "The same, with a fencing token: the row refuses what the seller writes then.",
 }
 
 NEXT = """\
