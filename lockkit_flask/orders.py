@@ -243,8 +243,9 @@ class AppOrders:
 
 def _replayed(replay: Replay) -> Response:
     status, headers, body = with_token(replay.snapshot, new_token)
-    response = current_app.response_class(body, status, list(headers))
-    response.headers.add(*REPLAYED_HEADER)
+    response = current_app.response_class(body, status)
+    del response.headers["Content-Type"]  # Flask's default; the stored one, if any, follows
+    response.headers.extend([*headers, REPLAYED_HEADER])
     return response
 
 

@@ -61,6 +61,9 @@ KEPT_HEADERS = (
 )
 """All others are made anew for each reply, or belong to one client alone (Set-Cookie)."""
 
+LONGEST_HEADERS = 8 * 1024
+"""Of those that are kept: a view may make a Location of what its client has sent."""
+
 NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
 """Refusals that another try may overcome: what the view saved stays, without a record."""
 
@@ -159,14 +162,15 @@ def snapshot_of(response: ResponseFacts, max_body: int) -> tuple[State, Snapshot
     """What is kept of a storable response: all of it, or a tombstone with its Location.
 
     An encoded body is a tombstone too: its Content-Encoding is not kept, and the client of the
-    next try may not accept it.
+    next try may not accept it. So are headers that are too long.
     """
     headers = _kept(response.headers)
     body = response.body
-    if body is not None and len(body) <= max_body and not _encoded(response.headers):
-        return State.DONE, Snapshot(response.status, headers, body)
+    is_kept = body is not None and len(body) <= max_body and _are_short(headers)
+    if is_kept and not _encoded(response.headers):
+        return State.DONE, Snapshot(response.status, headers, body or b"")
     location = tuple(pair for pair in headers if pair[0] == "Location")
-    return State.TOMBSTONE, Snapshot(response.status, location)
+    return State.TOMBSTONE, Snapshot(response.status, location if _are_short(location) else ())
 
 
 def dump_headers(headers: Iterable[tuple[str, str]]) -> str:
@@ -185,6 +189,10 @@ def load_headers(text: str) -> tuple[tuple[str, str], ...]:
 def _kept(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     proper = {name.lower(): name for name in KEPT_HEADERS}
     return tuple((proper[name.lower()], value) for name, value in headers if name.lower() in proper)
+
+
+def _are_short(headers: Iterable[tuple[str, str]]) -> bool:
+    return sum(len(name) + len(value) for name, value in headers) <= LONGEST_HEADERS
 
 
 def _encoded(headers: Iterable[tuple[str, str]]) -> bool:

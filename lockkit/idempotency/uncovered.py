@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 from lockkit.idempotency.forms import FormIds
 from lockkit.idempotency.orderid import MalformedOrderIdError
 from lockkit.log import log
 
 __all__ = ["tell_uncovered"]
+
+MOST_LOOKED_AT = 20
+"""Each costs a signature, and a client could send a million."""
 
 _LIKE_ONE = re.compile(r"lk1\.[\w.-]{1,200}", re.ASCII)
 
@@ -20,7 +24,8 @@ def tell_uncovered(forms: FormIds, request: str, values: Iterable[str], body: by
     request: its label. values: those of its form. body: if it was read. Reads nothing itself.
     """
     parsed = "\n".join([body.decode("utf-8", "replace"), *values])
-    if any(_is_signed(forms, text) for text in _LIKE_ONE.findall(parsed)):
+    some = islice(_LIKE_ONE.finditer(parsed), MOST_LOOKED_AT)
+    if any(_is_signed(forms, found[0]) for found in some):
         log.error(
             "%s has run with the order ID of a form, and was no order: PATHS and METHODS do not "
             "cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put @idempotent "

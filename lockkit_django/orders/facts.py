@@ -250,7 +250,8 @@ def _user(request: HttpRequest) -> str | None:
             continue
         if user.pk is not None:
             meta = getattr(user, "_meta", None)
-            return f"{meta.label if meta else type(user).__qualname__}:{user.pk}"
+            # Not type(user), which of everybody's is SimpleLazyObject.
+            return f"{meta.label if meta else user.__class__.__qualname__}:{user.pk}"
     return None
 
 

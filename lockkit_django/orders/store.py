@@ -42,8 +42,6 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
 
 __all__ = ["AsyncOrderStore", "Clock", "OrderStore", "typed_errors"]
 
-"""No state of this release: such a record is refused with 503, and never run over."""
-
 
 class Clock(Expression):
     """Microseconds since the epoch, by the clock of the database that is asked."""

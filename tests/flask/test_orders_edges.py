@@ -353,6 +353,20 @@ def records(app: Flask) -> list[str]:
 # Bodies
 
 
+def test_an_answer_without_a_type_is_repeated_without_one(shop: Flask) -> None:
+    """Else what is no page would be one, with the scripts in it."""
+
+    def untyped() -> Response:
+        answer = shop.make_response(("<script>", {"X-Content-Type-Options": "nosniff"}))
+        del answer.headers["Content-Type"]
+        return answer
+
+    shop.add_url_rule("/untyped", view_func=untyped, methods=["POST"])
+    first, second = post(shop, "/untyped"), post(shop, "/untyped")
+    assert (second.data, second.headers["Idempotent-Replayed"]) == (first.data, "true")
+    assert [answer.headers.get("Content-Type") for answer in (first, second)] == [None, None]
+
+
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_the_view_can_read_the_body_as_without_an_order(

@@ -16,6 +16,7 @@ from django.http import HttpResponse
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.urls import ResolverMatch
+from django.utils.functional import SimpleLazyObject
 from orders_django.running import Answer, Machine, Site
 
 import lockkit
@@ -250,6 +251,25 @@ def test_secrets_are_in_no_repr() -> None:
     order = orders.identify(facts)
     texts = [facts, facts.payload(), identity, order, response_facts(request, response)]
     assert not any("canary" in repr(each) for each in texts)
+
+
+def test_users_of_no_model_are_told_apart_by_their_class() -> None:
+    """Also behind what Django's middleware puts in front of each of them."""
+
+    class Customer:
+        pk, is_authenticated = 7, True
+
+    class Clerk(Customer):
+        pass
+
+    def owner(user: Any) -> str | None:
+        request = RequestFactory().post("/orders/")
+        request.user = user
+        return identity_of(request, read_order_settings({"PATHS": []})).user
+
+    plain = [owner(each()) for each in (Customer, Clerk)]
+    assert [owner(SimpleLazyObject(each)) for each in (Customer, Clerk)] == plain
+    assert len(set(plain)) == 2
 
 
 @pytest.mark.django_db(transaction=True)

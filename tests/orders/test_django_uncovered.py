@@ -135,6 +135,12 @@ def test_what_we_have_not_signed(
     assert told(caplog) == []
 
 
+def test_a_body_full_of_them_costs_little(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    forged = [f"lk1.{'a' * 30}.u.{number:043}" for number in range(30)]
+    Client().post("/parsing/", {"order_id": [*forged, value], "quantity": "1"})
+    assert told(caplog) == []
+
+
 class Watched(BytesIO):
     """A client's body, which counts how often it is asked for."""
 

@@ -342,6 +342,18 @@ def test_what_is_kept_of_guests_is_a_setting_and_never_more_than_of_users(who: I
     assert kept(less, order_of(less, identity=who), 11) == (60, "tombstone")
 
 
+@pytest.mark.parametrize("size", [8, 9], ids="{} KiB".format)
+@pytest.mark.parametrize("body", [b"sold", None], ids=["body", "stream"])
+def test_headers_are_not_kept_at_any_length(orders: Orders, size: int, body: bytes | None) -> None:
+    """A view may send somebody on to where its client says."""
+    location = ("Location", "/" * (size * 1024 - len("Location")))
+    ending = orders.conclude(order_of(orders), ResponseFacts(302, [location], body))
+    assert isinstance(ending, Keep)
+    state = "done" if body is not None and size == 8 else "tombstone"
+    assert ending.record.state == state
+    assert ending.record.snapshot.headers == ((location,) if size == 8 else ())
+
+
 def test_what_a_client_writes_into_a_path_is_not_kept_at_any_length(orders: Orders) -> None:
     assert len(orders.running(order_of(orders, path="/" + "x" * 9000)).request) == 255
 
