@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 BEFORE = {"cart": {"A1": [1]}, "shown": True}
 AFTER = {"shown": True, "thanks": True}
-ENGINES = ["db", "cache", "file", "signed_cookies"]
+ENGINES = ["db", "cached_db", "cache", "file", "signed_cookies"]
 UNDONE = ["answers", "raises", "loses", "closes", "coroutine", "in_commit_in"]
 
 
@@ -74,7 +74,8 @@ def test_what_the_view_saves_itself_stays_outside_of_the_orders_database(
     visitor: Client, end: str, engine: str
 ) -> None:
     assert order(visitor, end).status_code == 503
-    if engine in ("db", "signed_cookies"):
+    is_there = engine == "cached_db" and end != "saves"  # the row of the former key came back
+    if is_there or engine in ("db", "signed_cookies"):
         assert session(visitor) == BEFORE
     else:
         assert "cart" not in session(visitor)
