@@ -12,13 +12,14 @@ from functools import partial, wraps
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
+from django.db import connections
 from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.errors import ConfigurationError
 from lockkit_django.facts import http_request, of_async_class, request_and_rest
 from lockkit_django.orders.endings import OrderStopped
 from lockkit_django.orders.gate import Gate, in_thread
-from lockkit_django.orders.opened import open_order
+from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions
 from lockkit_django.pending import has_lock
 from lockkit_django.transactions import (
@@ -28,6 +29,7 @@ from lockkit_django.transactions import (
     refuse_atomic_requests,
     request_blocks_suspended,
 )
+from lockkit_django.writes import user_blocks
 
 __all__ = ["MIDDLEWARE_MODE", "SAFE_METHODS", "ordered"]
 
@@ -77,25 +79,35 @@ def _run(view: View, options: ViewOptions, exempt: Exempt, args: Any, kwargs: An
         if answer is not None:
             return answer
         opened = open_order(http)
-        if opened is None:
-            return _called(http, view, exempt, call)
-        opened.front = request
-        try:
-            return _called(http, view, exempt, call)
-        except OrderStopped as stop:
-            return gate.stopped(opened, stop)
-        except Exception as error:
-            opened.error = error  # others may make a response of it
-            raise
+        if opened is not None:
+            return _ordered(opened, request, partial(_called, http, view, exempt, call))
+    return _called(http, view, exempt, call)
+
+
+def _ordered(opened: OpenOrder, request: Any, call: Callable[[], Any]) -> Any:
+    opened.front = request
+    try:
+        return call()
+    except OrderStopped as stop:
+        return opened.gate.stopped(opened, stop)
+    except Exception as error:
+        opened.error = error  # others may make a response of it
+        raise
 
 
 def _called(http: HttpRequest, view: View, exempt: Exempt, call: Callable[[], Any]) -> Any:
-    """The view, in the transactions that the handler would have opened."""
+    """The view, in the transactions that the handler would have opened, if it has not.
+
+    One around it commits what a framework between it and the view makes an answer of.
+    """
     if has_lock(view):
         return call()  # it opens them under its own lock
     aliases = atomic_requests(exempt.by_user)
     opened = open_order(http)
-    blocks = aliases if opened is None else opened.besides(aliases)
+    if opened is None:
+        blocks = [alias for alias in aliases if not user_blocks(connections[alias])]
+    else:
+        blocks = opened.besides(aliases)
     with atomic_blocks(http, blocks, durable=False):
         return call()
 

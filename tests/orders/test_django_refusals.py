@@ -83,6 +83,18 @@ def test_a_refusal_keeps_what_it_keeps_without_lockkit(kind: str, atomic: bool) 
     assert not list(locks["default"].holders())
 
 
+@pytest.mark.parametrize("kind", [kind for kind in SYNC if "inside" in kind or "mixed" in kind])
+def test_so_does_a_refusal_of_what_is_no_order(kind: str, atomic: bool) -> None:
+    """Whoever leaves the order ID out."""
+    if atomic and kind.startswith("async"):
+        return
+    send(_bare(kind), None)
+    expected = saved()
+    Sale.objects.all().delete()
+    send(kind, None)
+    assert saved() == expected
+
+
 @pytest.mark.parametrize("kind", refusing.EXEMPT)
 def test_a_view_outside_of_atomic_requests_keeps_all(
     kind: str, monkeypatch: pytest.MonkeyPatch
