@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 from command_line import dead_port, hold, locks, start
+from redis.exceptions import ResponseError
 
 import lockkit
+from lockkit.backends.redis.failures import from_reply
 from lockkit.client import LockClient
+from lockkit.testing.servers import RedisServer
 from lockkit.types import LockInfo
 
 
@@ -74,6 +77,20 @@ def test_a_wrong_password_is_not_down(redis_url: str, memory: LockClient) -> Non
     run = locks({"default": lambda: refused}, "run", "x", "--", "true")
     assert run.status == 1
     refused.close()
+
+
+@pytest.mark.parametrize("what", ["multibulk", "bulk"])
+def test_nor_is_a_password_that_is_missing(what: str) -> None:
+    """A server refuses long requests in words of their own. It closes the connection then, so
+    that its words may be lost: hence they are given here."""
+    said = ResponseError(f"Protocol error: unauthenticated {what} length")
+    assert isinstance(from_reply(said), lockkit.StoreRefused)
+    assert "the server wants a password" in str(from_reply(said))
+    with RedisServer(password="sesame") as server:
+        client = lockkit.connect(server.url.replace(":sesame@", ""))
+        shown = locks(client)
+        client.close()
+    assert (shown.status, "its store refuses" in shown.err) == (1, True)
 
 
 def test_nor_is_a_database_that_is_not_there(redis_url: str) -> None:
