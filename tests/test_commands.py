@@ -529,3 +529,10 @@ def test_routes_are_checked_where_there_are_some(client: LockClient) -> None:
     refused = locks(client, "check")
     assert refused.status == 1
     assert "'flask locks check', in Django 'manage.py check'" in refused.err
+
+
+def test_nor_are_records_pruned_where_there_is_no_application(memory: LockClient) -> None:
+    """A job that runs each day must not end well and do nothing."""
+    refused = locks(memory, "prune")
+    assert refused.status == 1
+    assert "'manage.py locks prune'" in refused.err

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lockkit.commands.exits import Exit, UsageError
 from lockkit.commands.stores import Stores
 from lockkit.commands.terminal import Console, escape, printable
-from lockkit.errors import BackendError, StoreRefused
+from lockkit.errors import BackendError, ConfigurationError, StoreRefused
 
 __all__ = ["OrderRecords", "Pruner", "RecordsFactory", "no_records", "prune"]
 
@@ -18,10 +18,6 @@ Pruner = Callable[[int], Iterator[int]]
 
 
 IN_REDIS = "the records of orders are in Redis, where they expire by themselves"
-NO_APPLICATION = (
-    "the records of orders are in the databases of an application, and none is known here: "
-    "manage.py locks prune, or flask locks prune"
-)
 
 
 class OrderRecords(NamedTuple):
@@ -37,7 +33,10 @@ RecordsFactory = Callable[[], OrderRecords]
 
 
 def no_records() -> OrderRecords:
-    return OrderRecords({}, (), NO_APPLICATION)
+    raise ConfigurationError(
+        "the records of orders are in the databases of an application, and none is known here: "
+        "'manage.py locks prune', in Flask 'flask locks prune'"
+    )
 
 
 def prune(
