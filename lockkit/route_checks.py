@@ -133,8 +133,8 @@ def _fits_none(pattern: re.Pattern[str], paths: Sequence[str]) -> Finding:
         "path-of-no-route",
         f"LOCKKIT_ORDERS['PATHS'] has {pattern.pattern!r}, which fits no route{like}. There are no "
         f"orders by it: two clicks are two orders",
-        "A path begins with a slash, with i18n_patterns followed by the language, and a $ stands "
-        "behind its last slash. Correct PATHS, or the routes.",
+        "A path begins with a slash (with i18n_patterns, the language comes next), and a $ comes "
+        "after its last slash. Correct PATHS, or the routes.",
     )
 
 
