@@ -206,7 +206,7 @@ class Lock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        leave(self._entered, threading.get_ident()).__exit__(kind, error, traceback)
+        leave(self._entered, threading.get_ident())._leave(kind)
 
 
 class Lease(BaseLease):
@@ -283,11 +283,11 @@ class Lease(BaseLease):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Release. Raises LeaseLost if the lease was lost while the body went through.
+        """Release. Raises LeaseLost if the lease was lost while the body went through."""
+        self._leave(kind)
 
-        A store that cannot be told of the release is not an error of the body, which had the
-        lock from its beginning to its end: it is logged, and the store is told later.
-        """
+    def _leave(self, kind: type[BaseException] | None) -> None:
+        # A store that cannot be told is not an error of the body, which had the lock to its end.
         if self.released:
             return
         try:

@@ -69,24 +69,27 @@ class Protocol:
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
         queue = "store", "queue"
-        shared = "whole", "claim", "clock", "words", "sample", "store", "shared"
-        acquire = ("whole", "clock", "words", "sample", "acquire_free", *queue, "acquire")
+        shared = "layout", "whole", "claim", "clock", "words", "sample", "store", "shared"
+        free = "layout", "clock", "acquire_free", "whole", "words", "sample", "acquire_first"
+        acquire = (*free, *queue, "acquire")
         self._acquire = script_of("fair", *acquire)
         self._barge = script_of("unfair", *acquire)
-        self._release = script_of("whole", "claim", "release_free", "clock", *queue, "release")
-        self._withdraw = script_of("whole", "claim", "clock", *queue, "withdraw")
-        self._break = script_of("whole", "claim", "clock", "words", *queue, "break")
-        self._extend = script_of("whole", "clock", "extend")
+        self._release = script_of(
+            "layout", "claim", "release_free", "whole", "clock", *queue, "release"
+        )
+        self._withdraw = script_of("layout", "whole", "claim", "clock", *queue, "withdraw")
+        self._break = script_of("layout", "whole", "claim", "clock", "words", *queue, "break")
+        self._extend = script_of("layout", "whole", "clock", "extend")
         self._acquire_shared = script_of("fair", *shared, "shared_acquire")
         self._barge_shared = script_of("unfair", *shared, "shared_acquire")
         self._release_shared = script_of(*shared, "shared_release")
         self._withdraw_shared = script_of(*shared, "shared_withdraw")
         self._break_shared = script_of(*shared, "shared_break")
-        self._extend_shared = script_of("whole", "clock", "shared_extend")
+        self._extend_shared = script_of("layout", "whole", "clock", "shared_extend")
         self._announce = script_of("clock", "announce")
-        self._list = script_of("whole", "clock", "looking", "list")
-        self._words = script_of("whole", "clock", "words", "looking", "last_words")
-        self._repair = script_of("whole", "clock", "looking", "repair")
+        self._list = script_of("layout", "whole", "clock", "looking", "list")
+        self._words = script_of("layout", "whole", "clock", "words", "looking", "last_words")
+        self._repair = script_of("layout", "whole", "clock", "looking", "repair")
         self._shared = {
             self._acquire_shared,
             self._barge_shared,

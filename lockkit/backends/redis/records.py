@@ -23,11 +23,11 @@ PAGE = 100
 STATE_AND_FENCE = 17
 RUNNING, DONE = b"R", b"D"
 
-_CLAIM = script_of("whole", "clock", "record", "record_claim")
-_FINISH = script_of("whole", "clock", "record", "record_finish")
-_DROP = script_of("whole", "clock", "record", "record_drop")
-_RESOLVE = script_of("whole", "clock", "record", "record_resolve")
-_LIST = script_of("whole", "clock", "record_list")
+_CLAIM = script_of("layout", "whole", "clock", "record", "record_claim")
+_FINISH = script_of("layout", "whole", "clock", "record", "record_finish")
+_DROP = script_of("layout", "whole", "clock", "record", "record_drop")
+_RESOLVE = script_of("layout", "whole", "clock", "record", "record_resolve")
+_LIST = script_of("layout", "whole", "clock", "record_list")
 
 
 class _Commands:

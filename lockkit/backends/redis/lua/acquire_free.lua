@@ -4,19 +4,17 @@
 -- owner (the queue is full) | - (the token is gone)
 local field, token, mode, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local bucket = redis.call('HMGET', KEYS[1], 'v', 'f', 'z', field)
-if bucket[1] ~= VERSION then
-  if bucket[1] then return other_layout(bucket[1]) end
-  redis.call('HSET', KEYS[1], 'v', VERSION)
-end
-if bucket[3] and (moment(bucket[3]) or now + 1) > now and redis.call('ZSCORE', KEYS[4], token) then
-  return { ok = '-' }
-end
 local record, counter = bucket[4], bucket[2]
-if not record and mode ~= '2' then
+local is_free = not record and mode ~= '2'
+
+local function take()
   local stamp, last = us(now), moment(counter) or 0
   local fence = last < now and stamp or us(last + 1)
   redis.call('HSET', KEYS[1], 'f', fence, field,
     'M0' .. token .. us(now + ttl) .. fence .. stamp .. stamp .. us(0) .. ARGV[5])
-  if now % 64 == 0 then forget_some() end
   return { ok = 'G ' .. fence }
 end
+
+local is_known = bucket[1] == VERSION
+  and not (bucket[3] and (moment(bucket[3]) or now + 1) > now) -- and so are no tombstones
+if is_free and is_known and now % 64 ~= 0 then return take() end

@@ -1,14 +1,5 @@
--- Prepended to every script that reads a record. What no script of ours has written may be anybody's:
--- it is never granted over, changed or deleted; the script ends with the error DAMAGED instead.
-
-local VERSION = '4' -- of the layout
-
--- Of a mutex: the record that store.lua describes.
-local function is_mutex(record)
-  local digits = string.match(record, '^M[01]%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x'
-    .. '%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x(%d+) [%d-]+ ')
-  return digits and #digits > 80 and #digits < 96
-end
+-- Prepended to the scripts that read records, below layout. What no script of ours has written may
+-- be anybody's: it is never granted over, changed or deleted; the script ends with the error DAMAGED.
 
 -- Of a name: that, or the record of one that several may hold.
 local function is_whole(record)
@@ -44,11 +35,6 @@ local function damaged(what)
     error('LAYOUT ' .. version, 0)
   end
   error('DAMAGED ' .. what, 0)
-end
-
--- A moment or a number of ours; nothing for anything else.
-local function moment(text)
-  return text and #text == 16 and string.find(text, '^[0-8]%d+$') and tonumber(text)
 end
 
 local function other_layout(version)
