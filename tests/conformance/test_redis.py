@@ -42,7 +42,7 @@ class TestValkeyOverAUnixSocket(BackendConformance):
 
 
 # CPython loses a socket that is reset or given up while TLS is being made, until it is collected.
-@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSL|socket\.s)ocket:ResourceWarning")
+@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
 class TestRedisOverTLS(BackendConformance):
     schemes = ("rediss",)
     provides = REDIS & ~KINDS

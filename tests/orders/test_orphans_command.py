@@ -166,11 +166,11 @@ def test_a_record_of_a_newer_release_is_shown_and_left_alone(client: LockClient)
     assert locks(client, "resolve", order.key, "--retry", "--yes").status == 0
 
 
-def test_prune_says_that_there_is_nothing_to_do(client: LockClient) -> None:
+def test_prune_says_that_it_needs_an_application(client: LockClient) -> None:
     shown = locks(client, "prune")
-    assert (shown.status, shown.out) == (0, "")
+    assert (shown.status, shown.out) == (1, "")
     assert "manage.py locks prune" in shown.err
-    assert locks(client, "prune", "--database", "x").status == 2
+    assert locks(client, "prune", "--database", "x").status == 1
     assert locks(client, "prune", "--batch", "0").status == 2
 
 
