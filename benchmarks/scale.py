@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 import redis
 
 import lockkit
-from lockkit import flow
-from lockkit.clock import now
+from lockkit.engine import flow
+from lockkit.model.clock import now
 
 __all__ = ["measure"]
 

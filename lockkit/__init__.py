@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack
 
-from lockkit.client import Lease, Lock, LockClient
-from lockkit.config import load_backend, settings_from_url
-from lockkit.default_store import chosen_url
-from lockkit.errors import (
+from lockkit.leases.client import Lease, Lock, LockClient
+from lockkit.leases.default_store import chosen_url
+from lockkit.model.errors import (
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
@@ -35,12 +34,14 @@ from lockkit.errors import (
     UnsupportedCapability,
     UpgradeRefused,
 )
-from lockkit.naming import name
-from lockkit.options import ClientOptions
-from lockkit.types import LeaseState, LockInfo, LockState, Owner
+from lockkit.model.naming import name
+from lockkit.model.options import ClientOptions
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import LeaseState, LockInfo, LockState, Owner
+from lockkit.stores.registry import load_backend
 
 if TYPE_CHECKING:
-    from lockkit.decorator import locked
+    from lockkit.leases.decorator import locked
 
     __version__: str
 
@@ -91,7 +92,7 @@ def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> LockCli
 def __getattr__(attribute: str) -> Any:
     """What is seldom needed and takes its time is imported when it is asked for."""
     if attribute == "locked":
-        from lockkit.decorator import locked
+        from lockkit.leases.decorator import locked
 
         return locked
     if attribute == "aio":

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 import lockkit
-from lockkit.commands.splitting import is_run, program_at
-from lockkit.commands.terminal import printable
-from lockkit.config import DEFAULT_ALIAS, load_backend, settings_from_url
-from lockkit.default_store import default_url, unchosen
-from lockkit.errors import ConfigurationError, DriverMissing
+from lockkit.leases.default_store import default_url, unchosen
+from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
+from lockkit.operate.commands.splitting import is_run, program_at
+from lockkit.operate.commands.terminal import printable
+from lockkit.stores.registry import load_backend
 
 __all__ = ["main"]
 
@@ -99,9 +100,9 @@ def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str
 def _locks(find: Callable[[], str], key_prefix: str | None, argv: Sequence[str]) -> int:
     """``find`` is asked for the URL once the command line is known to be right: help and usage
     errors need no store."""
-    from lockkit.client import LockClient
-    from lockkit.commands import run
-    from lockkit.options import ClientOptions
+    from lockkit.leases.client import LockClient
+    from lockkit.model.options import ClientOptions
+    from lockkit.operate.commands import run
 
     clients: list[LockClient] = []
 

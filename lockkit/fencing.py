@@ -25,15 +25,15 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from lockkit.errors import ConfigurationError, LeaseLost
+from lockkit.model.errors import ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Delete, Select, Update
     from sqlalchemy.orm import InstrumentedAttribute, Session, scoped_session
     from sqlalchemy.sql.elements import ColumnElement
 
-    from lockkit.lease import BaseLease
-    from lockkit.multi_lease import ViewLease
+    from lockkit.leases.lease import BaseLease
+    from lockkit.leases.multi_lease import ViewLease
 
 __all__ = ["COLUMN", "execute", "run", "stale", "token_of"]
 

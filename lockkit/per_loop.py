@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from lockkit import process
+from lockkit.runtime import process
 
 if TYPE_CHECKING:
-    from lockkit.aio import AsyncLockClient
+    from lockkit.leases.aio_client import AsyncLockClient
 
 __all__ = ["PerLoop"]
 

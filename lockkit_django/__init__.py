@@ -8,7 +8,7 @@ for coroutines. Importing this package needs no settings and does no I/O.
 
 from __future__ import annotations
 
-from lockkit.errors import DriverMissing, OpenTransaction
+from lockkit.model.errors import DriverMissing, OpenTransaction
 
 try:
     from lockkit_django.decorators import lock_view

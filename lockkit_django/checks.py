@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core import checks
 
-from lockkit.config import AliasSettings, load_backend
-from lockkit.errors import BackendError, ConfigurationError
-from lockkit.values import check_setting_names
+from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.model.settings import AliasSettings
+from lockkit.model.values import check_setting_names
+from lockkit.stores.registry import load_backend
 from lockkit_django import conf
 from lockkit_django.decorators import guards
 from lockkit_django.handler import locks
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from django.core.checks import CheckMessage
 
-    from lockkit.backends.base import Backend
+    from lockkit.stores.base import Backend
 
 __all__ = ["check_settings", "check_store", "register"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 
-from lockkit.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
+from lockkit.leases.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
 from lockkit_django.settle import to_its_end, until_thread_is_idle
 from lockkit_django.transactions import refuse_open_transactions
 from lockkit_django.until import open_transactions

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 from weakref import WeakSet
 
-from lockkit.decorating import refuse_bare
-from lockkit.errors import ConfigurationError
-from lockkit.types import UNSET, Unset
-from lockkit.until import InAtomic, check_in_atomic
-from lockkit.views import Guard
+from lockkit.leases.decorating import refuse_bare
+from lockkit.leases.until import InAtomic, check_in_atomic
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.types import UNSET, Unset
+from lockkit.web.views import Guard
 from lockkit_django.locked_view import LockedView, OnBusy
 from lockkit_django.writes import note_each_request
 

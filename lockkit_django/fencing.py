@@ -17,11 +17,11 @@ from django.db.models import F
 from django.db.models.deletion import Collector
 from django.db.models.functions import Greatest
 
-from lockkit.errors import ConfigurationError
 from lockkit.fencing import COLUMN, stale, token_of
+from lockkit.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from lockkit.lease import BaseLease
+    from lockkit.leases.lease import BaseLease
 
 __all__ = ["FencedManager", "FencedModel", "FencedQuerySet"]
 

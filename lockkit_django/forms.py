@@ -1,7 +1,7 @@
 """Order IDs for plain HTML forms: ``{% order_id %}``, its twin for Jinja, and the guest's secret.
 
 The secret lives in the session, which is made for it. Django's ``login`` keeps what is in a guest's
-session and ``logout`` ends it, and with it the claim to the forms. ``lockkit.idempotency.forms``
+session and ``logout`` ends it, and with it the claim to the forms. ``lockkit.orders.forms``
 says why that is enough.
 """
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from django.conf import settings
 from django.utils.safestring import SafeString, mark_safe
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency.forms import FormIds, field_of, hidden_field, new_secret
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret
 from lockkit_django.facts import http_request
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from lockkit.idempotency import OrderSettings
+    from lockkit.orders import OrderSettings
 
 __all__ = ["form_ids", "guest_of", "new_order_id", "order_id_field"]
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler
 
-from lockkit import process
-from lockkit.config import AliasSettings, load_backend
+from lockkit.model.settings import AliasSettings
+from lockkit.model.values import unknown_key
 from lockkit.per_loop import PerLoop
-from lockkit.values import unknown_key
+from lockkit.runtime import process
+from lockkit.stores.registry import load_backend
 from lockkit_django.client import AsyncDjangoLockClient, DjangoLockClient
 from lockkit_django.conf import lock_settings
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jinja2 import pass_context
 from jinja2.ext import Extension
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_django.forms import order_id_field
 
 if TYPE_CHECKING:

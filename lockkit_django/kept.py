@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.http import HttpResponseBase
 
-from lockkit.errors import AcquireTimeout
-from lockkit.handover import handed_over, leave_thread
-from lockkit.tokens import new_token
-from lockkit.views import Guard, give_back, give_back_async
+from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.leases.handover import handed_over, leave_thread
+from lockkit.model.errors import AcquireTimeout
+from lockkit.runtime.tokens import new_token
+from lockkit.web.views import Guard
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import http_request
 from lockkit_django.handler import alocks, locks
@@ -25,7 +26,7 @@ from lockkit_django.handler import alocks, locks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockkit.views import AnyLease
+    from lockkit.web.views import AnyLease
 
 __all__ = ["acquire_to_outlive_loop", "give_back_in_thread", "until_closed"]
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from lockkit.client import Lease
-from lockkit.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
-from lockkit.multi import MultiLease
-from lockkit.refusal import log_refusal
-from lockkit.views import Guard, give_back, give_back_async, refusal_of, request_label
+from lockkit.leases.client import Lease
+from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.leases.multi import MultiLease
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
+from lockkit.web.refusal import log_refusal
+from lockkit.web.views import Guard, refusal_of, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.facts import DjangoFacts, http_request, of_async_class, request_and_rest
 from lockkit_django.handler import alocks, locks
@@ -38,7 +39,7 @@ from lockkit_django.transactions import (
 )
 
 if TYPE_CHECKING:
-    from lockkit.views import AnyAsyncLease, AnyLease
+    from lockkit.web.views import AnyAsyncLease, AnyLease
     from lockkit_django.orders.opened import OpenOrder
 
 __all__ = ["LockedView", "OnBusy"]

@@ -21,11 +21,11 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
-from lockkit.aio import AsyncLease
-from lockkit.idempotency import agive, give
-from lockkit.multi import AsyncMultiLease
-from lockkit.refusal import log_refusal, refusal_of_uncaught
-from lockkit.views import request_label
+from lockkit.leases.aio_client import AsyncLease
+from lockkit.leases.multi import AsyncMultiLease
+from lockkit.orders import agive, give
+from lockkit.web.refusal import log_refusal, refusal_of_uncaught
+from lockkit.web.views import request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.orders.endings import OrderStopped
 from lockkit_django.orders.facts import keep_body

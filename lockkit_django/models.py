@@ -10,7 +10,7 @@ __all__ = ["Lock", "OrderRecord"]
 class OrderRecord(models.Model):
     """One order, by whoever sent it: written in the transaction that the order takes effect in.
 
-    The columns are ``lockkit.idempotency.Record``'s; times are microseconds since the epoch.
+    The columns are ``lockkit.orders.Record``'s; times are microseconds since the epoch.
     """
 
     key = models.CharField(primary_key=True, max_length=64, editable=False)
@@ -37,7 +37,7 @@ class Lock(models.Model):
     """One lock name, for ``django://`` on a server database: the table of the SQL backend.
 
     Written by lockkit's own connection only, never through this model. The columns are explained
-    in ``lockkit/backends/sql/sqlite.sql``; an application without Django may share the table.
+    in ``lockkit/stores/sql/sqlite.sql``; an application without Django may share the table.
     """
 
     id = models.CharField(primary_key=True, max_length=64, editable=False)

@@ -14,7 +14,7 @@ from lockkit_django.handlers import handlers
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from lockkit.views import Guard
+    from lockkit.web.views import Guard
     from lockkit_django.orders.opened import OpenOrder
 
 __all__ = ["OPEN_ORDER", "guards_of", "has_lock", "mark_locked", "pending_order"]

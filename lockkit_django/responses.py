@@ -16,7 +16,7 @@ from django.template import TemplateDoesNotExist, loader
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
-from lockkit.refusal import Refusal, prefers_html
+from lockkit.web.refusal import Refusal, prefers_html
 from lockkit_django.facts import http_request
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RegexPattern
 from django.utils.regex_helper import normalize
 
-from lockkit.route_checks import fillings
+from lockkit.web.route_checks import fillings
 
 __all__ = ["Routed", "routed_views", "routes"]
 

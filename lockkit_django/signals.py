@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from lockkit.idempotency import Order, Reject, Replay, met_orphan
+from lockkit.orders import Order, Reject, Replay, met_orphan
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from lockkit.idempotency import Decision
+    from lockkit.orders import Decision
 
 __all__ = ["order_conflict", "order_orphaned", "order_replayed", "tell"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
-from lockkit.errors import OpenTransaction
+from lockkit.model.errors import OpenTransaction
 from lockkit_django.writes import has_written, note_changes, user_blocks, why_assumed
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
-from lockkit.errors import LeaseLost, OpenTransaction
-from lockkit.until import Transaction, refuse_level
+from lockkit.leases.until import Transaction, refuse_level
+from lockkit.model.errors import LeaseLost, OpenTransaction
 from lockkit_django.writes import user_blocks
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from lockkit.client import Lease
+    from lockkit.leases.client import Lease
 
 __all__ = ["open_transactions"]
 

@@ -13,9 +13,9 @@ from django.db import connections
 from django.urls.converters import StringConverter
 from django.utils.translation import override
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import read_order_settings
-from lockkit.route_checks import Finding, Route, Url, field_findings, path_findings
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import read_order_settings
+from lockkit.web.route_checks import Finding, Route, Url, field_findings, path_findings
 from lockkit_django.handlers import ninja_operation
 from lockkit_django.pending import guards_of
 from lockkit_django.routes import Routed, routes

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from lockkit.errors import DriverMissing, OpenTransaction
+from lockkit.model.errors import DriverMissing, OpenTransaction
 
 try:
     from lockkit_flask.decorators import lock_view

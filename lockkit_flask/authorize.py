@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app, request
 
-from lockkit.idempotency import replies
-from lockkit.log import log
+from lockkit.model.log import log
+from lockkit.orders import replies
 from lockkit_flask.conf import dotted
 from lockkit_flask.options import layers_of
 from lockkit_flask.refusals import refused
@@ -21,7 +21,7 @@ from lockkit_flask.refusals import refused
 if TYPE_CHECKING:
     from flask import Request, Response
 
-    from lockkit.idempotency import OrderSettings
+    from lockkit.orders import OrderSettings
 
 __all__ = ["Authorization"]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from flask import request_started
 from werkzeug.routing import AnyConverter, BaseConverter
 
-from lockkit.idempotency.dangers import dangers
-from lockkit.log import log
-from lockkit.route_checks import (
+from lockkit.model.log import log
+from lockkit.orders.dangers import dangers
+from lockkit.web.route_checks import (
     Finding,
     Route,
     Url,

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from werkzeug.exceptions import HTTPException
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import ResponseFacts, drive
-from lockkit.idempotency.redis_records import RedisRecords
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import ResponseFacts, drive
+from lockkit.orders.redis_records import RedisRecords
 from lockkit_flask.opened import Opened
 from lockkit_flask.refusals import refused
 
 if TYPE_CHECKING:
     from flask import Response
 
-    from lockkit.client import LockClient
-    from lockkit.idempotency import Orders, Proceed, Reject
+    from lockkit.leases.client import LockClient
+    from lockkit.orders import Orders, Proceed, Reject
 
 __all__ = ["Claimed", "RedisStore"]
 

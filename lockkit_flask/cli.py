@@ -1,4 +1,4 @@
-"""``flask locks``: mounts ``lockkit.commands`` over the aliases of the app."""
+"""``flask locks``: mounts ``lockkit.operate.commands`` over the aliases of the app."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 from flask import Flask, current_app, has_app_context
 from flask.cli import ScriptInfo
 
-from lockkit.commands import OrderRecords, run
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
+from lockkit.operate.commands import OrderRecords, run
 from lockkit_flask.checks import findings, store_findings
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
-    from lockkit.route_checks import Finding
+    from lockkit.web.route_checks import Finding
     from lockkit_flask.records import Records
 
 __all__ = ["locks"]
@@ -40,7 +40,7 @@ class _Mount(click.Command):
 )
 @click.pass_context
 def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
-    """The exit statuses are those of ``lockkit.commands``."""
+    """The exit statuses are those of ``lockkit.operate.commands``."""
     with _app(ctx).app_context():
         found = _settled(app_locks)
         clients = {alias: partial(found.__getitem__, alias) for alias in found}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from flask import has_app_context
 
-from lockkit.enclosing import AsyncEnclosingClient, EnclosingClient
+from lockkit.leases.enclosing import AsyncEnclosingClient, EnclosingClient
 from lockkit_flask import sessions
 from lockkit_flask.until import open_transactions
 

@@ -9,11 +9,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.config import URL_VARIABLE, AliasSettings, empty_variable, read_settings
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import OrderSettings, read_order_settings
-from lockkit.values import check_setting_names
-from lockkit.views import ViewSettings, read_view_settings
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import URL_VARIABLE, AliasSettings, empty_variable, read_settings
+from lockkit.model.values import check_setting_names
+from lockkit.orders import OrderSettings, read_order_settings
+from lockkit.web.views import ViewSettings, read_view_settings
 
 if TYPE_CHECKING:
     from flask import Flask

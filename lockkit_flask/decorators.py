@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, ca
 
 from flask import current_app, request
 
-from lockkit.config import DEFAULT_ALIAS
-from lockkit.decorating import refuse_bare
-from lockkit.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
-from lockkit.types import UNSET, Unset
-from lockkit.views import Guard, refusal_of, request_label
+from lockkit.leases.decorating import refuse_bare
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
+from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.types import UNSET, Unset
+from lockkit.web.views import Guard, refusal_of, request_label
 from lockkit_flask import held, misplaced, sessions
 from lockkit_flask.extension import app_locks
 from lockkit_flask.facts import RequestFacts
@@ -22,7 +22,7 @@ from lockkit_flask.refusals import http_exception
 if TYPE_CHECKING:
     from flask import Request
 
-    from lockkit.views import AnyLease
+    from lockkit.web.views import AnyLease
 
 __all__ = ["LockedView", "guards_of", "lock_view", "views_of"]
 

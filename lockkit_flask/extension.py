@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from flask import Flask, appcontext_pushed, current_app, request_started
 
-from lockkit.config import AliasSettings, load_backend
-from lockkit.errors import ConfigurationError, DriverMissing
+from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.model.settings import AliasSettings
+from lockkit.model.values import unknown_key
 from lockkit.per_loop import PerLoop
-from lockkit.values import unknown_key
+from lockkit.stores.registry import load_backend
 from lockkit_flask import held, misplaced, refusals, sessions
 from lockkit_flask.client import AsyncFlaskLockClient, FlaskLockClient
 from lockkit_flask.conf import Config, default_location, read_config
@@ -20,7 +21,7 @@ from lockkit_flask.conf import Config, default_location, read_config
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lockkit.idempotency import OrderSettings
+    from lockkit.orders import OrderSettings
     from lockkit_flask.order_stores import Store
     from lockkit_flask.orders import AppOrders
 

@@ -1,7 +1,7 @@
 """Order IDs for plain HTML forms: ``{{ order_id_field() }}``, and the guest's secret.
 
 The secret lives in a signed cookie of its own, because many apps clear the session when somebody
-logs in. ``lockkit.idempotency.forms`` says what it is good for. The first answer to a user
+logs in. ``lockkit.orders.forms`` says what it is good for. The first answer to a user
 who has the cookie makes the secret the user's: after the logout nobody else at this computer can
 use it.
 """
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from flask import after_this_request, current_app, has_request_context, request
 from markupsafe import Markup
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency.forms import FormIds, field_of, hidden_field, new_secret
-from lockkit.idempotency.settings import UNSAFE_METHODS
-from lockkit.idempotency.uncovered import tell_uncovered
-from lockkit.log import log
-from lockkit.views import request_label
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.log import log
+from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret
+from lockkit.orders.settings import UNSAFE_METHODS
+from lockkit.orders.uncovered import tell_uncovered
+from lockkit.web.views import request_label
 from lockkit_flask.extension import app_locks
 
 if TYPE_CHECKING:
     from flask import Flask, Request, Response
 
-    from lockkit.idempotency import OrderSettings
+    from lockkit.orders import OrderSettings
 
 __all__ = ["form_ids", "guest_of", "install", "new_order_id", "order_id_field", "tell_if_uncovered"]
 

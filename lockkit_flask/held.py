@@ -15,9 +15,9 @@ from flask import after_this_request, g, has_request_context, request
 from flask import globals as flask_globals
 from werkzeug.wsgi import ClosingIterator
 
-from lockkit.errors import ConfigurationError
-from lockkit.handover import leave_thread
-from lockkit.views import give_back
+from lockkit.leases.giving_back import give_back
+from lockkit.leases.handover import leave_thread
+from lockkit.model.errors import ConfigurationError
 from lockkit_flask import sessions
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from flask import Flask, Response
 
-    from lockkit.multi_lease import ViewLease
-    from lockkit.views import AnyLease
+    from lockkit.leases.multi_lease import ViewLease
+    from lockkit.web.views import AnyLease
 
 __all__ = [
     "Held",

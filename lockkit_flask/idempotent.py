@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from flask import current_app, request
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import IdSource
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import IdSource
 from lockkit_flask import misplaced
 from lockkit_flask.extension import app_locks
 from lockkit_flask.options import ATTRIBUTE, ViewOptions

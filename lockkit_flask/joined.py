@@ -15,9 +15,9 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
-from lockkit.errors import ConfigurationError, LeaseLost
-from lockkit.idempotency import DuplicateKeyError, Keep, Refused, StillRunningError, replies
-from lockkit.idempotency.record import refuses
+from lockkit.model.errors import ConfigurationError, LeaseLost
+from lockkit.orders import DuplicateKeyError, Keep, Refused, StillRunningError, replies
+from lockkit.orders.record import refuses
 from lockkit_flask import held, sessions
 from lockkit_flask.opened import Opened
 from lockkit_flask.records import unavailable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-    from lockkit.idempotency import Orders, Proceed, Record
+    from lockkit.orders import Orders, Proceed, Record
     from lockkit_flask.records import Records
 
 __all__ = ["Joined", "install"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app, request
 
-from lockkit.decorating import is_written_above
-from lockkit.errors import ConfigurationError
+from lockkit.leases.decorating import is_written_above
+from lockkit.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from flask import Flask

@@ -13,8 +13,8 @@ from lockkit_flask import sessions
 if TYPE_CHECKING:
     from flask import Flask, Response
 
-    from lockkit.idempotency import Orders, Proceed, ResponseFacts
-    from lockkit.until import Transaction
+    from lockkit.leases.until import Transaction
+    from lockkit.orders import Orders, Proceed, ResponseFacts
     from lockkit_flask.order_stores import Store
 
 __all__ = ["CurrentOrder", "Opened", "current_order", "of_request", "prepare"]

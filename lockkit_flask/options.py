@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from flask import Flask, Request
 
-    from lockkit.idempotency import IdSource
+    from lockkit.orders import IdSource
 
 __all__ = [
     "ATTRIBUTE",

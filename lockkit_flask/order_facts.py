@@ -11,9 +11,9 @@ from uuid import UUID
 from flask import current_app, request, session, url_for
 from werkzeug.wsgi import get_input_stream
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
-from lockkit.idempotency.forgery import without_tokens
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+from lockkit.orders.forgery import without_tokens
 from lockkit_flask import sessions
 from lockkit_flask.conf import dotted, model_of_user
 from lockkit_flask.forgery import tokens
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flask import Request, Response
     from werkzeug.datastructures import FileStorage
 
-    from lockkit.idempotency import Order, OrderSettings
+    from lockkit.orders import Order, OrderSettings
     from lockkit_flask.conf import UserHook
 
 __all__ = ["FactsReader", "Recovery", "asks_to_log_in", "is_of_guest", "response_facts"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_flask import joined
 from lockkit_flask.joined import Joined
 from lockkit_flask.records import Records, record_table
@@ -12,7 +12,7 @@ from lockkit_flask.records import Records, record_table
 if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
 
-    from lockkit.idempotency import Orders, Proceed, RecordStore
+    from lockkit.orders import Orders, Proceed, RecordStore
     from lockkit_flask.opened import Opened
 
 __all__ = ["DatabaseStore", "Store"]

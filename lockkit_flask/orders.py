@@ -27,8 +27,8 @@ from flask import (
     request,
 )
 
-from lockkit.errors import AcquireTimeout, BackendError, ConfigurationError
-from lockkit.idempotency import (
+from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
+from lockkit.orders import (
     REPLAYED_HEADER,
     DuplicateKeyError,
     Order,
@@ -39,7 +39,7 @@ from lockkit.idempotency import (
     drive,
     replies,
 )
-from lockkit.idempotency.forgery import with_token
+from lockkit.orders.forgery import with_token
 from lockkit_flask import held, opened, sessions, signals
 from lockkit_flask.authorize import Authorization
 from lockkit_flask.decorators import views_of
@@ -59,8 +59,8 @@ from lockkit_flask.refusals import note_order, refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockkit.client import LockClient
-    from lockkit.idempotency import Decision, Flow, OrderSettings
+    from lockkit.leases.client import LockClient
+    from lockkit.orders import Decision, Flow, OrderSettings
     from lockkit_flask.conf import UserHook
     from lockkit_flask.options import ViewOptions
     from lockkit_flask.order_stores import Store

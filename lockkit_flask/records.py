@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
-from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
-from lockkit.idempotency import (
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
+from lockkit.model.log import log
+from lockkit.orders import (
     Record,
     StillRunningError,
     dump_headers,
 )
-from lockkit.idempotency.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.idempotency.record import VERSION, recorded
-from lockkit.log import log
+from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
+from lockkit.orders.record import VERSION, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

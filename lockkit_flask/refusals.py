@@ -10,15 +10,15 @@ from flask import after_this_request, current_app, render_template, request
 from jinja2 import TemplatesNotFound
 from werkzeug.exceptions import HTTPException, default_exceptions
 
-from lockkit.errors import AcquireTimeout, BackendUnavailable, LockError
-from lockkit.refusal import Refusal, log_refusal, prefers_html, refusal_of_uncaught
-from lockkit.views import request_label
+from lockkit.model.errors import AcquireTimeout, BackendUnavailable, LockError
+from lockkit.web.refusal import Refusal, log_refusal, prefers_html, refusal_of_uncaught
+from lockkit.web.views import request_label
 
 if TYPE_CHECKING:
     import flask
     from flask.typing import ResponseReturnValue
 
-    from lockkit.idempotency import Reject
+    from lockkit.orders import Reject
 
 __all__ = ["answer_lock_errors", "http_exception", "note_order", "refused"]
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app, has_app_context
 
-from lockkit.errors import OpenTransaction
+from lockkit.model.errors import OpenTransaction
 
 if TYPE_CHECKING:
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction
 
-    from lockkit.until import Transaction
+    from lockkit.leases.until import Transaction
     from lockkit_flask.opened import Opened
 
 __all__ = [

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from blinker import NamedSignal, Namespace
 from flask import current_app, request
 
-from lockkit.idempotency import Reject, met_orphan, replies
-from lockkit.log import log
+from lockkit.model.log import log
+from lockkit.orders import Reject, met_orphan, replies
 
 if TYPE_CHECKING:
-    from lockkit.idempotency import Decision, Order
+    from lockkit.orders import Decision, Order
 
 __all__ = ["order_conflict", "order_orphaned", "order_replayed", "send", "tell"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lockkit.decorating import refuse_bare
-from lockkit.enclosing import AliasClients, as_locked, locked_with
+from lockkit.leases.decorating import refuse_bare
+from lockkit.leases.enclosing import AliasClients, as_locked, locked_with
 from lockkit_flask.proxies import alocks, locks
 
 if TYPE_CHECKING:
-    from lockkit.decorated import Name
+    from lockkit.leases.decorated import Name
 
 __all__ = ["locked"]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app
 
-from lockkit.errors import ConfigurationError
-from lockkit.until import Transaction, refuse_level
+from lockkit.leases.until import Transaction, refuse_level
+from lockkit.model.errors import ConfigurationError
 from lockkit_flask import held, sessions
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from lockkit.client import Lease
+    from lockkit.leases.client import Lease
     from lockkit_flask.opened import Opened
 
 __all__ = ["open_transactions"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lockkit.client import LockClient
-from lockkit.idempotency import (
+from lockkit.leases.client import LockClient
+from lockkit.orders import (
     Identity,
     Order,
     Orders,
@@ -18,7 +18,7 @@ from lockkit.idempotency import (
     give,
     read_order_settings,
 )
-from lockkit.idempotency.redis_records import RedisRecords
+from lockkit.orders.redis_records import RedisRecords
 
 MADE = ResponseFacts(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"\x00\xffmade")
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lockkit.client import LockClient
-from lockkit.commands import ClientFactory, run
-from lockkit.types import Mode, Owner, Request
+from lockkit.leases.client import LockClient
+from lockkit.model.types import Mode, Owner, Request
+from lockkit.operate.commands import ClientFactory, run
 
 DEADLINE = 10.0
 

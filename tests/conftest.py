@@ -107,7 +107,7 @@ def lock_table_url(postgres_url: str) -> str:
     """For ``connect()``: an empty PostgreSQL database with the table of locks."""
     import sqlalchemy as sa
 
-    from lockkit.backends.sql import create_table
+    from lockkit.stores.sql import create_table
 
     url = postgres_url.replace("postgresql:", "postgresql+psycopg:", 1)
     engine = sa.create_engine(url)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from lockkit.backends.base import Backend
-from lockkit.backends.redis.layout import bucket_of
-from lockkit.errors import DamagedRecord, LayoutMismatch, LockError
-from lockkit.types import Grant, Kind, LockInfo, LockState, Mode, Owner, Request
+from lockkit.model.errors import DamagedRecord, LayoutMismatch, LockError
+from lockkit.model.types import Grant, Kind, LockInfo, LockState, Mode, Owner, Request
+from lockkit.stores.base import Backend
+from lockkit.stores.redis.layout import bucket_of
 
 EXAMPLES = settings(
     max_examples=80,

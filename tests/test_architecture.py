@@ -23,49 +23,49 @@ DRIVERS = {"redis", "valkey", "psycopg", "sqlalchemy", "MySQLdb", "pymysql", "ka
 
 # What each part of the core may import of lockkit when it runs. Above it in the list: never.
 VALUES = {
-    "lockkit.types",
-    "lockkit.errors",
-    "lockkit.clock",
-    "lockkit.values",
-    "lockkit.log",
-    "lockkit.state",
+    "lockkit.model.types",
+    "lockkit.model.errors",
+    "lockkit.model.clock",
+    "lockkit.model.values",
+    "lockkit.model.log",
+    "lockkit.engine.state",
 }
 PURE = VALUES | {
-    "lockkit.hold",
-    "lockkit.holding",
-    "lockkit.grant",
-    "lockkit.flow",
-    "lockkit.steps",
-    "lockkit.schedule",
-    "lockkit.native",
-    "lockkit.naming",
-    "lockkit.conversions",
-    "lockkit.process",
+    "lockkit.runtime.hold",
+    "lockkit.engine.holding",
+    "lockkit.engine.grant",
+    "lockkit.engine.flow",
+    "lockkit.engine.steps",
+    "lockkit.runtime.schedule",
+    "lockkit.runtime.native",
+    "lockkit.model.naming",
+    "lockkit.model.conversions",
+    "lockkit.runtime.process",
 }
 FOR_BACKENDS = VALUES | {
-    "lockkit.grant",
-    "lockkit.naming",
-    "lockkit.native",
-    "lockkit.background",
-    "lockkit.process",
-    "lockkit.config",
-    "lockkit.last_words",
-    "lockkit.backends.base",
-    "lockkit.backends.offload",
+    "lockkit.engine.grant",
+    "lockkit.model.naming",
+    "lockkit.runtime.native",
+    "lockkit.runtime.background",
+    "lockkit.runtime.process",
+    "lockkit.model.settings",
+    "lockkit.engine.last_words",
+    "lockkit.stores.base",
+    "lockkit.stores.offload",
 }
 # grant and flow decide; others look at clocks, wait, and talk.
 EFFECTS = {"time", "threading", "asyncio", "socket", "random", "select", "os", "sqlite3"}
 WITHOUT_EFFECTS = (
-    "types",
-    "errors",
-    "state",
-    "grant",
-    "flow",
-    "holding",
-    "steps",
-    "hold",
-    "naming",
-    "conversions",
+    "model.types",
+    "model.errors",
+    "engine.state",
+    "engine.grant",
+    "engine.flow",
+    "engine.holding",
+    "engine.steps",
+    "runtime.hold",
+    "model.naming",
+    "model.conversions",
 )
 
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
@@ -94,6 +94,35 @@ class Import:
         return f"{self.importer} imports {self.target}"
 
 
+ROOMS = ("model", "engine", "runtime", "stores", "leases", "web", "orders", "operate")
+"""Of ``lockkit``, from the bottom up: a room imports from those before it, and from itself."""
+
+BELOW_ALL = {"lockkit.texts", "lockkit.per_loop"}
+"""Import nothing of ours."""
+
+
+def test_rooms_import_downwards() -> None:
+    wrong = [
+        found
+        for found in imports("lockkit")
+        if found.runs and (room := room_of(found.importer)) and not is_below(found.target, room)
+    ]
+    assert not wrong, report(wrong)
+
+
+def room_of(module: str) -> str | None:
+    """None: the package itself and what stands at its door, and the kit."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else None
+
+
+def is_below(target: str, room: str) -> bool:
+    if target.partition(".")[0] != "lockkit" or target in BELOW_ALL:
+        return True
+    found = room_of(target)
+    return found is not None and ROOMS.index(found) <= ROOMS.index(room)
+
+
 def test_values_and_rules_are_at_the_bottom() -> None:
     wrong = [
         found
@@ -101,7 +130,7 @@ def test_values_and_rules_are_at_the_bottom() -> None:
         if found.importer in PURE
         and found.runs
         and found.top == "lockkit"
-        and found.target not in (VALUES if found.importer == "lockkit.grant" else PURE)
+        and found.target not in (VALUES if found.importer == "lockkit.engine.grant" else PURE)
     ]
     assert not wrong, report(wrong)
 
@@ -234,22 +263,22 @@ def test_the_reader_sees_every_kind_of_import() -> None:
 from __future__ import annotations
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
-    from lockkit.config import AliasSettings
-from lockkit import clock
+    from lockkit.model.settings import AliasSettings
+from lockkit.model import clock
 def lazy():
     import redis.asyncio
 """
     found = {(i.target, i.lazy, i.typing) for i in read_imports("x", ast.parse(source))}
-    assert ("lockkit.clock", False, False) in found
-    assert ("lockkit.config", False, True) in found
+    assert ("lockkit.model.clock", False, False) in found
+    assert ("lockkit.model.settings", False, True) in found
     assert ("redis.asyncio", True, False) in found
 
 
 def store_of(module: str) -> str | None:
-    """'redis' for lockkit.backends.redis.layout; None outside of the stores' own modules."""
+    """'redis' for lockkit.stores.redis.layout; None outside of the stores' own modules."""
     parts = module.split(".")
-    own = parts[:2] == ["lockkit", "backends"] and len(parts) > 2
-    return parts[2] if own and parts[2] not in {"base", "offload"} else None
+    own = parts[:2] == ["lockkit", "stores"] and len(parts) > 2
+    return parts[2] if own and parts[2] not in {"base", "offload", "registry"} else None
 
 
 def is_kit(module: str) -> bool:

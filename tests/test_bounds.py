@@ -16,16 +16,17 @@ import pytest
 import redis
 
 import lockkit
-from lockkit import grant, state
-from lockkit.backends.base import Backend
-from lockkit.backends.redis import protocol
-from lockkit.backends.redis.backend import RedisBackend
-from lockkit.backends.redis.layout import bucket_of
-from lockkit.backends.sql import backend as sql
-from lockkit.config import load_backend, settings_from_url
-from lockkit.errors import KindMismatch, LeaseLost
+from lockkit.engine import grant, state
+from lockkit.model.errors import KindMismatch, LeaseLost
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import Busy, Grant, Kind, Mode, Request, alive_for
+from lockkit.stores.base import Backend
+from lockkit.stores.redis import protocol
+from lockkit.stores.redis.backend import RedisBackend
+from lockkit.stores.redis.layout import bucket_of
+from lockkit.stores.registry import load_backend
+from lockkit.stores.sql import backend as sql
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Busy, Grant, Kind, Mode, Request, alive_for
 
 FEW, MANY = 20, 1000
 SWEEP = 64
@@ -194,7 +195,7 @@ def test_many_are_extended_in_many_short_scripts(
 
 def test_no_script_reads_all_of_what_grows() -> None:
     """But those who share a name, of whom there are 10,000 at most."""
-    folder = files("lockkit.backends.redis") / "lua"
+    folder = files("lockkit.stores.redis") / "lua"
     for script in folder.iterdir():
         for call in re.findall(r"redis\.p?call\(.*", script.read_text()):
             reads = re.search(r"'(HGETALL|HVALS|HKEYS|SMEMBERS|LRANGE|KEYS|SCAN)', ([^)]+)", call)

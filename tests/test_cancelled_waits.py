@@ -16,15 +16,15 @@ import sqlalchemy
 
 import lockkit
 from lockkit import aio
-from lockkit.backends.memory import MemoryBackend
-from lockkit.backends.offload import OffloadedBackend
-from lockkit.backends.sql import create_table
-from lockkit.backends.sql.backend import SQLBackend
-from lockkit.config import settings_from_url
-from lockkit.grant import Outcome, State
+from lockkit.engine.grant import Outcome, State
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import Busy, Gone, Grant, Request
+from lockkit.stores.memory import MemoryBackend
+from lockkit.stores.offload import OffloadedBackend
+from lockkit.stores.sql import create_table
+from lockkit.stores.sql.backend import SQLBackend
 from lockkit.testing.conformance.base import TRIES, eventually, queued
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Busy, Gone, Grant, Request
 
 NAME = "stock:42"
 MARKED = "marked each time"

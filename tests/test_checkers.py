@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lockkit
-from lockkit.clock import now
+from lockkit.model.clock import now
 from lockkit.testing.broken import BROKEN, BrokenLock, Subject
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, History, Interval
 from lockkit.testing.conformance.base import at_least_once, eventually

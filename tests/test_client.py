@@ -16,10 +16,13 @@ from contextlib import contextmanager
 import pytest
 
 import lockkit
-from lockkit import aio, errors, state
-from lockkit.config import load_backend, settings_from_url
+from lockkit import aio
+from lockkit.engine import state
+from lockkit.model import errors
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import Grant, Mode, Owner, Request
+from lockkit.stores.registry import load_backend
 from lockkit.testing.conformance.base import eventually
-from lockkit.types import Grant, Mode, Owner, Request
 
 ERRORS = [
     getattr(errors, name)

@@ -10,10 +10,10 @@ import pytest
 from command_line import hold, locks
 
 import lockkit
-import lockkit.inspect
-from lockkit.commands import OPTIONS, Exit
-from lockkit.commands.arguments import COMMANDS, FORMATS
-from lockkit.commands.stores import SORTS
+import lockkit.operate.inspect
+from lockkit.operate.commands import OPTIONS, Exit
+from lockkit.operate.commands.arguments import COMMANDS, FORMATS
+from lockkit.operate.commands.stores import SORTS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "command.md").read_text(encoding="utf-8")
 
@@ -33,7 +33,7 @@ def test_it_is_documented(word: str) -> None:
 
 
 def test_every_code_is_documented() -> None:
-    codes = re.findall(r'Stuck\("([a-z-]+)"', inspect.getsource(lockkit.inspect))
+    codes = re.findall(r'Stuck\("([a-z-]+)"', inspect.getsource(lockkit.operate.inspect))
     assert len(codes) == 11
     for code in codes:
         assert f"| `{code}` |" in PAGE

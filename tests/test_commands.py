@@ -17,12 +17,12 @@ import pytest
 from command_line import Screen, dead_port, hold, locks, locks_process, start, until
 
 import lockkit
-from lockkit import process
-from lockkit.client import LockClient
-from lockkit.commands import OPTIONS
-from lockkit.commands.arguments import _ADD, _Parser
-from lockkit.commands.terminal import duration, escape, seconds
-from lockkit.types import Mode, Owner, Request
+from lockkit.leases.client import LockClient
+from lockkit.model.types import Mode, Owner, Request
+from lockkit.operate.commands import OPTIONS
+from lockkit.operate.commands.arguments import _ADD, _Parser
+from lockkit.operate.commands.terminal import duration, escape, seconds
+from lockkit.runtime import process
 
 HOSTILE = "a\u202eb\u200fc\\d é日 "
 
@@ -518,7 +518,7 @@ def test_interrupted(memory: LockClient) -> None:
         def write(self, text: str) -> int:
             raise KeyboardInterrupt
 
-    from lockkit.commands import run
+    from lockkit.operate.commands import run
 
     hold(memory, "x")
     clients = {"default": lambda: memory}

@@ -15,10 +15,10 @@ from command_line import dead_port, hold, locks, start
 from redis.exceptions import ResponseError
 
 import lockkit
-from lockkit.backends.redis.failures import from_reply
-from lockkit.client import LockClient
+from lockkit.leases.client import LockClient
+from lockkit.model.types import LockInfo
+from lockkit.stores.redis.failures import from_reply
 from lockkit.testing.servers import RedisServer
-from lockkit.types import LockInfo
 
 
 @pytest.fixture

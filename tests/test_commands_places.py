@@ -17,7 +17,7 @@ from test_main import lockkit_process
 
 import lockkit
 import lockkit.aio
-from lockkit.client import LockClient
+from lockkit.leases.client import LockClient
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])

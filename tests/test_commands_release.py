@@ -15,9 +15,9 @@ import pytest
 from command_line import Screen, dead_port, hold, locks
 
 import lockkit
-from lockkit.client import LockClient
-from lockkit.errors import BackendUnavailable, LeaseLost
-from lockkit.types import Owner
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import BackendUnavailable, LeaseLost
+from lockkit.model.types import Owner
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -88,7 +88,7 @@ def test_all_that_one_owner_holds(client: LockClient, caplog: pytest.LogCaptureF
 
 def twin(client: LockClient, name: str, label: str) -> object:
     """What another process of the same owner holds."""
-    other = lockkit.client.LockClient(client.backend, client.settings)
+    other = lockkit.leases.client.LockClient(client.backend, client.settings)
     lock = other.lock(name, reentrant=True, owner="job-17", label=label)
     lease = lock.acquire()
     lease.released = True  # nobody will

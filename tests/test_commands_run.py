@@ -13,7 +13,7 @@ import pytest
 from command_line import dead_port, hold, locks, locks_process, start, until
 
 import lockkit
-from lockkit.client import LockClient
+from lockkit.leases.client import LockClient
 
 READY = "import sys; print('ready', flush=True); "
 

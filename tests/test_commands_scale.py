@@ -11,14 +11,14 @@ import pytest
 from command_line import start
 
 import lockkit
-from lockkit.backends.redis import RedisBackend
-from lockkit.backends.redis.connections import pipeline
-from lockkit.backends.redis.protocol import NO_CHANNEL
-from lockkit.client import LockClient
-from lockkit.commands import run
+from lockkit.leases.client import LockClient
+from lockkit.model.types import Mode, Owner, Request
+from lockkit.operate.commands import run
+from lockkit.stores.redis import RedisBackend
+from lockkit.stores.redis.connections import pipeline
+from lockkit.stores.redis.protocol import NO_CHANNEL
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Mode, Owner, Request
 
 MANY = 100_000
 BATCH = 2_000

@@ -14,8 +14,9 @@ import pytest
 
 import lockkit
 from lockkit import aio
-from lockkit.config import load_backend, read_settings, settings_from_url
-from lockkit.errors import ConfigurationError, UnknownBackend
+from lockkit.model.errors import ConfigurationError, UnknownBackend
+from lockkit.model.settings import read_settings, settings_from_url
+from lockkit.stores.registry import load_backend
 
 SECRET = "canary-5f3a"
 
@@ -179,14 +180,14 @@ def test_a_misspelt_scheme_is_corrected() -> None:
         lockkit.connect("rediz://h")
 
 
-@pytest.mark.parametrize("path", ["no.such.Backend", "lockkit.config.Nothing", "lockkit.connect"])
+@pytest.mark.parametrize("path", ["no.such.Backend", "lockkit.aio.Nothing", "lockkit.connect"])
 def test_an_unknown_backend(path: str) -> None:
     with pytest.raises(UnknownBackend, match=path):
         lockkit.connect("memory://", backend=path)
 
 
 def test_a_backend_by_its_path() -> None:
-    client = lockkit.connect("", backend="lockkit.backends.memory.MemoryBackend")
+    client = lockkit.connect("", backend="lockkit.stores.memory.MemoryBackend")
     with client.lock("a").acquire() as lease:
         lease.check()
 

@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lockkit
-from lockkit.backends.redis import RedisBackend
-from lockkit.config import load_backend, settings_from_url
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import Kind, LockState
+from lockkit.stores.redis import RedisBackend
+from lockkit.stores.registry import load_backend
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Kind, LockState
 
 
 class Spot(NamedTuple):

@@ -14,9 +14,10 @@ from damaging import EXAMPLES, MUTEX, NAMES, check, pieces, use
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockkit.backends.base import Backend
-from lockkit.backends.sql import create_table
-from lockkit.config import load_backend, settings_from_url
+from lockkit.model.settings import settings_from_url
+from lockkit.stores.base import Backend
+from lockkit.stores.registry import load_backend
+from lockkit.stores.sql import create_table
 
 COLUMNS = "id, prefix, name, version, fence, state, updated"
 NUMBERS = ("version", "fence", "updated")

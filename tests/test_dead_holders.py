@@ -15,10 +15,10 @@ import pytest
 from command_line import hold, until
 
 import lockkit
-from lockkit import process
-from lockkit.client import LockClient
-from lockkit.errors import ConfigurationError
-from lockkit.types import Mode, Owner
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.types import Mode, Owner
+from lockkit.runtime import process
 
 TTL = 600.0
 HOLD = """\

@@ -18,9 +18,9 @@ from forking import in_child
 
 import lockkit
 from lockkit import aio
-from lockkit.backends.memory import MemoryBackend
-from lockkit.client import Lease, LockClient
-from lockkit.errors import ConfigurationError, InvalidName, LeaseLost, LockHeld
+from lockkit.leases.client import Lease, LockClient
+from lockkit.model.errors import ConfigurationError, InvalidName, LeaseLost, LockHeld
+from lockkit.stores.memory import MemoryBackend
 
 
 @pytest.fixture

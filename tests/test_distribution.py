@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import lockkit
-from lockkit.config import SCHEMES
+from lockkit.stores.registry import SCHEMES
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGES = ("lockkit", "lockkit_django", "lockkit_flask")
@@ -79,8 +79,8 @@ def test_everything_in_the_source_is_installed(package: str) -> None:
 @pytest.mark.parametrize(
     ("package", "ending"),
     [
-        ("lockkit/backends/redis", ".lua"),
-        ("lockkit/backends/sql", ".sql"),
+        ("lockkit/stores/redis", ".lua"),
+        ("lockkit/stores/sql", ".sql"),
         ("lockkit_django/migrations", ".py"),
         ("lockkit/texts", ".toml"),
     ],

@@ -151,12 +151,12 @@ print(locks.inspect("kept").fence == lease.fencing_token)
 
 
 SLOW = """
-from lockkit import process
+from lockkit.runtime import process
 process.EXIT_SECONDS = 0  # as if the first release took so long
 locks.backend.release = lambda request: threading.Event().wait()
 """
 SLOW_IN_A_LOOP = """
-from lockkit import process
+from lockkit.runtime import process
 process.EXIT_SECONDS = 0
 """
 

@@ -21,8 +21,8 @@ from sqlalchemy.orm import (
 
 import lockkit
 from lockkit import aio, fencing
-from lockkit.client import Lease, LockClient
-from lockkit.errors import ConfigurationError, LeaseLost
+from lockkit.leases.client import Lease, LockClient
+from lockkit.model.errors import ConfigurationError, LeaseLost
 
 TABLE = (
     "CREATE TABLE stock (sku VARCHAR(9) PRIMARY KEY, count INT, fence BIGINT NOT NULL DEFAULT 0)"

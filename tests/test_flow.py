@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lockkit import flow
-from lockkit.errors import (
+from lockkit.engine import flow
+from lockkit.engine.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
+from lockkit.model.errors import (
     AcquireTimeout,
     BackendUnavailable,
     LeaseLost,
@@ -17,9 +18,7 @@ from lockkit.errors import (
     OutcomeUnknown,
     TooManyWaiters,
 )
-from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
-from lockkit.hold import Hold
-from lockkit.types import (
+from lockkit.model.types import (
     Busy,
     Gone,
     Grant,
@@ -32,6 +31,7 @@ from lockkit.types import (
     Request,
     drift,
 )
+from lockkit.runtime.hold import Hold
 
 TTL = 10.0
 SLOW = 2.0

@@ -18,9 +18,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lockkit import flow
-from lockkit.backends import memory
-from lockkit.errors import (
+from lockkit.engine import flow
+from lockkit.engine.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
+from lockkit.engine.grant import SECOND, State
+from lockkit.leases.lease import hold_of
+from lockkit.model.errors import (
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
@@ -28,10 +30,8 @@ from lockkit.errors import (
     OutcomeUnknown,
     UpgradeRefused,
 )
-from lockkit.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
-from lockkit.grant import SECOND, State
-from lockkit.lease import hold_of
-from lockkit.types import Grant, Kind, Mode, Request
+from lockkit.model.types import Grant, Kind, Mode, Request
+from lockkit.stores import memory
 
 NAME = "stock:42"
 TTL = 6.0

@@ -12,11 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lockkit import grant
-from lockkit.errors import KindMismatch, UpgradeRefused
-from lockkit.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
-from lockkit.state import MOST_SHARED, MOST_TOMBS
-from lockkit.types import Busy, Gone, Grant, Kind, Mode, Release, Request, alive_for
+from lockkit.engine import grant
+from lockkit.engine.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
+from lockkit.engine.state import MOST_SHARED, MOST_TOMBS
+from lockkit.model.errors import KindMismatch, UpgradeRefused
+from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Request, alive_for
 
 TTL = 10.0
 MUTEX: dict[str, Any] = {"kind": Kind.MUTEX, "permits": 0, "shared": False}

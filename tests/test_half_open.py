@@ -89,7 +89,7 @@ def test_a_silent_subscription_is_asked_whether_it_lives(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing makes the waiter doubt: nobody has handed it anything."""
-    monkeypatch.setattr("lockkit.backends.redis.pulse.SILENCE", 0.2)
+    monkeypatch.setattr("lockkit.stores.redis.pulse.SILENCE", 0.2)
     with waiting_behind(scene) as granted:
         scene.lose_subscription()
         eventually(lambda: scene.subscriptions("far") == 1)
@@ -99,8 +99,8 @@ def test_a_silent_subscription_is_asked_whether_it_lives(
 def test_a_silent_subscription_that_answers_is_kept(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockkit.backends.redis.pulse.SILENCE", 0.01)
-    monkeypatch.setattr("lockkit.flow.alive_for", lambda _: 0.1)  # it looks at it so often
+    monkeypatch.setattr("lockkit.stores.redis.pulse.SILENCE", 0.01)
+    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 0.1)  # it looks at it so often
     with waiting_behind(scene):
         before = asked(scene)
         made = scene.proxy.connections

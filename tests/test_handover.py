@@ -12,10 +12,10 @@ import pytest
 import lockkit
 from lockkit import aio
 from lockkit.aio import AsyncLease, AsyncLockClient
-from lockkit.client import LockClient
-from lockkit.clock import now
-from lockkit.errors import ConfigurationError
-from lockkit.handover import handed_over
+from lockkit.leases.client import LockClient
+from lockkit.leases.handover import handed_over
+from lockkit.model.clock import now
+from lockkit.model.errors import ConfigurationError
 from lockkit.testing.conformance.base import at_least_once, eventually
 
 STORE = "memory://handover"

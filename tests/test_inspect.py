@@ -12,10 +12,10 @@ import pytest
 from command_line import hold, until
 
 import lockkit
-from lockkit import process
-from lockkit.client import LockClient
-from lockkit.inspect import remark, stuck, stuck_reason
-from lockkit.types import LockInfo, LockState, Owner
+from lockkit.leases.client import LockClient
+from lockkit.model.types import LockInfo, LockState, Owner
+from lockkit.operate.inspect import remark, stuck, stuck_reason
+from lockkit.runtime import process
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit import flow
-from lockkit.errors import LayoutMismatch, OutcomeUnknown
-from lockkit.flow import Abandon, Attempt, Free, Reply, Withdraw
-from lockkit.hold import Hold
-from lockkit.types import Gone, Mode, Release, Request
+from lockkit.engine import flow
+from lockkit.engine.flow import Abandon, Attempt, Free, Reply, Withdraw
+from lockkit.model.errors import LayoutMismatch, OutcomeUnknown
+from lockkit.model.types import Gone, Mode, Release, Request
+from lockkit.runtime.hold import Hold
 
 REQUEST = Request("stock:42", "first", 10.0, "owner", Mode.ENQUEUE)
 

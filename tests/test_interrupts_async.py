@@ -15,7 +15,7 @@ from test_interrupts import LONG_TTL, MOMENT, MOST, SOON, STORES, TTL, name_of
 
 import lockkit
 from lockkit import LockClient, aio
-from lockkit.backends.redis.aio import AsyncRedisBackend
+from lockkit.stores.redis.aio import AsyncRedisBackend
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*was never released:ResourceWarning"),

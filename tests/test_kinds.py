@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 import lockkit
-from lockkit import aio, entrants, fencing
-from lockkit.client import LockClient
+from lockkit import aio, fencing
+from lockkit.leases.client import LockClient
+from lockkit.runtime import entrants
 from lockkit.testing.blocking import Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import RedisServer

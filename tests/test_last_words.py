@@ -18,11 +18,12 @@ from command_line import hold, locks, until
 
 import lockkit
 import lockkit.aio
-from lockkit import last_words, process
-from lockkit.backends.redis.layout import bucket_of
-from lockkit.client import LockClient
-from lockkit.inspect import Process, process_of, remark, safe_to_break, stuck
-from lockkit.types import LockInfo, LockState, Mode, Owner, Request, Waiting
+from lockkit.engine import last_words
+from lockkit.leases.client import LockClient
+from lockkit.model.types import LockInfo, LockState, Mode, Owner, Request, Waiting
+from lockkit.operate.inspect import Process, process_of, remark, safe_to_break, stuck
+from lockkit.runtime import process
+from lockkit.stores.redis.layout import bucket_of
 
 SHARED = {"semaphore": lambda c, n: c.semaphore(n, 2), "mutex": lambda c, n: c.lock(n)}
 
@@ -53,7 +54,7 @@ def memory() -> Iterator[LockClient]:
 
 def lose(client: LockClient, name: str, kind: str = "mutex", **facts: object) -> int:
     """A lease that expires without a release; its fence."""
-    claim = {"kind": lockkit.types.Kind.SEMAPHORE, "permits": 2, "shared": True}
+    claim = {"kind": lockkit.model.types.Kind.SEMAPHORE, "permits": 2, "shared": True}
     terms = {**(claim if kind == "semaphore" else {}), **facts}
     hold(client, name, ttl=0.05, **terms)
     until(lambda: states(client, name) == [LockState.ABANDONED])
@@ -154,7 +155,7 @@ def test_they_are_forgotten_after_a_day(
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """For memory's own clock."""
-    from lockkit.backends import memory
+    from lockkit.stores import memory
 
     monkeypatch.setattr(memory, "_EPOCH", memory._EPOCH + seconds)
 

@@ -13,8 +13,8 @@ from command_line import hold, locks, until
 
 import lockkit
 import lockkit.aio
-from lockkit.client import LockClient
-from lockkit.errors import LeaseLost, LockHeld
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import LeaseLost, LockHeld
 
 BROKEN = r"an operator released it: .*: ticket 7$"
 

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import redis
 
-from lockkit import grant
-from lockkit.backends.redis.backend import RedisBackend
-from lockkit.config import load_backend, settings_from_url
-from lockkit.errors import KindMismatch, UpgradeRefused
-from lockkit.grant import SECOND
+from lockkit.engine import grant
+from lockkit.engine.grant import SECOND
+from lockkit.model.errors import KindMismatch, UpgradeRefused
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import Busy, Grant, Kind, LockState, Mode, Owner, Request, alive_for
+from lockkit.stores.redis.backend import RedisBackend
+from lockkit.stores.registry import load_backend
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Busy, Grant, Kind, LockState, Mode, Owner, Request, alive_for
 
 LONG = 600.0
 SHORT = 0.03

@@ -14,9 +14,9 @@ import pytest
 
 import lockkit
 from lockkit import aio
-from lockkit.client import LockClient
-from lockkit.clock import now
-from lockkit.errors import (
+from lockkit.leases.client import LockClient
+from lockkit.model.clock import now
+from lockkit.model.errors import (
     AcquireTimeout,
     BackendUnavailable,
     ConfigurationError,
@@ -24,10 +24,10 @@ from lockkit.errors import (
     LeaseLost,
     OutcomeUnknown,
 )
+from lockkit.model.types import Release, Request
 from lockkit.testing.blocking import AnyClient, BlockingClient, connect
 from lockkit.testing.conformance.base import at_least_once, eventually, queued, waiters
 from lockkit.testing.protocols import AnyMultiLock
-from lockkit.types import Release, Request
 
 NAMES = ("stock:b", "stock:a", "stock:é", "stock:a")
 ORDER = ("stock:a", "stock:b", "stock:é")

@@ -6,10 +6,10 @@ import asyncio
 import threading
 
 from lockkit.aio import AsyncLockClient
-from lockkit.backends.memory import MemoryBackend
-from lockkit.backends.offload import OffloadedBackend
-from lockkit.config import settings_from_url
-from lockkit.types import Busy, Gone, Grant, Request
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import Busy, Gone, Grant, Request
+from lockkit.stores.memory import MemoryBackend
+from lockkit.stores.offload import OffloadedBackend
 
 WAITERS = 50
 

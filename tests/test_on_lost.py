@@ -16,8 +16,9 @@ import pytest
 
 import lockkit
 from lockkit import aio
-from lockkit.clock import now
-from lockkit.config import load_backend, settings_from_url
+from lockkit.model.clock import now
+from lockkit.model.settings import settings_from_url
+from lockkit.stores.registry import load_backend
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer

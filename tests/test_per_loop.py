@@ -13,8 +13,8 @@ from forking import in_child
 
 from lockkit import aio
 from lockkit.aio import AsyncLockClient
-from lockkit.clock import now
-from lockkit.errors import ConfigurationError
+from lockkit.model.clock import now
+from lockkit.model.errors import ConfigurationError
 from lockkit.per_loop import PerLoop
 
 SOON = 30.0

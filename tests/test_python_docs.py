@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import lockkit
-from lockkit import errors
-from lockkit.client import Lease, Lock, LockClient
-from lockkit.config import KEYS, AliasSettings
+from lockkit.leases.client import Lease, Lock, LockClient
+from lockkit.model import errors
+from lockkit.model.settings import KEYS, AliasSettings
 
 PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
 DECORATED = {"retry_after", "note_hold", "backend", "settings"}

@@ -11,12 +11,12 @@ import pytest
 
 import lockkit
 from lockkit import aio
-from lockkit.backends.redis.aio_link import CONNECTS_AT_ONCE
-from lockkit.backends.redis.layout import bucket_of
+from lockkit.model.types import Busy, Grant, Mode, Release, Request
+from lockkit.stores.redis.aio_link import CONNECTS_AT_ONCE
+from lockkit.stores.redis.layout import bucket_of
 from lockkit.testing.blocking import used_as
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Busy, Grant, Mode, Release, Request
 
 T = TypeVar("T")
 

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 import lockkit
-from lockkit import flow
-from lockkit.clock import now
-from lockkit.config import load_backend, settings_from_url
-from lockkit.driver import drive
-from lockkit.errors import BackendUnavailable, OutcomeUnknown
-from lockkit.hold import Hold
-from lockkit.schedule import Schedule
+from lockkit.engine import flow
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import LeaseState, Renewal, Request, drift
+from lockkit.runtime.driver import drive
+from lockkit.runtime.hold import Hold
+from lockkit.runtime.schedule import Schedule
+from lockkit.runtime.watchdog import Watchdog
+from lockkit.stores.registry import load_backend
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
-from lockkit.types import LeaseState, Renewal, Request, drift
-from lockkit.watchdog import Watchdog
 
 TTL = 30.0
 START = 100.0

@@ -16,7 +16,12 @@ import pytest
 import sqlalchemy
 
 import lockkit
-from lockkit.backends.sql import (
+from lockkit.engine.grant import Holder, State, Waiter
+from lockkit.model.clock import now
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import Busy, Grant, Mode, Request, alive_for
+from lockkit.stores.registry import load_backend
+from lockkit.stores.sql import (
     SQLiteBackend,
     backend,
     codec,
@@ -24,14 +29,10 @@ from lockkit.backends.sql import (
     create_table,
     guard,
 )
-from lockkit.backends.sql.beside import path_beside
-from lockkit.backends.sql.connector import Connection
-from lockkit.clock import now
-from lockkit.config import load_backend, settings_from_url
-from lockkit.grant import Holder, State, Waiter
+from lockkit.stores.sql.beside import path_beside
+from lockkit.stores.sql.connector import Connection
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
-from lockkit.types import Busy, Grant, Mode, Request, alive_for
 
 Connect = Callable[..., lockkit.LockClient]
 OLD = 2 * 24 * 3600 * 1_000_000

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lockkit.clock import now
+from lockkit.model.clock import now
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually, queued
 from lockkit.testing.proxy import FaultProxy
@@ -79,7 +79,7 @@ def test_each_waiter_asks_once_there_is_another_subscription(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message may have come meanwhile. They would ask by themselves much later only."""
-    monkeypatch.setattr("lockkit.flow.alive_for", lambda _: 600.0)
+    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)
     with scene.near.lock(NAME, ttl=300).acquire():
         waiting = scene.wait()
         before = len(scene.asked)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lockkit import texts
-from lockkit.errors import LockHeld
-from lockkit.refusal import Refusal, refusal_of
+from lockkit.model.errors import LockHeld
+from lockkit.web.refusal import Refusal, refusal_of
 
 CATALOGUES = sorted(
     entry.name for entry in resources.files(texts).iterdir() if entry.name.endswith(".toml")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import lockkit
-from lockkit.errors import UnknownBackend
+from lockkit.model.errors import UnknownBackend
 
 MODULE = """
-from lockkit.backends.memory import MemoryBackend
+from lockkit.stores.memory import MemoryBackend
 
 class Store(MemoryBackend):
     pass

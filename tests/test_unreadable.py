@@ -14,12 +14,12 @@ from command_line import locks
 
 import lockkit
 from lockkit import aio
-from lockkit.commands import Exit
-from lockkit.errors import DamagedRecord, LockError
+from lockkit.model.errors import DamagedRecord, LockError
+from lockkit.model.types import LockState
+from lockkit.operate.commands import Exit
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import at_least_once
 from lockkit.testing.servers import RedisServer
-from lockkit.types import LockState
 
 TTL = 1.5
 NAMES = ("b", "a", "c", "d")

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 import lockkit
-from lockkit.errors import ConfigurationError, InvalidName
-from lockkit.facts import AnonymousUser, FieldError, lock_name
-from lockkit.naming import Template
-from lockkit.views import Guard, refusal_of
+from lockkit.model.errors import ConfigurationError, InvalidName
+from lockkit.model.naming import Template
+from lockkit.web.facts import AnonymousUser, FieldError, lock_name
+from lockkit.web.views import Guard, refusal_of
 
 
 class Request:

@@ -11,10 +11,10 @@ import pytest
 
 import lockkit
 from lockkit.aio import connect as connect_async
-from lockkit.errors import ConfigurationError, LockHeld, TooManyWaiters
-from lockkit.facts import AnonymousUser, FieldError
-from lockkit.types import Owner
-from lockkit.views import (
+from lockkit.model.errors import ConfigurationError, LockHeld, TooManyWaiters
+from lockkit.model.types import Owner
+from lockkit.web.facts import AnonymousUser, FieldError
+from lockkit.web.views import (
     Guard,
     ViewSettings,
     WaitingRoom,

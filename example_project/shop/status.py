@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from lockkit import BackendError, LockInfo
-from lockkit.inspect import stuck_reason
+from lockkit.operate.inspect import stuck_reason
 from shop.page import Shelf
 
 MOST_LOCKS = 50

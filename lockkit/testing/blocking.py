@@ -14,11 +14,9 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import lockkit
 from lockkit import aio
-from lockkit.backends.base import AsyncBackend
-from lockkit.kinds import RWLock
-from lockkit.multi import AsyncMultiLease, AsyncMultiLock
-from lockkit.testing.protocols import AnyBackend, AnyClient, AnyLease, AnyLock, AnyRWLock
-from lockkit.types import (
+from lockkit.leases.kinds import RWLock
+from lockkit.leases.multi import AsyncMultiLease, AsyncMultiLock
+from lockkit.model.types import (
     UNSET,
     Busy,
     Gone,
@@ -30,6 +28,8 @@ from lockkit.types import (
     Request,
     Unset,
 )
+from lockkit.stores.base import AsyncBackend
+from lockkit.testing.protocols import AnyBackend, AnyClient, AnyLease, AnyLock, AnyRWLock
 
 __all__ = [
     "AnyBackend",

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
-from lockkit.clock import now
+from lockkit.model.clock import now
 
 __all__ = [
     "Belief",
@@ -32,7 +32,7 @@ __all__ = [
 class Interval(NamedTuple):
     """From ``start`` to ``end`` somebody relied on holding ``name``.
 
-    Times are those of ``lockkit.clock.now``, which all processes of one machine share.
+    Times are those of ``lockkit.model.clock.now``, which all processes of one machine share.
     """
 
     name: str

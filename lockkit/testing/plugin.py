@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from lockkit.aio import AsyncLockClient
-    from lockkit.backends.base import Backend
-    from lockkit.client import LockClient
-    from lockkit.types import Request
+    from lockkit.leases.client import LockClient
+    from lockkit.model.types import Request
+    from lockkit.stores.base import Backend
 
 __all__ = ["HeldLock", "HoldLock", "hold_lock", "lockkit_memory"]
 
@@ -106,8 +106,8 @@ class HeldLock:
     """A name that somebody else holds, as far as the code under test can see."""
 
     def __init__(self, backend: Backend, name: str) -> None:
-        from lockkit.errors import LockHeld
-        from lockkit.types import Busy, Grant, Owner
+        from lockkit.model.errors import LockHeld
+        from lockkit.model.types import Busy, Grant, Owner
 
         self._backend = backend
         self._request = _request(name)
@@ -121,7 +121,7 @@ class HeldLock:
 
     def release(self) -> bool:
         """Give it to whoever waits. False if it was not held any more."""
-        from lockkit.types import Release
+        from lockkit.model.types import Release
 
         if self.released:
             return False
@@ -136,17 +136,17 @@ class HeldLock:
 
 
 def _request(name: str) -> Request:
-    from lockkit.naming import check_name
-    from lockkit.tokens import new_token
-    from lockkit.types import Owner, Request
+    from lockkit.model.naming import check_name
+    from lockkit.model.types import Owner, Request
+    from lockkit.runtime.tokens import new_token
 
     owner = Owner("another-host", 1, "MainThread", "hold_lock")
     return Request(check_name(name), new_token(), HELD_SECONDS, owner.encode())
 
 
 def _backend(alias: str, client: LockClient | AsyncLockClient | None, app: Flask | None) -> Backend:
-    from lockkit.backends.base import Backend
-    from lockkit.config import load_backend
+    from lockkit.stores.base import Backend
+    from lockkit.stores.registry import load_backend
 
     found = client or _flask_client(alias, app) or _django_client(alias) or _default_client(alias)
     backend = getattr(found.backend, "backend", found.backend)  # that of an OffloadedBackend

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from lockkit.types import (
+from lockkit.model.types import (
     UNSET,
     Busy,
     Gone,

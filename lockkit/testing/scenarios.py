@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from lockkit.clock import now
+from lockkit.model.clock import now
 from lockkit.testing.broken import Subject, SubjectClaim
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, History
 

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from lockkit import aio
-from lockkit.clock import now
+from lockkit.model.clock import now
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect, used_as
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval
 

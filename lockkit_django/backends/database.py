@@ -18,18 +18,18 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
-from lockkit.backends.base import reject_unknown_options
-from lockkit.backends.sql.backend import SQLBackend
-from lockkit.backends.sql.beside import TemporaryConnector, connector_beside
-from lockkit.backends.sql.connector import Connection, Connector, Parameters, Result
-from lockkit.backends.sql.dialect import Dialect, load_dialect
-from lockkit.backends.sql.postgresql import descriptor_of, failure, no_connection
-from lockkit.backends.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
-from lockkit.backends.sql.sqlite import busy_seconds, takes_over
-from lockkit.config import AliasSettings
-from lockkit.errors import BackendUnavailable, ConfigurationError
-from lockkit.types import Capabilities
-from lockkit.values import unknown_key
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.model.settings import AliasSettings
+from lockkit.model.types import Capabilities
+from lockkit.model.values import unknown_key
+from lockkit.stores.base import reject_unknown_options
+from lockkit.stores.sql.backend import SQLBackend
+from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
+from lockkit.stores.sql.connector import Connection, Connector, Parameters, Result
+from lockkit.stores.sql.dialect import Dialect, load_dialect
+from lockkit.stores.sql.postgresql import descriptor_of, failure, no_connection
+from lockkit.stores.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
+from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit_django.backends import teardown
 from lockkit_django.backends.in_tests import is_projects_own
 

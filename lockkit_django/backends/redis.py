@@ -13,12 +13,12 @@ import redis
 from django.conf import settings as django_settings
 from django.core.cache import caches
 
-from lockkit.backends.base import AsyncBackend, reject_unknown_options
-from lockkit.backends.offload import OffloadedBackend
-from lockkit.backends.redis import RedisBackend
-from lockkit.config import AliasSettings
-from lockkit.errors import ConfigurationError, DriverMissing
-from lockkit.values import unknown_key
+from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.model.settings import AliasSettings
+from lockkit.model.values import unknown_key
+from lockkit.stores.base import AsyncBackend, reject_unknown_options
+from lockkit.stores.offload import OffloadedBackend
+from lockkit.stores.redis import RedisBackend
 
 __all__ = ["DjangoRedisBackend"]
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.backends.base.creation import BaseDatabaseCreation
 
-from lockkit.backends.sql.beside import path_beside
+from lockkit.stores.sql.beside import path_beside
 
 if TYPE_CHECKING:
-    from lockkit.backends.base import Backend
+    from lockkit.stores.base import Backend
 
 __all__ = ["is_under_way", "register"]
 

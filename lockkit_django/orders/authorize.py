@@ -16,7 +16,7 @@ from django.apps import apps
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.module_loading import import_string
 
-from lockkit.log import log
+from lockkit.model.log import log
 from lockkit_django.handlers import handlers, ninja_operation
 from lockkit_django.orders.facts import identity_of
 from lockkit_django.orders.layers import (
@@ -29,7 +29,7 @@ from lockkit_django.orders.layers import (
 )
 
 if TYPE_CHECKING:
-    from lockkit.idempotency import Identity, OrderSettings
+    from lockkit.orders import Identity, OrderSettings
 
 __all__ = ["RefusedError", "identity_for", "may_replay"]
 

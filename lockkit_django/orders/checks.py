@@ -13,10 +13,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.connection import ConnectionDoesNotExist
 from django.utils.module_loading import import_string
 
-from lockkit.config import load_backend
-from lockkit.errors import BackendError, ConfigurationError
-from lockkit.idempotency import OrderSettings, read_order_settings
-from lockkit.idempotency.dangers import dangers
+from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.orders import OrderSettings, read_order_settings
+from lockkit.orders.dangers import dangers
+from lockkit.stores.registry import load_backend
 from lockkit_django import conf
 from lockkit_django.handler import locks
 from lockkit_django.orders.facts import in_signed_cookies

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockkit.idempotency import ResponseFacts, drive
-from lockkit.idempotency.redis_records import RedisRecords
+from lockkit.orders import ResponseFacts, drive
+from lockkit.orders.redis_records import RedisRecords
 from lockkit_django.handler import locks
 from lockkit_django.orders.endings import Ending
 from lockkit_django.orders.exceptions import is_of_check, is_of_handler
@@ -19,7 +19,7 @@ from lockkit_django.orders.responses import refusal
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
-    from lockkit.idempotency import Reject
+    from lockkit.orders import Reject
 
 __all__ = ["Claimed"]
 

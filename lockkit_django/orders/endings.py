@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
-from lockkit.errors import BackendUnavailable, ConfigurationError, LockError
-from lockkit.idempotency import DuplicateKeyError, Keep, Refused, replies
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
+from lockkit.orders import DuplicateKeyError, Keep, Refused, replies
 from lockkit_django.orders.facts import asks_to_log_in, response_facts
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
-    from lockkit.idempotency import Discard, Record, Reject
+    from lockkit.orders import Discard, Record, Reject
     from lockkit_django.orders.opened import OpenOrder
     from lockkit_django.orders.store import OrderStore
 

@@ -20,11 +20,11 @@ from django.utils.datastructures import MultiValueDict
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
-from lockkit.idempotency.facts import as_sent
-from lockkit.idempotency.forgery import without_tokens
-from lockkit.idempotency.orderid import MalformedOrderIdError
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
+from lockkit.orders.facts import as_sent
+from lockkit.orders.forgery import without_tokens
+from lockkit.orders.orderid import MalformedOrderIdError
 from lockkit_django.facts import query_string
 from lockkit_django.forms import guest_of
 from lockkit_django.orders.forgery import tokens_in
@@ -32,7 +32,7 @@ from lockkit_django.orders.forgery import tokens_in
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
 
-    from lockkit.idempotency import OrderSettings
+    from lockkit.orders import OrderSettings
 
 __all__ = [
     "asks_to_log_in",

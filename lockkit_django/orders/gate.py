@@ -11,8 +11,8 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponseBase
 
-from lockkit.errors import BackendError, ConfigurationError
-from lockkit.idempotency import (
+from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.orders import (
     DuplicateKeyError,
     Order,
     Orders,
@@ -25,8 +25,8 @@ from lockkit.idempotency import (
     read_order_settings,
     replies,
 )
-from lockkit.idempotency.redis_records import AsyncRedisRecords, RedisRecords
-from lockkit.idempotency.settings import SOURCE
+from lockkit.orders.redis_records import AsyncRedisRecords, RedisRecords
+from lockkit.orders.settings import SOURCE
 from lockkit_django.forms import form_ids
 from lockkit_django.handler import alocks, locks
 from lockkit_django.orders.authorize import RefusedError, identity_for, may_replay
@@ -44,9 +44,9 @@ from lockkit_django.signals import tell
 from lockkit_django.writes import note_what_is_final
 
 if TYPE_CHECKING:
-    from lockkit.client import LockClient
-    from lockkit.idempotency import Decision
-    from lockkit.idempotency.steps import Flow
+    from lockkit.leases.client import LockClient
+    from lockkit.orders import Decision
+    from lockkit.orders.steps import Flow
 
 __all__ = ["Gate", "in_thread", "order_rules", "store_for"]
 

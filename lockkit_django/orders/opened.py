@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponseBase
 
-from lockkit.aio import AsyncLease
+from lockkit.leases.aio_client import AsyncLease
 from lockkit_django.orders.visit import SessionBefore
 from lockkit_django.pending import OPEN_ORDER
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from django.db.transaction import Atomic
 
-    from lockkit.idempotency import Order, Orders, Proceed
-    from lockkit.views import AnyAsyncLease, AnyLease
+    from lockkit.orders import Order, Orders, Proceed
+    from lockkit.web.views import AnyAsyncLease, AnyLease
     from lockkit_django.orders.endings import Ending
     from lockkit_django.orders.gate import Gate
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.idempotency import IdSource
+from lockkit.orders import IdSource
 from lockkit_django.handlers import handlers
 
 __all__ = ["ATTRIBUTE", "DEFAULTS", "ViewOptions", "options_of"]

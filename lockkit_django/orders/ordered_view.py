@@ -15,7 +15,7 @@ from asgiref.sync import iscoroutinefunction
 from django.db import connections
 from django.http import HttpRequest, HttpResponseBase
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_django.facts import http_request, of_async_class, request_and_rest
 from lockkit_django.orders.endings import OrderStopped
 from lockkit_django.orders.gate import Gate, in_thread

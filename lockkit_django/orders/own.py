@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
 
-from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
-from lockkit.idempotency import DuplicateKeyError, State, replies
-from lockkit.log import log
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
+from lockkit.model.log import log
+from lockkit.orders import DuplicateKeyError, State, replies
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
     FIRST_ERROR,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
-    from lockkit.idempotency import Record
+    from lockkit.orders import Record
     from lockkit_django.orders.opened import OpenOrder
 
 __all__ = ["OwnTransaction"]

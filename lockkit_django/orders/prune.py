@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockkit.idempotency.record import VERSION
+from lockkit.orders.record import VERSION
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.gate import store_for
 from lockkit_django.orders.store import Clock, typed_errors

@@ -6,8 +6,8 @@ from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.module_loading import import_string
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import ResponseFacts
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import ResponseFacts
 from lockkit_django.orders.facts import response_facts
 
 __all__ = ["recovered"]

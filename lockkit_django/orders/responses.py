@@ -7,10 +7,10 @@ from functools import partial
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.middleware.csrf import get_token
 
-from lockkit.idempotency import REPLAYED_HEADER, Reject, Snapshot
-from lockkit.idempotency.forgery import with_token
-from lockkit.refusal import log_refusal, prefers_html
-from lockkit.views import request_label
+from lockkit.orders import REPLAYED_HEADER, Reject, Snapshot
+from lockkit.orders.forgery import with_token
+from lockkit.web.refusal import log_refusal, prefers_html
+from lockkit.web.views import request_label
 from lockkit_django.responses import html_response, in_language, problem_response
 
 __all__ = [

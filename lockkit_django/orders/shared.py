@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
 
-from lockkit.errors import BackendUnavailable, ConfigurationError, LeaseLost
-from lockkit.idempotency import Keep, Refused, replies
-from lockkit.idempotency.record import refuses
-from lockkit.log import log
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
+from lockkit.model.log import log
+from lockkit.orders import Keep, Refused, replies
+from lockkit.orders.record import refuses
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
     FIRST_ERROR,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpResponseBase
 
-    from lockkit.idempotency import Record
+    from lockkit.orders import Record
     from lockkit_django.orders.opened import OpenOrder
 
 __all__ = [

@@ -19,15 +19,15 @@ from django.db import (
 )
 from django.db.models import BigIntegerField, Expression, F
 
-from lockkit.errors import BackendUnavailable, ConfigurationError
-from lockkit.idempotency import (
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.orders import (
     DuplicateKeyError,
     Record,
     StillRunningError,
     dump_headers,
 )
-from lockkit.idempotency.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.idempotency.record import recorded
+from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
+from lockkit.orders.record import recorded
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockkit.idempotency.uncovered import tell_uncovered
-from lockkit.views import request_label
+from lockkit.orders.uncovered import tell_uncovered
+from lockkit.web.views import request_label
 from lockkit_django.forms import form_ids
 
 if TYPE_CHECKING:

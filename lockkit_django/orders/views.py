@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast, overload
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import IdSource
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import IdSource
 from lockkit_django.facts import http_request
 from lockkit_django.handlers import is_operation, show_types
 from lockkit_django.orders.options import ATTRIBUTE, ViewOptions

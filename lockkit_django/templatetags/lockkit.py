@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from django import template
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_django.forms import order_id_field
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.config import SCHEMES
+from lockkit.stores.registry import SCHEMES
 
 
 def covered() -> Iterator[str]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy
 
-from lockkit.backends.sql import create_table
+from lockkit.stores.sql import create_table
 from lockkit.testing.conformance import KINDS, BackendConformance, Needs
 from lockkit.testing.servers import PostgresServer
 from lockkit.testing.store import Store

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from crashing.points import at
-from lockkit.backends.base import Backend
-from lockkit.backends.redis import RedisBackend
-from lockkit.backends.redis.records import RedisRecords
-from lockkit.backends.sql import SQLiteBackend
-from lockkit.types import Busy, Claimed, Gone, Grant, Release, Request
+from lockkit.model.types import Busy, Claimed, Gone, Grant, Release, Request
+from lockkit.stores.base import Backend
+from lockkit.stores.redis import RedisBackend
+from lockkit.stores.redis.records import RedisRecords
+from lockkit.stores.sql import SQLiteBackend
 
 __all__ = ["StoppingRedis", "StoppingSQLite", "settings"]
 

@@ -19,10 +19,10 @@ from crashing.customers import Answer, insist, send
 from crashing.machines import machines
 from crashing.points import POINTS
 from crashing.stories import Shop, Sleeper, open_shop, open_sleeper
-from lockkit.client import LockClient
-from lockkit.idempotency.redis_records import orphans, resolve
+from lockkit.leases.client import LockClient
+from lockkit.model.types import LockInfo
+from lockkit.orders.redis_records import orphans, resolve
 from lockkit.testing.servers import RedisServer
-from lockkit.types import LockInfo
 
 __all__ = ["Orphans"]
 

@@ -24,8 +24,8 @@ from crashing.configuration import Configuration
 from crashing.customers import Answer, insist, post, send
 from crashing.machines import Machine, Server, machines
 from crashing.points import POINTS
-from lockkit.client import LockClient
-from lockkit.errors import BackendError
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import BackendError
 from lockkit.testing.servers import PostgresServer, RedisServer
 
 __all__ = [

@@ -19,7 +19,7 @@ import lockkit
 from crashing.configuration import configuration
 from crashing.django_shop.models import Sale
 from crashing.points import at
-from lockkit.client import LockClient
+from lockkit.leases.client import LockClient
 from lockkit_django.models import OrderRecord
 
 __all__ = ["GUARDS"]

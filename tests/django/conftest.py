@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 from django.utils import translation
 
-from lockkit.client import Lease
+from lockkit.leases.client import Lease
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view, locked
 
 

@@ -17,7 +17,7 @@ from django.test import override_settings
 from system_checks import shown_until_silenced
 
 import lockkit
-from lockkit.backends.sql.dialect import load_dialect
+from lockkit.stores.sql.dialect import load_dialect
 from lockkit_django.checks import check_store
 from lockkit_django.orders.checks import check_records
 

@@ -12,8 +12,8 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Stock
 
-from lockkit.client import Lease
-from lockkit.errors import ConfigurationError, LeaseLost
+from lockkit.leases.client import Lease
+from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit_django import locks
 
 pytestmark = pytest.mark.django_db

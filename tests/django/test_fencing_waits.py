@@ -15,8 +15,8 @@ from django_project.servers import database_of
 from django_project.shop.models import ChilledPallet, Pallet, Stock, Supplier
 from orders_django import mysql
 
-from lockkit.client import Lease
-from lockkit.errors import LeaseLost
+from lockkit.leases.client import Lease
+from lockkit.model.errors import LeaseLost
 
 __all__ = ["mysql"]
 

@@ -16,9 +16,9 @@ from django.test import override_settings
 from django_project.spy import SpyBackend
 
 import lockkit
-from lockkit.backends.memory import MemoryBackend
-from lockkit.config import URL_VARIABLE, AliasSettings
-from lockkit.errors import ConfigurationError, DriverMissing, UnknownBackend
+from lockkit.model.errors import ConfigurationError, DriverMissing, UnknownBackend
+from lockkit.model.settings import URL_VARIABLE, AliasSettings
+from lockkit.stores.memory import MemoryBackend
 from lockkit.testing.servers import RedisServer
 from lockkit_django import alocks, locks
 

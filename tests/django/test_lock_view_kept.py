@@ -15,9 +15,9 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 
-from lockkit.clock import now
+from lockkit.model.clock import now
 from lockkit.testing.servers import RedisServer
-from lockkit.views import waiting_room
+from lockkit.web.views import waiting_room
 from lockkit_django import alocks, lock_view, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,7 +10,7 @@ from django.http import HttpRequest, JsonResponse
 from django.test import Client, override_settings
 from django.urls import path
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -17,7 +17,7 @@ from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from lockkit.errors import ConfigurationError, InvalidName
+from lockkit.model.errors import ConfigurationError, InvalidName
 from lockkit_django import lock_view, locks
 
 

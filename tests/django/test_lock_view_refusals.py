@@ -15,7 +15,7 @@ from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from lockkit.errors import AcquireTimeout
+from lockkit.model.errors import AcquireTimeout
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit_django import lock_view, locks

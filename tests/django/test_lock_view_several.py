@@ -16,7 +16,7 @@ from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 from django_project.shop.models import Sale
 
-from lockkit.clock import now
+from lockkit.model.clock import now
 from lockkit.testing.conformance.base import at_least_once, eventually
 from lockkit_django import lock_view, locks
 

@@ -17,7 +17,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 import lockkit
-from lockkit.client import LockClient
+from lockkit.leases.client import LockClient
 from lockkit_django import locks
 
 

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.test import override_settings
 
 import lockkit
-from lockkit.errors import ConfigurationError, LockHeld
+from lockkit.model.errors import ConfigurationError, LockHeld
 from lockkit_django import OpenTransaction, alocks, locked, locks
 
 

@@ -16,7 +16,7 @@ from django_project.spy import SpyBackend
 from orders_django import mysql
 
 import lockkit
-from lockkit.errors import ConfigurationError, LeaseLost, LockHeld
+from lockkit.model.errors import ConfigurationError, LeaseLost, LockHeld
 from lockkit_django import OpenTransaction, alocks, locked, locks
 
 __all__ = ["mysql"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from lockkit.backends.memory import MemoryBackend
-from lockkit.types import Busy, Gone, Grant, Release, Request
+from lockkit.model.types import Busy, Gone, Grant, Release, Request
+from lockkit.stores.memory import MemoryBackend
 
 Observer = Callable[[str, str], None]
 """Called with ("grant" or "release", the name)."""

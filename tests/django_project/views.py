@@ -21,7 +21,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_project.shop.models import Sale
-from lockkit.errors import LeaseLost
+from lockkit.model.errors import LeaseLost
 from lockkit_django import alocks, lock_view, locks
 
 calls: list[str] = []

@@ -16,7 +16,7 @@ from flask import Flask, render_template_string, request, session
 from flask_project import Order, db
 from jinja2 import DictLoader
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_flask import current_order, new_order_id
 
 if TYPE_CHECKING:

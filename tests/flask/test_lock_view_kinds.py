@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_flask import current_lease, lock_view, locks
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from flask import Flask, abort, flash, get_flashed_messages, session
 from flask_project import db, put
 
-from lockkit.errors import LeaseLost
+from lockkit.model.errors import LeaseLost
 from lockkit_flask import current_order, locks
 from lockkit_flask.held import _all
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from flask import Flask, abort, redirect
 from flask_project import Order, db, put
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_flask import new_order_id
 from lockkit_flask.records import TABLE_NAME
 

@@ -16,7 +16,7 @@ from flask_project import Order, db, put
 from flask_project.hooks import permission_required
 from werkzeug.routing import BaseConverter
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_flask import current_lease, idempotent, lock_view
 from lockkit_flask.extension import app_locks
 from lockkit_flask.records import TABLE_NAME

@@ -10,7 +10,7 @@ import pytest
 from flask_project.claims import create_app, die, pay
 
 import lockkit
-from lockkit.idempotency.redis_records import orphans, resolve
+from lockkit.orders.redis_records import orphans, resolve
 from lockkit_flask import idempotent, locks, order_orphaned
 from lockkit_flask.extension import app_locks
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flask import Flask, Response
     from werkzeug.test import TestResponse
 
-    from lockkit.inspect import LockInfo
+    from lockkit.operate.inspect import LockInfo
 
 A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
 RECOVER = "flask_project.claims.recover"
@@ -300,7 +300,7 @@ def test_a_record_of_a_newer_release_is_503_and_never_a_second_run(
     shop: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("lockkit.idempotency.admission.replace", _newer)
+        newer.setattr("lockkit.orders.admission.replace", _newer)
         post(shop, "/answers")
     answer = post(shop, "/answers")
     assert (answer.status_code, answer.json["code"]) == (503, "order-record-unreadable")

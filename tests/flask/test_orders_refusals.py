@@ -11,7 +11,7 @@ from flask import Flask, Response, abort, redirect, request
 from flask_project import Order, Refused, db, put
 from werkzeug.exceptions import Forbidden
 
-from lockkit.errors import LeaseLost
+from lockkit.model.errors import LeaseLost
 from lockkit_flask import current_order, idempotent, locks
 from lockkit_flask.held import _all
 from lockkit_flask.records import TABLE_NAME

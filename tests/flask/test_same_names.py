@@ -11,9 +11,9 @@ import pytest
 from flask import Flask
 from werkzeug.test import EnvironBuilder
 
-from lockkit.errors import InvalidName
-from lockkit.facts import lock_name
-from lockkit.naming import Template
+from lockkit.model.errors import InvalidName
+from lockkit.model.naming import Template
+from lockkit.web.facts import lock_name
 from lockkit_flask.facts import RequestFacts
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from flask import Flask
 
-from lockkit.errors import LockHeld
+from lockkit.model.errors import LockHeld
 from lockkit_flask import LockKit, locked, locks
 
 

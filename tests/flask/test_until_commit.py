@@ -11,7 +11,7 @@ from flask import Flask, abort
 from flask_project import Order, User, db
 
 import lockkit
-from lockkit.errors import ConfigurationError, LeaseLost
+from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit_flask import LockKit, OpenTransaction, alocks, locked, locks
 from lockkit_flask.extension import app_locks
 

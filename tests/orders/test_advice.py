@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.idempotency import Reject, replies
+from lockkit.orders import Reject, replies
 
 ALL = [
     replies.malformed("it is <b>long</b>"),

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lockkit
-from lockkit.client import Lease, LockClient
-from lockkit.errors import BackendUnavailable, LeaseLost, OutcomeUnknown
-from lockkit.idempotency import (
+from lockkit.leases.client import Lease, LockClient
+from lockkit.model.errors import BackendUnavailable, LeaseLost, OutcomeUnknown
+from lockkit.orders import (
     Decision,
     DuplicateKeyError,
     Order,

@@ -15,16 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lockkit
-from lockkit.backends.redis.layout import Keys
-from lockkit.client import LockClient
-from lockkit.errors import LockError
-from lockkit.idempotency import Order, Orders, Proceed, Reject, Replay, drive, give
-from lockkit.idempotency.facts import lock_name_of
-from lockkit.idempotency.judging import judge
-from lockkit.idempotency.record import Record, dump_headers, recorded
-from lockkit.idempotency.redis_records import RedisRecords, orphans
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import LockError
+from lockkit.model.types import LockState
+from lockkit.orders import Order, Orders, Proceed, Reject, Replay, drive, give
+from lockkit.orders.facts import lock_name_of
+from lockkit.orders.judging import judge
+from lockkit.orders.record import Record, dump_headers, recorded
+from lockkit.orders.redis_records import RedisRecords, orphans
+from lockkit.stores.redis.layout import Keys
 from lockkit.testing.servers import RedisServer
-from lockkit.types import LockState
 
 EXAMPLES = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -17,7 +17,7 @@ from django.test import Client, RequestFactory, override_settings
 from orders_django import views
 from system_checks import shown_until_silenced
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit.testing.servers import RedisServer, ValkeyServer
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord

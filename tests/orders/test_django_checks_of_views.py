@@ -15,7 +15,7 @@ from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import checked
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_django.orders import idempotent
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,8 +12,8 @@ from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import endings
 
-from lockkit.errors import LeaseLost
-from lockkit.idempotency.record import VERSION
+from lockkit.model.errors import LeaseLost
+from lockkit.orders.record import VERSION
 from lockkit_django import alocks, locks
 from lockkit_django.models import OrderRecord
 

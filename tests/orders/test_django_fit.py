@@ -14,7 +14,7 @@ from django_project.shop.models import Sale
 from ninja.decorators import decorate_view
 from orders_django import fit_views, views
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders import idempotent

@@ -14,7 +14,7 @@ from django.test import AsyncClient, Client, override_settings
 from django_project.settings import SECRET_KEY, TEMPLATES
 from django_project.shop.models import Sale
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

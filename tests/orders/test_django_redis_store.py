@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
 from orders_django import claiming
 
-from lockkit.idempotency.redis_records import orphans
+from lockkit.orders.redis_records import orphans
 from lockkit_django import alocks, locks, signals
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,7 +10,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import AsyncClient, Client, override_settings
 from orders_django import views
 
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

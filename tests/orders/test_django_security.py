@@ -20,7 +20,7 @@ from django.utils.functional import SimpleLazyObject
 from orders_django.running import Answer, Machine, Site
 
 import lockkit
-from lockkit.idempotency import (
+from lockkit.orders import (
     Identity,
     Order,
     Orders,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lockkit.idempotency import settings
+from lockkit.orders import settings
 
 TEXT = (Path(__file__).parents[2] / "docs" / "orders.md").read_text()
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lockkit
-from lockkit.client import LockClient
-from lockkit.errors import BackendUnavailable, ConfigurationError
-from lockkit.idempotency import (
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.orders import (
     Discard,
     FileFacts,
     FormIds,
@@ -39,9 +39,9 @@ from lockkit.idempotency import (
     parse_order_id,
     read_order_settings,
 )
-from lockkit.idempotency.facts import as_sent
-from lockkit.idempotency.record import VERSION
-from lockkit.idempotency.seats import Seats
+from lockkit.orders.facts import as_sent
+from lockkit.orders.record import VERSION
+from lockkit.orders.seats import Seats
 
 
 class Store(dict[str, Record]):

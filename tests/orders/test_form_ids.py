@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lockkit.errors import ConfigurationError
-from lockkit.idempotency import (
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import (
     FormIds,
     Identity,
     MalformedOrderIdError,
@@ -21,8 +21,8 @@ from lockkit.idempotency import (
     give,
     read_order_settings,
 )
-from lockkit.idempotency.forms import hidden_field
-from lockkit.idempotency.replies import form_expired
+from lockkit.orders.forms import hidden_field
+from lockkit.orders.replies import form_expired
 
 FORMS = FormIds(lambda: ["the key of the application"])
 ALICE = Identity(user="auth.User:1")

@@ -13,9 +13,9 @@ from claiming import MADE, begun, died, left_behind, order_of, rules
 from command_line import Screen, locks, locks_process
 
 import lockkit
-from lockkit.client import LockClient
-from lockkit.idempotency import Proceed, Reject, drive, give
-from lockkit.idempotency.redis_records import RedisRecords, orphans
+from lockkit.leases.client import LockClient
+from lockkit.orders import Proceed, Reject, drive, give
+from lockkit.orders.redis_records import RedisRecords, orphans
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_as_a_program(client: LockClient, redis_url: str) -> None:
 def test_a_listing_without_orders_imports_no_engine() -> None:
     program = (
         "import sys; from lockkit.__main__ import main; main(['--url', 'memory://', 'locks']); "
-        "print('lockkit.idempotency' in sys.modules)"
+        "print('lockkit.orders' in sys.modules)"
     )
     command = [sys.executable, "-c", program]
     assert subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL) == "False\n"

@@ -12,7 +12,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from lockkit.idempotency.record import VERSION
+from lockkit.orders.record import VERSION
 from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)

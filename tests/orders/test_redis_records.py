@@ -17,12 +17,9 @@ from claiming import MADE, begun, died, order_of, rules
 
 import lockkit
 from lockkit import aio
-from lockkit.backends.offload import OffloadedBackend
-from lockkit.backends.redis import RedisBackend
-from lockkit.backends.redis.layout import BUCKETS, VERSION, Keys, bucket_of
-from lockkit.client import LockClient
-from lockkit.errors import ConfigurationError, LayoutMismatch, LeaseLost
-from lockkit.idempotency import (
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import ConfigurationError, LayoutMismatch, LeaseLost
+from lockkit.orders import (
     DuplicateKeyError,
     Order,
     Orders,
@@ -37,7 +34,10 @@ from lockkit.idempotency import (
     give,
     met_orphan,
 )
-from lockkit.idempotency.redis_records import AsyncRedisRecords, RedisRecords, orphans, resolve
+from lockkit.orders.redis_records import AsyncRedisRecords, RedisRecords, orphans, resolve
+from lockkit.stores.offload import OffloadedBackend
+from lockkit.stores.redis import RedisBackend
+from lockkit.stores.redis.layout import BUCKETS, VERSION, Keys, bucket_of
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 

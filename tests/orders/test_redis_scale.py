@@ -12,16 +12,16 @@ import redis
 from command_line import start
 
 import lockkit
-from lockkit.backends.redis import RedisBackend
-from lockkit.backends.redis.connections import pipeline
-from lockkit.backends.redis.protocol import NO_CHANNEL
-from lockkit.backends.redis.records import RedisRecords
-from lockkit.idempotency import Record, State
-from lockkit.idempotency.facts import lock_name_of
-from lockkit.idempotency.record import Snapshot
-from lockkit.idempotency.wire import dump
+from lockkit.model.types import Mode, Owner, Request
+from lockkit.orders import Record, State
+from lockkit.orders.facts import lock_name_of
+from lockkit.orders.record import Snapshot
+from lockkit.orders.wire import dump
+from lockkit.stores.redis import RedisBackend
+from lockkit.stores.redis.connections import pipeline
+from lockkit.stores.redis.protocol import NO_CHANNEL
+from lockkit.stores.redis.records import RedisRecords
 from lockkit.testing.servers import RedisServer
-from lockkit.types import Mode, Owner, Request
 
 BATCH = 1_000
 MEGABYTE = 1 << 20

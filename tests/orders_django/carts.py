@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 
-from lockkit.errors import LeaseLost
+from lockkit.model.errors import LeaseLost
 from lockkit_django import locks
 from lockkit_django.orders import idempotent
 from orders_django.views import sell

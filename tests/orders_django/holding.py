@@ -9,7 +9,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from lockkit.errors import LeaseLost
+from lockkit.model.errors import LeaseLost
 from lockkit_django import locks
 from lockkit_django.orders import idempotent
 from orders_django.views import sell

@@ -21,7 +21,7 @@ from rest_framework.exceptions import APIException, Throttled
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 
-from lockkit.errors import LeaseLost
+from lockkit.model.errors import LeaseLost
 from lockkit_django import lock_view, locks
 from lockkit_django.orders import IdempotentMixin, idempotent
 

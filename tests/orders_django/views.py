@@ -34,7 +34,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from lockkit.errors import LeaseLost
+from lockkit.model.errors import LeaseLost
 from lockkit_django import alocks, lock_view, locks
 from lockkit_django.orders import IdempotentMixin, idempotent
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 import lockkit
-from lockkit.backends.sql import create_table
+from lockkit.stores.sql import create_table
 
 SOON = 100.0
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import lockkit
-from lockkit.clock import now
+from lockkit.model.clock import now
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 

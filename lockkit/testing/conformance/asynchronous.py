@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lockkit import aio
-from lockkit.errors import AcquireTimeout, LeaseLost
+from lockkit.model.errors import AcquireTimeout, LeaseLost
 from lockkit.testing.conformance.base import (
     INJECTIONS,
     LONGEST,

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import pytest
 
-from lockkit.clock import now
-from lockkit.config import load_backend, settings_from_url
+from lockkit.model.clock import now
+from lockkit.model.settings import settings_from_url
+from lockkit.model.types import LockState
+from lockkit.stores.registry import load_backend
 from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.store import Store
-from lockkit.types import LockState
 
 __all__ = [
     "INJECTIONS",

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lockkit.clock import now
+from lockkit.model.clock import now
+from lockkit.model.types import alive_for
 from lockkit.testing.agent import Agent, AgentFailed
 from lockkit.testing.blocking import AnyClient, Api
 from lockkit.testing.checkers import FencedRegister
@@ -28,7 +29,6 @@ from lockkit.testing.conformance.base import (
     waits,
 )
 from lockkit.testing.conformance.queueing import take
-from lockkit.types import alive_for
 
 __all__ = ["DeathTests"]
 

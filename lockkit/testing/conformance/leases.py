@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from lockkit.clock import now
-from lockkit.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockHeld
+from lockkit.model.clock import now
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockHeld
+from lockkit.model.types import LockState
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     ROOMY,
@@ -22,7 +23,6 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
-from lockkit.types import LockState
 
 __all__ = ["LeaseTests"]
 

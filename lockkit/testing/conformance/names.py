@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.errors import InvalidName
+from lockkit.model.errors import InvalidName
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import held
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockkit import steps
-from lockkit.clock import now
-from lockkit.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from lockkit.engine import steps
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from lockkit.model.types import alive_for
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     INJECTIONS,
@@ -26,7 +27,6 @@ from lockkit.testing.conformance.base import (
     queued,
 )
 from lockkit.testing.store import Proxied, ServerStore
-from lockkit.types import alive_for
 
 __all__ = ["NetworkTests"]
 

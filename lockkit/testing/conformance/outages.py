@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 
-from lockkit.clock import now
-from lockkit.errors import BackendError, LeaseLost
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError, LeaseLost
+from lockkit.model.types import LeaseState
 from lockkit.testing.blocking import AnyClient, AnyLease
 from lockkit.testing.conformance.base import (
     INJECTIONS,
@@ -24,7 +25,6 @@ from lockkit.testing.conformance.base import (
     waits,
 )
 from lockkit.testing.store import Proxied, ServerStore
-from lockkit.types import LeaseState
 
 __all__ = ["OutageTests"]
 

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from lockkit.clock import now
-from lockkit.errors import AcquireTimeout, TooManyWaiters
+from lockkit.model.clock import now
+from lockkit.model.errors import AcquireTimeout, TooManyWaiters
+from lockkit.model.types import Busy, Mode, alive_for
 from lockkit.testing.blocking import AnyClient, AnyLease, Api
 from lockkit.testing.conformance.base import (
     PROMPT,
@@ -27,7 +28,6 @@ from lockkit.testing.conformance.base import (
     queued,
 )
 from lockkit.testing.conformance.steps import claim, granted
-from lockkit.types import Busy, Mode, alive_for
 
 __all__ = ["QueueTests", "take"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.errors import ConfigurationError, KindMismatch, LeaseLost, UpgradeRefused
+from lockkit.model.errors import ConfigurationError, KindMismatch, LeaseLost, UpgradeRefused
+from lockkit.model.types import Kind, LockState
 from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, Api
 from lockkit.testing.checkers import History, Interval
@@ -20,7 +21,6 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
-from lockkit.types import Kind, LockState
 
 __all__ = ["ReaderWriterTests"]
 

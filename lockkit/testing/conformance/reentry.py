@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.errors import ConfigurationError, KindMismatch
+from lockkit.model.errors import ConfigurationError, KindMismatch
+from lockkit.model.types import Kind
 from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, AnyLock, Api
 from lockkit.testing.checkers import History, Interval
@@ -17,7 +18,6 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
-from lockkit.types import Kind
 
 __all__ = ["ReentryTests"]
 

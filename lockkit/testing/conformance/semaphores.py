@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.errors import AcquireTimeout, ConfigurationError, KindMismatch
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, KindMismatch
+from lockkit.model.types import Kind, LockState, Request
 from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, AnyLease, Api
 from lockkit.testing.checkers import History, Interval
@@ -22,7 +23,6 @@ from lockkit.testing.conformance.base import (
     queued,
 )
 from lockkit.testing.conformance.steps import claim, granted
-from lockkit.types import Kind, LockState, Request
 
 __all__ = ["SemaphoreTests"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.errors import AcquireTimeout, LeaseLost, LockHeld
+from lockkit.model.errors import AcquireTimeout, LeaseLost, LockHeld
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import ROOMY, Spawn, held, nothing_left, queued
 

@@ -6,9 +6,9 @@ import secrets
 
 import pytest
 
+from lockkit.model.types import Busy, Gone, Grant, Mode, Owner, Release, Request
 from lockkit.testing.blocking import AnyBackend, AnyClient
 from lockkit.testing.conformance.base import TTL, Spawn, eventually, held, nothing_left, queued
-from lockkit.types import Busy, Gone, Grant, Mode, Owner, Release, Request
 
 __all__ = ["StepTests"]
 

@@ -1,4 +1,4 @@
-"""``manage.py locks``: mounts ``lockkit.commands`` over the aliases of the settings."""
+"""``manage.py locks``: mounts ``lockkit.operate.commands`` over the aliases of the settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from lockkit.commands import OPTIONS, OrderRecords, run
-from lockkit.commands.splitting import program_at
-from lockkit.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError
+from lockkit.operate.commands import OPTIONS, OrderRecords, run
+from lockkit.operate.commands.splitting import program_at
 from lockkit_django.handler import locks
 from lockkit_django.orders.gate import order_rules, store_for
 from lockkit_django.orders.prune import prune

@@ -1,0 +1,299 @@
+"""The grant rule: who gets a name, as pure functions over its state.
+
+Memory and SQL call these functions; the Lua scripts of the Redis backend mirror them. Each takes
+the state of one name, changes it in place, and says what to answer and whom to tell. ``now`` is
+the store's clock in microseconds; nothing here reads a clock.
+
+The rule: a claim is exclusive, or shared by up to so many. It is granted iff no live holder is in
+its way and no live waiter is ahead of it; or at once, if its owner holds the name already by an
+equal or a stronger claim, because it would wait for itself; or ahead of those who wait, if it does
+not want to be fair. Whoever finds room while somebody waits grants from the head of the queue, so
+that a name is handed on in the order of enqueueing (direct handoff), whoever looks first.
+
+Guarantee and limit: two exclusive tokens are never live holders of one name at the same store time,
+nor more shared ones than may be. What a holder does after its lease has expired is not the store's
+to prevent: see fencing tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lockkit.engine.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
+from lockkit.model.errors import KindMismatch, UpgradeRefused
+from lockkit.model.types import (
+    Busy,
+    Gone,
+    Grant,
+    Kind,
+    Mode,
+    Release,
+    Renewal,
+    Request,
+    alive_for,
+)
+
+__all__ = [
+    "GRACE_SECONDS",
+    "SECOND",
+    "TOMB_SECONDS",
+    "Holder",
+    "Outcome",
+    "State",
+    "Waiter",
+    "acquire",
+    "break_",
+    "extend",
+    "release",
+    "withdraw",
+]
+
+T = TypeVar("T")
+
+PASS_MOST = 256
+"""How many waiters one step grants or finds dead at most: whoever asks next goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """The answer; whether the state changed; and the grants to hand to waiters, in order."""
+
+    reply: T
+    changed: bool = False
+    handoffs: tuple[Grant, ...] = ()
+
+
+def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | Gone]:
+    """One attempt. Asked again with the same token it gives the same grant, with what is left;
+    asked to share what was exclusive, it does so.
+
+    Raises KindMismatch while the name is in use as another kind, and UpgradeRefused.
+    """
+    if state.tombs.get(request.token, (0, False))[0] > now:
+        return Outcome(Gone())
+    if not (state.holders or state.queue or request.mode is Mode.POLL):  # most often
+        state.kind = request.kind
+        return Outcome(_grant(_hold(state, request, now), now), True)
+    mine = state.holding(request.token)
+    if mine is not None:
+        return _once_more(state, mine, request, now)
+    waiting = state.waiting(request.token)
+    if waiting is None and request.mode is Mode.POLL:
+        return Outcome(Gone())
+    return _ask(state, request, waiting, now)
+
+
+def _ask(
+    state: State, request: Request, waiting: Waiter | None, now: int
+) -> Outcome[Grant | Busy | Gone]:
+    """Of a name that somebody holds, held or waits for."""
+    _use_as(state, request, now)
+    _refuse_upgrade(state, request, now)
+    refreshed = waiting is not None and waiting.refresh(now)
+    barges = not request.fair and state.has_room(request, now)
+    mine = _hold(state, request, now) if barges else None
+    handoffs = _advance(state, now, asker=request.token)
+    mine = mine or state.holding(request.token)
+    if mine is None and _may_enter(state, request, now):
+        mine = _hold(state, request, now)
+    if mine is not None:
+        return Outcome(_grant(mine, now), True, handoffs)
+    if waiting is None and request.mode is Mode.ENQUEUE:
+        return _join(state, request, now, handoffs)
+    return Outcome(_busy(state, request.token, now), refreshed or bool(handoffs), handoffs)
+
+
+def _once_more(
+    state: State, mine: Holder, request: Request, now: int
+) -> Outcome[Grant | Busy | Gone]:
+    if mine.until <= now:
+        return Outcome(Gone())
+    if mine.shared or not request.shared:
+        return Outcome(_grant(mine, now))
+    mine.shared = True  # those who wait may go with it from now on
+    return Outcome(_grant(mine, now), True, _advance(state, now))
+
+
+def _may_enter(state: State, request: Request, now: int) -> bool:
+    is_first = not state.waits(now) and state.waiting(request.token) is None
+    return state.reenters(request, now) or (is_first and state.has_room(request, now))
+
+
+def _refuse_upgrade(state: State, request: Request, now: int) -> None:
+    """Of two readers that wait to write, each waits for the other."""
+    own = state.held_by(request.entrant, now)
+    if own and not request.shared and all(holder.shared for holder in own):
+        raise UpgradeRefused(f"a reader of {request.name!r} asked to write it", name=request.name)
+
+
+def _use_as(state: State, request: Request, now: int) -> None:
+    """A name that nobody uses becomes what it is asked to be."""
+    if state.kind is request.kind:
+        return
+    if state.live(now) is not None or state.waits(now):
+        used_as = state.kind.described(state.permits)
+        raise KindMismatch(f"{request.name!r} is in use as {used_as}", name=request.name)
+    state.kind = request.kind
+    state.forget(now)
+    state.queue.clear()
+
+
+def _join(
+    state: State, request: Request, now: int, handoffs: tuple[Grant, ...]
+) -> Outcome[Grant | Busy | Gone]:
+    """Join the queue, unless max_queue are alive in it. The dead leave it here at the latest."""
+    state.queue = [w for w in state.queue if w.alive > now]
+    if request.max_queue is not None and len(state.queue) >= request.max_queue:
+        busy = _busy(state, request.token, now)._replace(full=True)
+        return Outcome(busy, bool(handoffs), handoffs)
+    state.queue.append(_waiter(request, state.number(now), now))
+    return Outcome(_busy(state, request.token, now), True, handoffs)
+
+
+def release(state: State, request: Request, now: int) -> Outcome[Release]:
+    """Give back a claim, and grant the head of the queue."""
+    until, broken = state.tombs.get(request.token, (0, False))
+    if broken and until > now:
+        return Outcome(Release.BROKEN)
+    mine = state.holding(request.token)
+    if mine is not None:
+        state.holders.remove(mine)
+    if request.unsure:
+        state.bury(request.token, now)
+    reply = Release.RELEASED if mine is not None and mine.until > now else Release.ABSENT
+    changed = mine is not None or request.unsure
+    return Outcome(reply, changed, _advance(state, now) if mine is not None else ())
+
+
+def withdraw(state: State, request: Request, now: int) -> Outcome[None]:
+    """Leave the queue, or give back a grant that raced the decision to leave.
+
+    Whoever finds nothing leaves a tombstone, so that a request still under way cannot succeed
+    when it arrives later.
+    """
+    waiting = state.waiting(request.token)
+    if waiting is not None:
+        state.queue.remove(waiting)
+    mine = state.holding(request.token)
+    if mine is not None:
+        state.holders.remove(mine)
+    if request.unsure or (waiting is None and mine is None):
+        state.bury(request.token, now)
+    was_in_the_way = mine is not None or state.kind is not Kind.MUTEX
+    return Outcome(None, True, _advance(state, now) if was_in_the_way else ())
+
+
+def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
+    """Set what is left to the request's ttl. What has expired stays lost, also when still free.
+
+    One that was held up on its way while a later one was done changes nothing: its holder relies
+    on the later one. It is told what is left.
+    """
+    mine = state.holding(request.token)
+    if mine is None or mine.until <= now:
+        return Outcome(Renewal(None))
+    if request.number < mine.extended:
+        return Outcome(Renewal((mine.until - now) / SECOND))
+    mine.extended = request.number
+    mine.renewed = now
+    mine.until = now + _us(request.ttl)
+    return Outcome(Renewal(request.ttl), True)
+
+
+def break_(state: State, fence: int, now: int, by: str = "") -> Outcome[bool]:
+    """An operator's release of exactly the grant that was displayed, by whatever tokens."""
+    broken = [holder for holder in state.holders if holder.fence == fence]
+    if not broken:
+        return Outcome(False)
+    for holder in broken:
+        state.cast_out(holder, now, by)
+    return Outcome(True, True, _advance(state, now))
+
+
+def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
+    """While there is room, grant the first waiter that is alive; forget the dead ones before it.
+
+    The asker is alive and reads our reply, so it gets its whole ttl. Anybody else gets only what
+    remains of its own sign of life: if the message does not reach it, the others soon go on.
+    """
+    handoffs: list[Grant] = []
+    for _ in range(PASS_MOST):
+        if not state.queue or (state.kind is Kind.MUTEX and state.live(now) is not None):
+            break
+        head = state.queue[0]
+        is_asker = head.token == asker
+        if (is_asker or head.alive > now) and not state.has_room(head, now):
+            break
+        del state.queue[0]
+        if is_asker:
+            _install(state, head, now + head.ttl, now)
+        elif head.alive > now:
+            holder = _install(state, head, min(now + head.ttl, head.alive), now)
+            handoffs.append(_grant(holder, now))
+    return tuple(handoffs)
+
+
+def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
+    """All exclusive claims of one owner have one fence: each may go on writing."""
+    held = waiter.entrant and [h.fence for h in state.held_by(waiter.entrant, now) if not h.shared]
+    holder = Holder(
+        waiter.token,
+        waiter.owner,
+        held[0] if held and not waiter.shared else state.number(now),
+        now,
+        now,
+        until,
+        waiter.ttl,
+        waiter.max_hold,
+        shared=waiter.shared,
+        entrant=waiter.entrant,
+        permits=waiter.permits,
+    )
+    state.install(holder, now)
+    return holder
+
+
+def _hold(state: State, request: Request, now: int) -> Holder:
+    """Without waiting; who enters again may have waited until then."""
+    if state.queue:
+        state.queue = [waiter for waiter in state.queue if waiter.token != request.token]
+    waiter = _waiter(request, 0, now)
+    return _install(state, waiter, now + waiter.ttl, now)
+
+
+def _waiter(request: Request, ticket: int, now: int) -> Waiter:
+    return Waiter(
+        request.token,
+        request.owner,
+        ticket,
+        now,
+        now + _us(alive_for(request.ttl)),
+        _us(request.ttl),
+        None if request.max_hold is None else _us(request.max_hold),
+        request.shared,
+        request.entrant,
+        request.permits,
+    )
+
+
+def _busy(state: State, token: str, now: int) -> Busy:
+    """``left`` is until the next of the holders expires: then it is worth asking."""
+    holder = state.live(now)
+    index = next((i for i, w in enumerate(state.queue) if w.token == token), None)
+    until = min((h.until for h in state.holders if h.until > now), default=now)
+    return Busy(
+        ticket=0 if index is None else state.queue[index].ticket,
+        ahead=len(state.queue) if index is None else index,
+        left=(until - now) / SECOND,
+        holder="" if holder is None else holder.owner,
+        age=None if holder is None else (now - holder.granted) / SECOND,
+    )
+
+
+def _grant(holder: Holder, now: int) -> Grant:
+    return Grant(holder.token, holder.fence, (holder.until - now) / SECOND)
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * SECOND)

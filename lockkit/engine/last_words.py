@@ -1,0 +1,98 @@
+"""What is kept of a lease that was not released: who held it, until when, and who broke it.
+
+For a day, and of at most a thousand names: each name has a slot, so that one which is lost again
+and again does not push out the others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lockkit.engine.state import GRACE_SECONDS, SECOND, Holder, State
+from lockkit.model.types import Kind, LockInfo, LockState, Owner, Waiting
+
+__all__ = ["DAY", "SLOTS", "Words", "infos_of", "last_words", "slot_of", "words_info"]
+
+DAY = 24 * 3600 * SECOND
+SLOTS = 1000
+
+QUEUE_SHOWN = 16
+"""Of a queue, so many are shown."""
+
+
+class Words(NamedTuple):
+    """The last words of one lease. Times are the store's clock in microseconds."""
+
+    name: str
+    at: int  #: when the lease ended
+    by: str  #: the operator who broke it; empty: it expired
+    kind: Kind
+    permits: int
+    holder: Holder
+
+
+def slot_of(name: str) -> int:
+    return zlib.crc32(name.encode(errors="surrogateescape")) % SLOTS
+
+
+def last_words(name: str, state: State) -> Iterator[Words]:
+    """Of those whom a step of the grant rule has found without a release; once."""
+    fallen, state.fallen = state.fallen, []
+    for holder, at, by in fallen:
+        yield Words(name, at, by, state.kind, holder.permits, holder)
+
+
+def words_info(words: Words, now: int) -> LockInfo | None:
+    """For people, unless they are older than a day."""
+    if words.at + DAY <= now:
+        return None
+    info = _info(words.name, words.holder, now, words.kind, words.permits)
+    left = (words.at - now) / SECOND
+    return info._replace(state=LockState.LOST, left=left, broken_by=words.by)
+
+
+def infos_of(name: str, state: State, now: int) -> Iterator[LockInfo]:
+    """The state of a name, for people: each who holds it, or those who only wait.
+
+    ``now`` is the store's clock in microseconds.
+    """
+    queue = tuple(
+        Waiting(Owner.decode(w.owner), (now - w.enqueued) / SECOND, w.alive > now)
+        for w in state.queue[:QUEUE_SHOWN]
+    )
+    waiters, alive = len(state.queue), sum(w.alive > now for w in state.queue)
+    if waiters and not state.holders:
+        yield LockInfo(
+            name,
+            LockState.QUEUED,
+            waiters=waiters,
+            waiters_alive=alive,
+            kind=state.kind,
+            permits=state.permits,
+            queue=queue,
+        )
+    oldest = now - GRACE_SECONDS * SECOND
+    for holder in state.holders:
+        if holder.until <= oldest:  # of that there are last words
+            continue
+        info = _info(name, holder, now, state.kind, holder.permits)
+        yield info._replace(waiters=waiters, waiters_alive=alive, queue=queue)
+
+
+def _info(name: str, holder: Holder, now: int, kind: Kind, permits: int) -> LockInfo:
+    return LockInfo(
+        name=name,
+        state=LockState.HELD if holder.until > now else LockState.ABANDONED,
+        owner=Owner.decode(holder.owner),
+        fence=holder.fence,
+        age=(now - holder.granted) / SECOND,
+        left=(holder.until - now) / SECOND,
+        renewed=(now - holder.renewed) / SECOND,
+        ttl=holder.ttl / SECOND,
+        max_hold=None if holder.max_hold is None else holder.max_hold / SECOND,
+        kind=kind,
+        permits=permits,
+        shared=holder.shared,
+    )

@@ -1,0 +1,177 @@
+"""What a store keeps of one name, and the questions the grant rule asks of it.
+
+Times are the store's clock in microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lockkit.model.types import Kind, Request, alive_for
+
+__all__ = [
+    "GRACE_SECONDS",
+    "MOST_SHARED",
+    "MOST_TOMBS",
+    "SECOND",
+    "TOMB_SECONDS",
+    "Holder",
+    "State",
+    "Waiter",
+]
+
+SECOND = 1_000_000
+TOMB_SECONDS = 600
+"""How long a withdrawn token stays refused: longer than a request can linger in a network."""
+
+MOST_TOMBS = 256
+"""How many a name has at most, where each step on it reads and writes them all: an older request
+that is still under way may then be granted, to nobody, until its TTL has passed."""
+
+MOST_SHARED = 10_000
+"""How many hold a name at most, whatever its kind: each step on it reads them all."""
+
+GRACE_SECONDS = 600
+"""How long an abandoned claim is kept, so that ``locks`` can report it."""
+
+
+@dataclass(slots=True)
+class Holder:
+    """A claim that was granted. Once ``until`` has passed it is abandoned, not live."""
+
+    token: str
+    owner: str
+    fence: int
+    granted: int
+    renewed: int
+    until: int
+    ttl: int
+    max_hold: int | None
+    extended: int = 0  #: the number of the extension that was done last
+    shared: bool = False
+    entrant: str = ""
+    permits: int = 0
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A claim in the queue. It counts until ``alive`` has passed."""
+
+    token: str
+    owner: str
+    ticket: int
+    enqueued: int
+    alive: int
+    ttl: int
+    max_hold: int | None
+    shared: bool = False
+    entrant: str = ""
+    permits: int = 0
+
+    def refresh(self, now: int) -> bool:
+        """Renew its sign of life once half of it is used, so that most polls write nothing."""
+        span = round(alive_for(self.ttl / SECOND) * SECOND)
+        if self.alive - now > span // 2:
+            return False
+        self.alive = now + span
+        return True
+
+
+@dataclass(slots=True)
+class State:
+    """All that a store keeps of one name. Holders are in the order of their grants."""
+
+    fence: int = 0
+    holders: list[Holder] = field(default_factory=list)
+    queue: list[Waiter] = field(default_factory=list)
+    tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
+    kind: Kind = Kind.MUTEX
+    fallen: list[tuple[Holder, int, str]] = field(default_factory=list)
+    """Who lost it without a release, when, and who broke it: not kept here; see last_words."""
+
+    @property
+    def permits(self) -> int:
+        """The smallest number of those who hold it or wait."""
+        claims: list[Holder | Waiter] = [*self.holders, *self.queue]
+        return min((claim.permits for claim in claims), default=0)
+
+    def live(self, now: int) -> Holder | None:
+        """The one who holds it, or the first of those who share it."""
+        return next((h for h in self.holders if h.until > now), None)
+
+    def held_by(self, entrant: str, now: int) -> list[Holder]:
+        """The live claims of this owner."""
+        if not entrant:
+            return []
+        return [h for h in self.holders if h.entrant == entrant and h.until > now]
+
+    def reenters(self, claim: Request | Waiter, now: int) -> bool:
+        """Whether its owner holds an equal or a stronger claim."""
+        return any(claim.shared or not h.shared for h in self.held_by(claim.entrant, now))
+
+    def has_room(self, claim: Request | Waiter, now: int) -> bool:
+        """Whether no live holder is in its way. Of several numbers of permits the smallest applies:
+        that of an older release, or of the newer one, while both are in use."""
+        live = [holder for holder in self.holders if holder.until > now]
+        if not live or self.reenters(claim, now):
+            return True
+        if not claim.shared or not all(holder.shared for holder in live):
+            return False
+        return len(live) < min(one.permits or MOST_SHARED for one in (claim, *live))
+
+    def waits(self, now: int) -> bool:
+        """Whether somebody alive is in the queue."""
+        return any(waiter.alive > now for waiter in self.queue)
+
+    def holding(self, token: str) -> Holder | None:
+        return next((h for h in self.holders if h.token == token), None)
+
+    def waiting(self, token: str) -> Waiter | None:
+        return next((w for w in self.queue if w.token == token), None)
+
+    def number(self, now: int) -> int:
+        """The next fencing token or ticket: grows strictly, and by the clock outlives data loss."""
+        self.fence = max(self.fence + 1, now)
+        return self.fence
+
+    def bury(self, token: str, now: int, *, broken: bool = False) -> None:
+        """Refuse it for a while. Who was broken stays so, also when it withdraws afterwards."""
+        _, was_broken = self.tombs.pop(token, (0, False))
+        self.tombs[token] = (now + TOMB_SECONDS * SECOND, broken or was_broken)
+        self._forget_tombs(now)
+
+    def _forget_tombs(self, now: int) -> None:
+        """They are in the order in which their time is over."""
+        while self.tombs:
+            oldest = next(iter(self.tombs))
+            if self.tombs[oldest][0] > now and len(self.tombs) <= MOST_TOMBS:
+                return
+            del self.tombs[oldest]
+
+    def install(self, holder: Holder, now: int) -> None:
+        """One more holder. What was abandoned is forgotten: the name is in use again."""
+        self.forget(now)
+        self.holders.append(holder)
+
+    def cast_out(self, holder: Holder, now: int, by: str) -> None:
+        """Take away what an operator has broken."""
+        self.holders.remove(holder)
+        self.fallen.append((holder, now, by))
+        self.bury(holder.token, now, broken=True)
+
+    def forget(self, until: int) -> None:
+        """The holders whose leases had expired by then."""
+        if self.holders:
+            self.fallen += [(h, h.until, "") for h in self.holders if h.until <= until]
+            self.holders[:] = [h for h in self.holders if h.until > until]
+
+    def prune(self, now: int) -> bool:
+        """Forget tombs and abandoned holders that are past their time; whether nothing is left."""
+        self._forget_tombs(now)
+        self.forget(now - GRACE_SECONDS * SECOND)
+        return not (self.holders or self.queue or self.tombs)
+
+    def sweep(self, now: int) -> bool:
+        """Forget the dead in the queue as well: for a name that nobody asks for any more."""
+        self.queue = [waiter for waiter in self.queue if waiter.alive > now]
+        return self.prune(now)

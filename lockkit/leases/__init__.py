@@ -1,0 +1,1 @@
+"""What users hold: clients, locks, leases, and ``@locked``."""

@@ -1,0 +1,40 @@
+"""How a decorator was written: what can be known of a mistake before the first call."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType, FunctionType
+
+from lockkit.model.errors import ConfigurationError
+
+__all__ = ["is_written_above", "refuse_bare"]
+
+
+def refuse_bare(decorator: str, name: object) -> None:
+    """Raise ConfigurationError for ``@decorator`` without parentheses, where its name stands.
+
+    Called by the decorator itself. A callable that makes names is none of that: it is a lambda,
+    or defined elsewhere.
+    """
+    if is_written_above(name, sys._getframe(2)):
+        raise ConfigurationError(
+            f"@{decorator} needs the name of a lock: write @{decorator}('stock:{{sku}}')"
+        )
+
+
+def is_written_above(function: object, frame: FrameType) -> bool:
+    """Whether ``frame`` is at a decorator that stands above the ``def`` of this function."""
+    code = _code(function)
+    if code is None or code.co_name == "<lambda>":
+        return False
+    if not any(constant is code for constant in frame.f_code.co_consts):
+        return False  # it was not defined there
+    last = max(line or 0 for _, _, line in code.co_lines())
+    return code.co_firstlineno <= frame.f_lineno <= last
+
+
+def _code(function: object) -> CodeType | None:
+    """Of what was defined, below decorators that use ``functools.wraps``."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function.__code__ if isinstance(function, FunctionType) else None

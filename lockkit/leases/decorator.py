@@ -1,0 +1,265 @@
+"""``@locked``: a function that runs while it holds a lock, for tasks, jobs and commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, cast, overload
+
+from lockkit.leases.client import LockClient
+from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
+from lockkit.leases.decorating import refuse_bare
+from lockkit.leases.environment import environment
+from lockkit.model.errors import AcquireTimeout, ConfigurationError
+from lockkit.model.naming import Template, check_name
+from lockkit.model.options import check_options
+from lockkit.model.types import UNSET
+from lockkit.model.values import check_timeout, check_ttl
+
+if TYPE_CHECKING:
+    from lockkit.leases.aio_client import AsyncLockClient
+
+__all__ = ["Clients", "locked", "locked_by"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Clients(Protocol):
+    """Where the locks are. Asked at each call, so that decorating needs no settings."""
+
+    def blocking(self) -> LockClient: ...
+
+    def in_loop(self) -> AsyncLockClient:
+        """The one of the running event loop."""
+
+
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["raise"] = ...,
+    lease_as: None = ...,
+    **options: Unpack[LockedOptions],
+) -> Callable[[F], F]: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["skip"],
+    lease_as: None = ...,
+    **options: Unpack[LockedOptions],
+) -> Skipped: ...
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["raise"] = ...,
+    lease_as: str,
+    **options: Unpack[LockedOptions],
+) -> WithLease: ...
+@overload
+def locked(
+    name: Name, *, when_held: Literal["skip"], lease_as: str, **options: Unpack[LockedOptions]
+) -> LeasedOrSkipped: ...
+def locked(
+    name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+) -> Callable[..., Any]:
+    """Have a function hold the lock ``name`` while it runs, in the store of $LOCKKIT_URL.
+
+    For functions, methods, coroutine functions, partials and callable objects; put it below
+    ``@app.task`` and its like, and directly above a coroutine function: what hides one is refused
+    when it is called, as is all else that would go on after the release (a generator, a task).
+    name: a template over the arguments, such as ``"report:{day}"``, or a callable that gets the
+    arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
+    ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for ever).
+    when_held: "raise" LockHeld, AcquireTimeout or TooManyWaiters, or "skip" the call and return
+    None; it waits only if ``timeout`` is given. lease_as: name of the parameter in which the
+    function gets the lease; callers leave it out.
+
+    Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
+    raises ConfigurationError if what it returns has yet to run, a BackendError if the store fails,
+    and LeaseLost at its end if the lease was lost.
+    """
+    refuse_bare("locked", name)
+    check_options("@locked", options, LockedOptions.__optional_keys__)
+    return locked_by(environment, name, when_held, lease_as, options)
+
+
+def locked_by(
+    clients: Clients,
+    name: Name,
+    when_held: str,
+    lease_as: str | None,
+    options: dict[str, Any],
+) -> Callable[..., Any]:
+    """``locked``, for adapters: with their clients, and checked options of those clients' ``lock``.
+
+    Raises as ``locked``.
+    """
+    if when_held not in ("raise", "skip"):
+        raise ConfigurationError(f"when_held is {when_held!r}; it must be 'raise' or 'skip'")
+    if options.get("ttl", UNSET) is not UNSET:
+        check_ttl("ttl", options["ttl"])
+    if options.get("timeout", UNSET) is not UNSET:
+        check_timeout("timeout", options["timeout"])
+    elif when_held == "skip":
+        options["timeout"] = 0
+    template = name if callable(name) else Template(name, bare_only=True)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        call = _Call(function, template, lease_as, options, skip=when_held == "skip")
+        around = _coroutine if inspect.iscoroutinefunction(_run_by(function)) else _function
+        wrapper = around(function, call, clients)
+        wrapper.__signature__ = call.signature  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
+
+
+class _Call:
+    """What is the same for blocking and for coroutine functions."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        template: Template | Callable[..., str],
+        lease_as: str | None,
+        options: Mapping[str, Any],
+        *,
+        skip: bool,
+    ) -> None:
+        _check_kind(function)
+        self._function = function
+        self._template = template
+        self._lease_as = lease_as
+        self.shown = _shown(function)
+        self.options = {**options, "label": self.shown}
+        self.skip = skip
+        signature = inspect.signature(function)
+        self._check_parameters(signature)
+        self._lease_at = _place(signature, lease_as)
+        self.signature = _without(signature, lease_as)
+
+    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if not isinstance(self._template, Template):
+            return check_name(self._template(*args, **kwargs))
+        bound = self.signature.bind_partial(*args, **kwargs)
+        bound.apply_defaults()
+        values = {**bound.kwargs, **bound.arguments}
+        return self._template.fill(lambda field: values.get(field.path[0]))
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], lease: object) -> Any:
+        if self._lease_as is None:
+            return self._function(*args, **kwargs)
+        at = self._lease_at
+        if at is not None and at <= len(args):
+            return self._function(*args[:at], lease, *args[at:], **kwargs)
+        return self._function(*args, **kwargs, **{self._lease_as: lease})
+
+    def done(self, result: Any) -> Any:
+        """Refuse what has yet to run: the release comes first."""
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            _end(result)
+            raise ConfigurationError(
+                f"@locked: {self.shown} returned a {type(result).__name__}, which would run after "
+                "the release: put @locked directly above the coroutine function, or have the "
+                "function return what it has finished"
+            )
+        return result
+
+    def _check_parameters(self, signature: inspect.Signature) -> None:
+        parameters = signature.parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return
+        wanted = [self._lease_as] if self._lease_as else []
+        if isinstance(self._template, Template):
+            wanted += [field.path[0] for field in self._template.fields]
+        named = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+        for name in wanted:
+            if name not in named:
+                raise ConfigurationError(
+                    f"@locked: {self.shown} has no parameter {name!r}; "
+                    f"it has {', '.join(named) or 'none'}"
+                )
+
+
+def _place(signature: inspect.Signature, name: str | None) -> int | None:
+    """The position of a parameter; None: it is given by keyword only."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [each.name for each in signature.parameters.values() if each.kind in kinds]
+    return positional.index(name) if name in positional else None
+
+
+def _without(signature: inspect.Signature, name: str | None) -> inspect.Signature:
+    """As callers see it."""
+    left = [each for each in signature.parameters.values() if each.name != name]
+    return signature.replace(parameters=left)
+
+
+def _check_kind(function: Callable[..., Any]) -> None:
+    if inspect.isclass(function):
+        raise ConfigurationError(f"@locked is for functions: decorate a method of {function!r}")
+    if not callable(function):
+        raise ConfigurationError(
+            f"@locked is for functions, not for {function!r}: put it below @classmethod"
+        )
+    run = _run_by(function)
+    if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+        raise ConfigurationError(
+            f"@locked: {_shown(function)} is a generator: it would run after the release"
+        )
+
+
+def _run_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a call of it runs: below partials, and of an object its ``__call__``."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else cast("Any", type(function)).__call__
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    """What people call it; a partial and most objects have no name of their own."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _end(unfinished: Any) -> None:
+    """It must not go on without the lock, nor warn that nobody has awaited it."""
+    if inspect.iscoroutine(unfinished) or inspect.isgenerator(unfinished):
+        unfinished.close()
+    elif hasattr(unfinished, "cancel"):  # a future or a task
+        unfinished.cancel()
+
+
+def _function(function: Callable[..., Any], call: _Call, clients: Clients) -> Callable[..., Any]:
+    @wraps(function)
+    def locked_function(*args: Any, **kwargs: Any) -> Any:
+        lock = clients.blocking().lock(call.name(args, kwargs), **call.options)
+        try:
+            lease = lock.acquire()
+        except AcquireTimeout:
+            if call.skip:
+                return None
+            raise
+        with lease:
+            return call.done(call.run(args, kwargs, lease))
+
+    return locked_function
+
+
+def _coroutine(function: Callable[..., Any], call: _Call, clients: Clients) -> Callable[..., Any]:
+    @wraps(function)
+    async def locked_coroutine(*args: Any, **kwargs: Any) -> Any:
+        lock = clients.in_loop().lock(call.name(args, kwargs), **call.options)
+        try:
+            lease = await lock.acquire()
+        except AcquireTimeout:
+            if call.skip:
+                return None
+            raise
+        async with lease:
+            return call.done(await call.run(args, kwargs, lease))
+
+    return locked_coroutine

@@ -1,0 +1,41 @@
+"""The store of those who do not say which: $LOCKKIT_URL, else a file of this user."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from lockkit.model.settings import URL_VARIABLE, empty_variable, state_directory
+
+__all__ = ["chosen_url", "default_url", "unchosen"]
+
+_told: set[str] = set()
+
+
+def default_url() -> str:
+    """$LOCKKIT_URL; else the embedded store: one SQLite file per user. Raises ConfigurationError
+    if the variable is empty."""
+    url = os.environ.get(URL_VARIABLE)
+    if url == "":
+        raise empty_variable("the environment")
+    return url or f"sqlite:///{os.path.join(state_directory(), 'locks.sqlite3')}"
+
+
+def unchosen(url: str) -> str:
+    """That nobody has chosen this store, in words; once, and empty if somebody has. A job of cron
+    may lock there alone, while the others lock elsewhere."""
+    if URL_VARIABLE in os.environ or url in _told:
+        return ""
+    _told.add(url)
+    return (
+        f"{URL_VARIABLE} is not set: locks are kept in {url}, which only this user's processes on "
+        "this host share"
+    )
+
+
+def chosen_url() -> str:
+    """``default_url``, for those who lock: that nobody has chosen it is a warning."""
+    url = default_url()
+    if text := unchosen(url):
+        warnings.warn(f"{text}. Set it, or give connect() a URL", RuntimeWarning, stacklevel=3)
+    return url

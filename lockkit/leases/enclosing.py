@@ -1,0 +1,256 @@
+"""Clients of adapters that know of transactions: locks enclose them, never the other way round.
+
+A lock that is acquired inside a transaction is released before that commits, so somebody else can
+take it and read what was there before. Such an acquire raises OpenTransaction, unless it is told
+otherwise by ``in_atomic="allow"`` or ``until="commit"``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
+from lockkit.leases.client import Lease, Lock, LockClient
+from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
+from lockkit.leases.decorator import locked_by
+from lockkit.leases.kinds import Kinds, RWLock
+from lockkit.leases.lease import BaseLock, Terms
+from lockkit.leases.until import (
+    CommitLock,
+    InAtomic,
+    Transaction,
+    TransactionOptions,
+    Until,
+    check_in_atomic,
+    check_until,
+    only_blocking,
+)
+from lockkit.model.options import (
+    KindOptions,
+    LockOptions,
+    MutexOptions,
+    OwnedOptions,
+    check_options,
+)
+from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from lockkit.leases.multi import AsyncMultiLock, MultiLock
+
+__all__ = [
+    "AliasClients",
+    "AsyncEnclosingClient",
+    "AsyncEnclosingLock",
+    "EnclosingClient",
+    "Locked",
+    "as_locked",
+    "locked_with",
+]
+
+L = TypeVar("L", bound=BaseLock)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _LockOptions(LockOptions, TransactionOptions, total=False): ...
+
+
+class _OwnedOptions(OwnedOptions, TransactionOptions, total=False): ...
+
+
+class _MutexOptions(MutexOptions, TransactionOptions, total=False): ...
+
+
+class _KindOptions(KindOptions, TransactionOptions, total=False): ...
+
+
+class _LockedOptions(LockedOptions, TransactionOptions, total=False):
+    """``alias``: of the settings."""
+
+    alias: str
+
+
+class _Kinds(Kinds[L]):
+    """Every lock has ``in_atomic`` and ``until``, too."""
+
+    _own_options = TransactionOptions.__optional_keys__
+
+    if TYPE_CHECKING:
+
+        def lock(self, name: str, **options: Unpack[_MutexOptions]) -> L: ...
+        def semaphore(self, name: str, permits: int, **options: Unpack[_LockOptions]) -> L: ...
+        def rwlock(self, name: str, **options: Unpack[_OwnedOptions]) -> RWLock[L]: ...
+        def of_kind(self, kind: str, name: str, **options: Unpack[_KindOptions]) -> L: ...
+
+
+class EnclosingClient(_Kinds[Lock], LockClient):
+    """``LockClient``, whose locks refuse to be acquired inside a transaction of this thread."""
+
+    if TYPE_CHECKING:
+
+        def multi(
+            self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
+        ) -> MultiLock: ...
+
+    @staticmethod
+    @abstractmethod
+    def _refuse(name: str) -> None:
+        """Raise OpenTransaction for a lock of this name, if a transaction is open."""
+
+    @staticmethod
+    @abstractmethod
+    def _transactions() -> Sequence[Transaction]:
+        """Those that ``until="commit"`` is about."""
+
+    def _make(
+        self, terms: Terms, in_atomic: InAtomic = "refuse", until: Until | None = None
+    ) -> Lock:
+        check_in_atomic(in_atomic)
+        check_until(until)
+        if until is not None:
+            return CommitLock(self, terms, self._transactions)
+        kind = _EnclosingLock if in_atomic == "refuse" else Lock
+        return kind(self, terms)
+
+
+class _EnclosingLock(Lock):
+    __slots__ = ()
+    _client: EnclosingClient
+
+    def acquire(
+        self,
+        timeout: float | Unset | None = UNSET,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lease:
+        """As ``Lock.acquire``. Raises OpenTransaction inside a transaction, unless the lock was
+        held before that began and is entered again."""
+        if not self._is_inside():
+            self._client._refuse(self.name)
+        return super().acquire(timeout, on_lost=on_lost)
+
+
+class AsyncEnclosingClient(_Kinds[AsyncLock], AsyncLockClient):
+    """The async twin of ``EnclosingClient``."""
+
+    _lock_class: ClassVar[type[AsyncEnclosingLock]]
+
+    if TYPE_CHECKING:
+
+        def multi(
+            self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
+        ) -> AsyncMultiLock: ...
+
+    @staticmethod
+    @abstractmethod
+    async def _refuse(name: str) -> None:
+        """As of the blocking twin."""
+
+    def _make(
+        self, terms: Terms, in_atomic: InAtomic = "refuse", until: Until | None = None
+    ) -> AsyncLock:
+        check_in_atomic(in_atomic)
+        only_blocking(until)
+        kind = self._lock_class if in_atomic == "refuse" else AsyncLock
+        return kind(self, terms)
+
+
+class AsyncEnclosingLock(AsyncLock):
+    __slots__ = ()
+    _client: AsyncEnclosingClient
+
+    async def acquire(
+        self,
+        timeout: float | Unset | None = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
+        *,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+    ) -> AsyncLease:
+        """As ``AsyncLock.acquire``; raises as the blocking twin."""
+        if not self._is_inside():
+            await self._client._refuse(self.name)
+        return await super().acquire(timeout, on_lost=on_lost)
+
+
+AsyncEnclosingClient._lock_class = AsyncEnclosingLock
+
+
+class Locked(Protocol):
+    """``@locked`` of an adapter, for type checkers."""
+
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["raise"] = ...,
+        lease_as: None = ...,
+        **options: Unpack[_LockedOptions],
+    ) -> Callable[[F], F]: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["skip"],
+        lease_as: None = ...,
+        **options: Unpack[_LockedOptions],
+    ) -> Skipped: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["raise"] = ...,
+        lease_as: str,
+        **options: Unpack[_LockedOptions],
+    ) -> WithLease: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["skip"],
+        lease_as: str,
+        **options: Unpack[_LockedOptions],
+    ) -> LeasedOrSkipped: ...
+
+
+def as_locked(function: Callable[..., Any]) -> Locked:
+    """The types of an adapter's ``locked``."""
+    return function
+
+
+def locked_with(clients: AliasClients, name: Name, **options: Any) -> Callable[..., Any]:
+    """``locked`` of an adapter, whose clients these are. Raises as ``lockkit.locked``."""
+    when_held, lease_as = options.pop("when_held"), options.pop("lease_as")
+    check_in_atomic(options.get("in_atomic", "refuse"))
+    check_until(options.get("until"))
+    check_options("@locked", options, _LockedOptions.__optional_keys__)
+    alias = options.pop("alias", DEFAULT_ALIAS)
+    return locked_by(_Alias(clients, alias), name, when_held, lease_as, options)
+
+
+class AliasClients(NamedTuple):
+    """Where an adapter's clients are, by alias. Asked when they are needed."""
+
+    blocking: Callable[[str], LockClient]
+    in_loop: Callable[[str], AsyncLockClient]
+
+
+class _Alias:
+    def __init__(self, clients: AliasClients, alias: str) -> None:
+        self.blocking = partial(clients.blocking, alias)
+        self.in_loop = partial(clients.in_loop, alias)

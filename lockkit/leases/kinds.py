@@ -1,0 +1,161 @@
+"""The kinds of locks a client makes, for the blocking and the asyncio API at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
+
+from lockkit.leases.lease import BaseClient, BaseLock, Terms
+from lockkit.model.errors import ConfigurationError, UnsupportedCapability
+from lockkit.model.options import (
+    KindOptions,
+    LockOptions,
+    MutexOptions,
+    OwnedOptions,
+    check_options,
+)
+from lockkit.model.types import Claim, Kind
+from lockkit.model.values import check_kind, check_owner, check_permits
+
+__all__ = ["Kinds", "RWLock"]
+
+MUTEX, BARGE = Claim(), Claim(fair=False)
+REENTRANT = Claim(Kind.REENTRANT)
+READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
+
+LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS = (
+    kind.__optional_keys__ for kind in (LockOptions, OwnedOptions, MutexOptions)
+)
+NOTHING: Mapping[str, Any] = {}
+
+L = TypeVar("L", bound=BaseLock)
+AnyLock = TypeVar("AnyLock")
+
+
+class RWLock(Generic[AnyLock]):
+    """A description of two claims on one name. Holds nothing itself."""
+
+    __slots__ = ("_read", "_write")
+
+    def __init__(self, read: AnyLock, write: AnyLock) -> None:
+        self._read = read
+        self._write = write
+
+    def read(self) -> AnyLock:
+        """The lock of those who read: they share it."""
+        return self._read
+
+    def write(self) -> AnyLock:
+        """The lock of who writes: alone."""
+        return self._write
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._read!r}>"
+
+
+class Kinds(BaseClient, Generic[L]):
+    """A client of either API; ``L`` is the class of its locks."""
+
+    _own_options: ClassVar[frozenset[str]] = frozenset()
+    """Of an adapter: its ``_make`` takes them. It declares the methods with their types, too."""
+
+    def lock(self, name: str, **options: Unpack[MutexOptions]) -> L:
+        """A lock on ``name``: no I/O yet.
+
+        ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
+        None: for ever. label: what people see beside the owner. on_lost: called with the lease,
+        once, when it is lost: see ``Lease``. Raises ConfigurationError.
+
+        reentrant: the thread or task that holds it may acquire it again, which asks the store only
+        for a longer ttl; it is free when all its leases are released. owner: who enters in the
+        place of the thread or task: whoever says the same, in any process. All leases of one owner
+        have one fencing token. A reentrant lock is a kind of its own, see KindMismatch.
+
+        fair=False: it takes the name ahead of those who wait whenever it finds room. Limit: a
+        release still hands a mutex to the first waiter, so it is free only between the end of a
+        lease that expired and the next request.
+        """
+        own = self._own("lock()", options, MUTEX_OPTIONS)
+        return self._make(self._terms(self._claim(options), name, options), **own)
+
+    def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> L:
+        """A lock that up to ``permits`` may hold at once; each lease is one permit.
+
+        Each permit expires by itself. Other arguments as of ``lock``. Guarantee: no more than
+        ``permits`` hold it at one moment of the store's clock. Limit: that says nothing about what
+        they write, so its leases cannot fence. Where others ask with another number, the smallest
+        applies: of those who hold it and the one who asks. Whoever asks for another kind of lock
+        while the name is in use gets KindMismatch. Each step reads all who hold it.
+        """
+        own = self._own("semaphore()", options, LOCK_OPTIONS)
+        fair = options.get("fair", True)
+        claim = Claim(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
+        self._needs_sharing()
+        return self._make(self._terms(claim, name, options), **own)
+
+    def rwlock(self, name: str, **options: Unpack[OwnedOptions]) -> RWLock[L]:
+        """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
+
+        Arguments as of ``lock``. Readers and writers are served in the order in which they came;
+        readers that come one after the other read together, and wait behind a writer that waits.
+        The thread or task that holds it may enter again: it passes those who wait, as else it would
+        wait for itself. ``owner`` is who enters in the place of the thread or task: whoever says
+        the same, in any process. A reader that asks to write gets UpgradeRefused at once; a
+        writer may ``downgrade()`` its lease. Only a write lease can fence.
+        """
+        own = self._own("rwlock()", options, OWNED_OPTIONS)
+        self._needs_sharing()
+        owner, fair = check_owner(options.get("owner", "")), options.get("fair", True)
+        read = self._terms(READ._replace(owner=owner, fair=fair), name, options)
+        write = read._replace(claim=WRITE._replace(owner=owner, fair=fair))
+        return RWLock(self._make(read, **own), self._make(write, **own))
+
+    def of_kind(self, kind: str, name: str, **options: Unpack[KindOptions]) -> L:
+        """The lock of a kind by its word: "mutex", "reentrant", "read", "write", "semaphore".
+
+        permits: of a semaphore. Other arguments as of ``lock``. Raises ConfigurationError.
+        """
+        others: Any = {**options}
+        permits = others.pop("permits", None)
+        check_kind(kind, permits)
+        if kind == "semaphore":
+            return self.semaphore(name, check_permits(permits), **others)
+        if kind in {"read", "write"}:
+            both = self.rwlock(name, **others)
+            return both.read() if kind == "read" else both.write()
+        if kind == "reentrant":
+            others["reentrant"] = True
+        return self.lock(name, **others)
+
+    def _own(
+        self, where: str, options: Mapping[str, object], known: frozenset[str]
+    ) -> Mapping[str, Any]:
+        """The adapter's options among these. Raises ConfigurationError for what is not known."""
+        if options.keys() <= known:
+            return NOTHING
+        own = self._own_options
+        check_options(where, options, {*known, *own})
+        return {key: options[key] for key in own & options.keys()}
+
+    def _claim(self, options: MutexOptions) -> Claim:
+        owner, fair = options.get("owner", ""), options.get("fair", True)
+        if not options.get("reentrant", False):
+            if owner:
+                raise ConfigurationError("owner is for what can be entered again: reentrant=True")
+            return MUTEX if fair else BARGE
+        if not self._capabilities.reentrant:
+            raise UnsupportedCapability(
+                f"in the store of the lock alias {self.settings.alias!r} no lock is reentrant"
+            )
+        return REENTRANT._replace(owner=check_owner(owner), fair=fair)
+
+    @abstractmethod
+    def _make(self, terms: Terms) -> L:
+        """An adapter's may take options of its own, from ``lock`` and its like."""
+
+    def _needs_sharing(self) -> None:
+        if not self._capabilities.shared:
+            raise UnsupportedCapability(
+                f"in the store of the lock alias {self.settings.alias!r} nothing can be shared"
+            )

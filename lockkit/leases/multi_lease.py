@@ -1,0 +1,229 @@
+"""The leases of several names as one: what ``multi`` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar
+
+from lockkit.leases.blocks import Block, begun, leaving
+from lockkit.leases.lease import BaseLease
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
+from lockkit.model.log import log
+from lockkit.model.types import LeaseState
+
+if TYPE_CHECKING:
+    from lockkit.leases.aio_client import AsyncLease
+    from lockkit.leases.client import Lease
+
+__all__ = ["AsyncMultiLease", "MultiLease", "ViewLease", "arelease_all", "release_all"]
+
+AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
+
+
+class ViewLease(Protocol):
+    """What a view holds, be it one name or several: a ``Lease`` or a ``MultiLease``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def fencing_token(self) -> int:
+        """Raises ConfigurationError for several names: each has its own."""
+
+    @property
+    def shared(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+    @property
+    def state(self) -> LeaseState: ...
+    def __getitem__(self, name: str, /) -> Lease: ...
+    def remaining(self) -> float: ...
+    def check(self) -> None: ...
+    def extend(self, ttl: float | None = None) -> None: ...
+    def release(self) -> bool: ...
+
+
+class _MultiLease(Generic[AnyLease]):
+    """The leases of all names, as one. Local: reading it costs no round trip."""
+
+    def __init__(self, leases: Sequence[AnyLease]) -> None:
+        self._leases: dict[str, AnyLease] = {lease.name: lease for lease in leases}
+
+    def __getitem__(self, name: str) -> AnyLease:
+        """The lease on one of the names, with its ``fencing_token``."""
+        return self._leases[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._leases)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._leases)
+
+    @property
+    def name(self) -> str:
+        """All of them, for people."""
+        return ", ".join(self._leases)
+
+    @property
+    def fencing_token(self) -> NoReturn:
+        """Raises ConfigurationError: each name has a token of its own."""
+        name = self.names[0]
+        raise ConfigurationError(
+            f"a lease on several names has a token for each: fence with one, as leases[{name!r}]"
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may hold one of the names at the same time."""
+        return any(lease.shared for lease in self._leases.values())
+
+    @property
+    def released(self) -> bool:
+        return all(lease.released for lease in self._leases.values())
+
+    @property
+    def lost(self) -> bool:
+        """Whether one of them can no longer be relied on. Final."""
+        return any(lease.lost for lease in self._leases.values())
+
+    @property
+    def state(self) -> LeaseState:
+        """``LOST`` if one of them is, else ``UNKNOWN`` if one of them is, else ``HELD``."""
+        states = {lease.state for lease in self._leases.values()}
+        worst = (LeaseState.LOST, LeaseState.UNKNOWN, LeaseState.HELD)
+        return next(state for state in worst if state in states)
+
+    def remaining(self) -> float:
+        """Seconds for which all can be relied on if no renewal succeeds."""
+        return min(lease.remaining() for lease in self._leases.values())
+
+    def check(self) -> None:
+        """Raise LeaseLost, which names it, if one can no longer be relied on."""
+        for lease in self._leases.values():
+            lease.check()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(map(repr, self._leases))}>"
+
+    def _belong_to(self, block: Block | None) -> None:
+        for lease in self._leases.values():
+            lease._block = block
+
+    @property
+    def _unreleased(self) -> list[AnyLease]:
+        """What is still to be given back at the end of the block: the body may have done some."""
+        return [lease for lease in self._leases.values() if not lease.released]
+
+
+class MultiLease(_MultiLease["Lease"]):
+    def extend(self, ttl: float | None = None) -> None:
+        """Set what is left of each to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
+        for lease in self._leases.values():
+            lease.extend(ttl)
+
+    def release(self) -> bool:
+        """Give all back; True if all were still ours. Errors as of ``Lease.release``."""
+        return release_all([*self._leases.values()])
+
+    def __enter__(self) -> Self:
+        self._belong_to(begun(self))
+        return self
+
+    @leaving
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release. Raises LeaseLost if one was lost while the body went through."""
+        ours = self._unreleased
+        lost = next((lease for lease in ours if lease.lost), None)
+        try:
+            kept = release_all(ours)
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", failure.name, failure)
+            return
+        if not kept and kind is None:
+            raise _loss(ours, lost)
+
+
+class AsyncMultiLease(_MultiLease["AsyncLease"]):
+    async def extend(self, ttl: float | None = None) -> None:
+        """The twin of ``MultiLease.extend``."""
+        for lease in self._leases.values():
+            await lease.extend(ttl)
+
+    async def release(self) -> bool:
+        """The twin of ``MultiLease.release``."""
+        return await arelease_all([*self._leases.values()])
+
+    async def __aenter__(self) -> Self:
+        self._belong_to(begun(self))
+        return self
+
+    @leaving
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        ours = self._unreleased
+        lost = next((lease for lease in ours if lease.lost), None)
+        try:
+            kept = await arelease_all(ours)
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", failure.name, failure)
+            return
+        if not kept and kind is None:
+            raise _loss(ours, lost)
+
+
+def release_all(leases: Sequence[Lease]) -> bool:
+    """Each is tried, the last one first, whatever becomes of the others; then an error passes."""
+    left, kept = [*leases], True
+    failure: BaseException | None = None
+    while left:
+        try:
+            while left:  # an interrupt may come between two of them, or before it has begun
+                kept = left[-1].release() and kept
+                left.pop()
+        except BaseException as error:  # noqa: BLE001  of several, one is raised below
+            failure = _graver(failure, error)
+    if failure is not None:
+        raise failure
+    return kept
+
+
+async def arelease_all(leases: Sequence[AsyncLease]) -> bool:
+    """The twin of ``release_all``; cancelled in one, it still tries the others."""
+    kept = True
+    failure: BaseException | None = None
+    for lease in reversed(leases):
+        try:
+            kept = await lease.release() and kept
+        except BaseException as error:  # noqa: BLE001  of several, one is raised below
+            failure = _graver(failure, error)
+    if failure is not None:
+        raise failure
+    return kept
+
+
+def _graver(one: BaseException | None, other: BaseException) -> BaseException:
+    """The first; an interrupt, whenever it came: a store that fails must not hide it."""
+    is_graver = isinstance(one, Exception) and not isinstance(other, Exception)
+    return other if one is None or is_graver else one
+
+
+def _loss(leases: Sequence[BaseLease], lost: BaseLease | None) -> LeaseLost:
+    """Of the one that was known to be lost, or that its store did not have any more."""
+    found = lost or next((lease for lease in leases if lease._hold.ended), leases[0])
+    return found._hold.loss(now())

@@ -1,0 +1,94 @@
+"""Claims that their owner has entered more than once in this process, without asking the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from lockkit.model.clock import now
+from lockkit.runtime import process
+from lockkit.runtime.hold import Hold
+
+__all__ = ["Entries", "Entry"]
+
+L = TypeVar("L")
+
+Key = tuple[str, str]
+"""The name and the entrant."""
+
+
+class Entry:
+    """One claim that several leases may share. It is given back with the last of them.
+
+    They are not counted: an interrupt would come between a lease and its count.
+    """
+
+    __slots__ = ("_entries", "_key", "hold")
+
+    def __init__(self, entries: Entries, key: Key, hold: Hold) -> None:
+        self._entries = entries
+        self._key = key
+        self.hold = hold
+        if hold.on_lost is None:
+            hold.on_lost = {}  # before several threads may want to be told
+
+    def is_too_short(self, ttl: float) -> bool:
+        """Whether the claim must be extended for a lease of this ttl: it is renewed for less."""
+        moment = now()
+        if ttl > self.hold.request.ttl:
+            return True
+        return not self.hold.renewable(moment) and moment + ttl > self.hold.deadline
+
+    def extended(self, ttl: float) -> None:
+        """It is renewed for at least so long from now on."""
+        if ttl > self.hold.request.ttl:
+            self.hold.request = self.hold.request._replace(ttl=ttl)
+
+    def leave(self) -> bool:
+        """To be called by a lease that is released; whether it was the last one."""
+        return self._entries.leave(self, self._key)
+
+    def end(self) -> None:
+        """Nobody enters by it any more."""
+        self._entries.end(self, self._key)
+
+
+class Entries:
+    """What the owners of one client have entered. Thread-safe; a forked child starts with none."""
+
+    def __init__(self) -> None:
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.RLock()  # a lease may be collected while its thread is in here
+        self._held: dict[Key, Entry] = {}
+
+    def enter(self, key: Key, make: Callable[[Entry], L]) -> L | None:
+        """One lease more of what this owner holds, if it does."""
+        with self._lock:
+            return make(self._held[key]) if self.inside(key) else None
+
+    def inside(self, key: Key) -> bool:
+        """Whether this owner holds the name."""
+        entry = self._held.get(key)
+        return entry is not None and entry.hold.used and not entry.hold.lost(now())
+
+    def begin(self, key: Key, hold: Hold) -> Entry:
+        """The first lease on a claim that the store has just granted."""
+        with self._lock:
+            entry = self._held[key] = Entry(self, key, hold)
+            return entry
+
+    def leave(self, entry: Entry, key: Key) -> bool:
+        with self._lock:
+            if entry.hold.used:
+                return False
+            self.end(entry, key)
+            return True
+
+    def end(self, entry: Entry, key: Key) -> None:
+        with self._lock:
+            if self._held.get(key) is entry:
+                del self._held[key]

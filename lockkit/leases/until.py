@@ -1,0 +1,153 @@
+"""``until="commit"``: a lease that the end of a transaction gives back, and nothing before.
+
+For locks deep in code that is called inside a transaction. What a transaction is, and when it has
+ended, an adapter knows; here is what is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+
+from lockkit.leases.client import Lease, Lock
+from lockkit.leases.giving_back import give_back
+from lockkit.model.errors import ConfigurationError, OpenTransaction
+from lockkit.model.types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from lockkit.leases.client import LockClient
+    from lockkit.leases.lease import Terms
+
+__all__ = [
+    "CommitLock",
+    "InAtomic",
+    "Transaction",
+    "TransactionOptions",
+    "Until",
+    "check_in_atomic",
+    "check_until",
+    "only_blocking",
+    "refuse_level",
+]
+
+InAtomic: TypeAlias = Literal["refuse", "allow"]
+Until: TypeAlias = Literal["commit"]
+
+
+class TransactionOptions(TypedDict, total=False):
+    """``in_atomic="allow"``: for what is not in the database. ``until="commit"``: held until the
+    transaction that is open has ended."""
+
+    in_atomic: InAtomic
+    until: Until | None
+
+
+def check_in_atomic(value: object) -> None:
+    if value not in ("refuse", "allow"):
+        raise ConfigurationError(f"in_atomic is {value!r}; it must be 'refuse' or 'allow'")
+
+
+def check_until(value: object) -> None:
+    if value not in (None, "commit"):
+        raise ConfigurationError(f"until is {value!r}; it must be 'commit', or left out")
+
+
+def only_blocking(until: object) -> None:
+    """Raise ConfigurationError for a lock of asyncio: no loop waits for a transaction's end."""
+    check_until(until)
+    if until is not None:
+        raise ConfigurationError(
+            "until='commit' is for the blocking client: take the lock with locks[…] in the "
+            "function that has the transaction, which sync_to_async runs"
+        )
+
+
+def refuse_level(level: str, name: str) -> None:
+    """Raise OpenTransaction under an isolation level whose snapshot is older than the grant."""
+    if level.upper().replace("-", " ") in {"REPEATABLE READ", "SERIALIZABLE"}:
+        raise OpenTransaction(
+            f"the lock {name!r} was asked for inside a transaction that is {level}, after its "
+            f"first statement: it goes on reading what was there before. Acquire the lock before "
+            f"the transaction, or as its first step where the database can tell that, or use READ "
+            f"COMMITTED",
+            name=name,
+        )
+
+
+class Transaction(ABC):
+    """One that is open, and the leases that its end gives back."""
+
+    def __init__(self) -> None:
+        self._leases: list[Lease] = []
+
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether its COMMIT or ROLLBACK is still to come."""
+
+    @abstractmethod
+    def refuse_snapshot(self, name: str) -> None:
+        """Raise OpenTransaction if it would not see what the last holder has committed."""
+
+    def keep(self, lease: Lease) -> None:
+        """From now on ``release`` of the lease leaves it to the transaction's end."""
+        lease._kept_by = (*lease._kept_by, self)
+        self._leases.append(lease)
+
+    def kept(self, name: str, client: LockClient) -> Lease | None:
+        """What it keeps of this name already: a service may be called twice in it."""
+        found = (lease for lease in self._leases if lease.name == name and not lease.lost)
+        return next((lease for lease in found if lease._client is client), None)
+
+    def check(self) -> None:
+        """The last look before COMMIT. Raises LeaseLost."""
+        for lease in self._leases:
+            if not lease.released:
+                lease.check()
+
+    def give_back(self) -> None:
+        """After the end. What goes wrong here is logged: the transaction stands as it is."""
+        while self._leases:
+            give_back(self._leases.pop())
+
+
+class CommitLock(Lock):
+    """Its leases are kept by the transactions that are open when it is acquired.
+
+    With none open it is a lock like others.
+    """
+
+    __slots__ = ("_open",)
+
+    def __init__(
+        self, client: LockClient, terms: Terms, transactions: Callable[[], Sequence[Transaction]]
+    ) -> None:
+        super().__init__(client, terms)
+        self._open = transactions
+
+    def acquire(
+        self,
+        timeout: float | None | Unset = UNSET,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lease:
+        """As ``Lock.acquire``; the same lease again if the transaction keeps one of this name.
+
+        Raises OpenTransaction if the transaction has a snapshot that is older than the grant.
+        """
+        transactions = self._open()
+        for transaction in transactions:
+            kept = transaction.kept(self.name, self._client)
+            if kept is not None:
+                return kept
+            if not self._is_inside():
+                transaction.refuse_snapshot(self.name)
+        lease = super().acquire(timeout, on_lost=on_lost)
+        try:
+            for transaction in transactions:
+                transaction.keep(lease)
+        except BaseException:  # interrupted as well: it is to be released now
+            lease._kept_by = ()
+            lease.release()
+            raise
+        return lease

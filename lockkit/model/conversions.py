@@ -1,0 +1,82 @@
+"""What a value of a name template stands for: ``{form.sku:int}``, ``:uuid``, ``:lower``, ``:str``.
+
+A request brings text, and a database may take several texts for one value: an integer column finds
+the same row for "1", "01" and " 1". As they stand they would be three locks. The conversion makes
+one name of them, and refuses what is no such value, and what only some readers take for one: "1_0"
+is 10 for Python and 1 for MySQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from lockkit.model.errors import InvalidName
+
+__all__ = ["CONVERSIONS", "ConversionError", "converted"]
+
+_INT = r"[ \t\n\v\f\r]*([+-]?[0-9]{1,255})[ \t\n\v\f\r]*"
+_UUID = r"(urn:uuid:)?\{?[0-9A-Fa-f-]{32,36}\}?"
+
+
+class ConversionError(InvalidName):
+    """A value that is none of what the template says. The message does not show it."""
+
+
+def converted(conversion: str, shown: str, value: object) -> object:
+    """The value that the text stands for; ``shown``: the field, for the error.
+
+    Raises ConversionError. A value of a type that makes no name is left to the template.
+    """
+    try:
+        return CONVERSIONS[conversion](value) if conversion else value
+    except ValueError:
+        raise ConversionError(f"{shown} is not {_MEANT[conversion]}") from None
+
+
+def _int(value: object) -> object:
+    if not isinstance(value, str):
+        return _only(int, value)
+    match = re.fullmatch(_INT, value)
+    if match is None:
+        raise ValueError
+    return int(match[1])
+
+
+def _uuid(value: object) -> object:
+    from uuid import UUID
+
+    if not isinstance(value, str):
+        return _only(UUID, value)
+    if re.fullmatch(_UUID, value) is None:
+        raise ValueError
+    return UUID(value)
+
+
+def _lower(value: object) -> object:
+    """Each character for itself, and only those that every version of Python knows: a letter that
+    is newer would make two names in two versions."""
+    if not isinstance(value, str) or value.isascii():
+        return value.lower() if isinstance(value, str) else value
+    from unicodedata import ucd_3_2_0
+
+    return "".join(c.lower() if ucd_3_2_0.category(c) != "Cn" else c for c in value)
+
+
+def _str(value: object) -> object:
+    return value
+
+
+def _only(kind: type, value: object) -> object:
+    if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
+        return value
+    raise ValueError
+
+
+CONVERSIONS: dict[str, Callable[[object], object]] = {
+    "int": _int,
+    "uuid": _uuid,
+    "lower": _lower,
+    "str": _str,
+}
+_MEANT = {"int": "a whole number", "uuid": "a UUID"}

@@ -1,0 +1,66 @@
+"""The keyword arguments of clients and locks: for type checkers, and for the error at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
+
+from lockkit.model.types import Unset
+from lockkit.model.values import unknown_key
+
+__all__ = [
+    "ClientOptions",
+    "KindOptions",
+    "LockOptions",
+    "MutexOptions",
+    "OwnedOptions",
+    "check_options",
+]
+
+
+class ClientOptions(TypedDict, total=False):
+    """Of ``connect``: the settings of an alias in lower case. Durations are seconds."""
+
+    key_prefix: str
+    ttl: float
+    acquire_timeout: float | None
+    max_hold: float | None
+    max_queue: int | None
+    options: Mapping[str, Any]
+    backend: str | None
+
+
+class LockOptions(TypedDict, total=False):
+    """Of every kind of lock: see ``lock``."""
+
+    ttl: float | Unset
+    timeout: float | None | Unset
+    label: str
+    fair: bool
+    on_lost: Callable[[Any], object] | None
+
+
+class OwnedOptions(LockOptions, total=False):
+    """Of what its owner may enter again."""
+
+    owner: str
+
+
+class MutexOptions(OwnedOptions, total=False):
+    """Of ``lock``."""
+
+    reentrant: bool
+
+
+class KindOptions(OwnedOptions, total=False):
+    """Of ``of_kind`` and ``multi``."""
+
+    permits: int | None
+
+
+def check_options(where: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise ConfigurationError for an option that ``where`` does not have. It names the likely
+    right one."""
+    for key in given:
+        if key not in known:
+            raise unknown_key(where, key, known, "option")

@@ -1,0 +1,217 @@
+"""Settings: a mapping of aliases, like Django's CACHES, validated before anything connects."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.options import check_options
+from lockkit.model.values import check_count, check_timeout, check_ttl, unknown_key, wrong
+
+__all__ = [
+    "DEFAULT_ALIAS",
+    "URL_VARIABLE",
+    "AliasSettings",
+    "Settings",
+    "empty_variable",
+    "read_settings",
+    "settings_from_url",
+    "state_directory",
+]
+
+DEFAULT_ALIAS = "default"
+URL_VARIABLE = "LOCKKIT_URL"
+"""The environment variable that overrides the LOCATION of the default alias everywhere."""
+
+KEYS = (
+    "LOCATION",
+    "BACKEND",
+    "KEY_PREFIX",
+    "TTL",
+    "ACQUIRE_TIMEOUT",
+    "MAX_HOLD",
+    "MAX_QUEUE",
+    "OPTIONS",
+)
+
+
+class AliasSettings(NamedTuple):
+    """One alias, validated. Durations are seconds."""
+
+    alias: str = DEFAULT_ALIAS
+    location: str = "memory://"
+    backend: str | None = None
+    key_prefix: str = "lockkit"
+    ttl: float = 30.0
+    acquire_timeout: float | None = 10.0
+    max_hold: float | None = 600.0
+    max_queue: int | None = 100
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        """Without location and options, which may hold a password."""
+        return f"AliasSettings({self.alias!r}, {self.shown_location!r})"
+
+    @property
+    def scheme(self) -> str:
+        """What is before ``://``; of a location that is no URL, nothing: it may be a password."""
+        match = re.match(URL, self.location)
+        return match[1] if match else ""
+
+    @property
+    def shown_location(self) -> str:
+        """The location without user, password and query: fit for a log."""
+        rest = self.location.partition("://")[2]
+        where, _, query = rest.partition("?")
+        if "@" in query:  # an unescaped ? or @ of a password: where it ends cannot be said
+            where = "…"
+        return f"{self.scheme}://{where.rpartition('@')[2]}" if self.scheme else ""
+
+
+Settings = Mapping[str, AliasSettings]
+
+
+def read_settings(
+    mapping: Mapping[str, Any] | None,
+    *,
+    source: str = "LOCKKIT",
+    default_location: str,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, AliasSettings]:
+    """Validate a settings mapping. Errors name the key and the remedy.
+
+    ``default_location`` is what the default alias gets when nothing is configured, or no location
+    for it; the environment variable LOCKKIT_URL overrides whatever location it has.
+    """
+    if mapping is None:
+        mapping = {}
+    if not isinstance(mapping, Mapping):
+        # Not shown: a URL in the wrong place may hold a password.
+        raise ConfigurationError(f"{source} must map aliases to settings")
+    for key in mapping:
+        if key in KEYS:
+            raise ConfigurationError(
+                f"{source} maps aliases to settings: put {key!r} below one, as in "
+                f"{source} = {{'default': {{{key!r}: …}}}}"
+            )
+    aliases = {DEFAULT_ALIAS: default_location, **mapping}
+    settings = {a: _read_alias(a, entry, source, default_location) for a, entry in aliases.items()}
+    url = environ.get(URL_VARIABLE)
+    if url == "":
+        raise empty_variable("the environment")
+    if url:
+        settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], url)
+    elif mapping and DEFAULT_ALIAS not in mapping:
+        raise _without_default(mapping, source)
+    return settings
+
+
+def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationError:
+    """Most code locks in it: misspelt, it would do so in a store that nobody chose."""
+    import difflib
+
+    close = difflib.get_close_matches(DEFAULT_ALIAS, aliases, n=1)
+    hint = f"is {close[0]!r} a misspelling?" if close else "give it a URL;"
+    return ConfigurationError(
+        f"{source} has no alias {DEFAULT_ALIAS!r}: {hint} "
+        f"{{{DEFAULT_ALIAS!r}: {{}}}} is the store that is used without settings"
+    )
+
+
+def empty_variable(where: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{URL_VARIABLE} is empty in {where}: it would lock in a store that nobody has chosen. "
+        "Give it a URL, or unset it"
+    )
+
+
+def state_directory() -> str:
+    """Where lockkit keeps what is its own; made when it is needed."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(os.path.realpath(state), "lockkit")
+
+
+def settings_from_url(location: str, **options: Any) -> AliasSettings:
+    """The settings of ``lockkit.connect(url, ttl=…, key_prefix=…, options={…})``."""
+    check_options("connect()", options, [key.lower() for key in KEYS if key != "LOCATION"])
+    entry = {key.upper(): value for key, value in options.items()}
+    return _read_alias(DEFAULT_ALIAS, {"LOCATION": location, **entry}, "connect", location)
+
+
+# Compiled when they are first used: most of them never are.
+DOTTED = r"\w+(\.\w+)*[.:]\w+"
+URL = r"([A-Za-z][A-Za-z0-9+.-]*)://"
+PREFIX = r"[ -z|~]{0,64}"
+
+
+def _read_alias(alias: object, entry: object, source: str, default_location: str) -> AliasSettings:
+    if not isinstance(alias, str) or not alias:
+        raise wrong(f"a key of {source}", alias, "an alias, such as 'default'")
+    where = f"{source}[{alias!r}]"
+    entry = _mapping(where, entry)
+    defaults = AliasSettings()
+    default = default_location if alias == DEFAULT_ALIAS else None
+
+    def checked(key: str, check: Any, default: Any) -> Any:
+        return check(f"{where}[{key!r}]", entry[key]) if key in entry else default
+
+    return AliasSettings(
+        alias=alias,
+        location=_location(where, entry, default),
+        backend=checked("BACKEND", _dotted, None),
+        key_prefix=checked("KEY_PREFIX", _prefix, defaults.key_prefix),
+        ttl=checked("TTL", check_ttl, defaults.ttl),
+        acquire_timeout=checked("ACQUIRE_TIMEOUT", check_timeout, defaults.acquire_timeout),
+        max_hold=checked("MAX_HOLD", check_timeout, defaults.max_hold),
+        max_queue=checked("MAX_QUEUE", check_count, defaults.max_queue),
+        options=checked("OPTIONS", _options, {}),
+    )
+
+
+def _mapping(where: str, entry: object) -> Mapping[str, Any]:
+    """The settings of an alias, of which a URL is the short form; the URL may hold a password."""
+    if isinstance(entry, str):
+        return {"LOCATION": entry}
+    if not isinstance(entry, Mapping):
+        raise ConfigurationError(f"{where} must be a URL or a mapping, not {type(entry).__name__}")
+    for key in entry:
+        if key not in KEYS:
+            raise unknown_key(where, key, KEYS)
+    return entry
+
+
+def _location(where: str, entry: Mapping[str, Any], default: str | None) -> str:
+    location = entry.get("LOCATION", "" if entry.get("BACKEND") else default)
+    if not isinstance(location, str):
+        raise ConfigurationError(f"{where} needs a LOCATION, such as 'redis://127.0.0.1:6379/0'")
+    return location
+
+
+def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
+    """Another store: what was said to the configured one's backend does not apply to it."""
+    if settings.location == url:
+        return settings
+    return settings._replace(location=url, backend=None, options={})
+
+
+def _dotted(key: str, value: object) -> str | None:
+    if value is None or (isinstance(value, str) and re.fullmatch(DOTTED, value)):
+        return value
+    remedy = "it must be the dotted path of a Backend class"  # a URL may hold a password
+    raise ConfigurationError(f"{key} is not a dotted path; {remedy}")
+
+
+def _prefix(key: str, value: object) -> str:
+    if isinstance(value, str) and re.fullmatch(PREFIX, value):
+        return value
+    raise wrong(key, value, "at most 64 printable ASCII characters without braces")
+
+
+def _options(key: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{key} is a {type(value).__name__}; it must be a mapping")
+    return dict(value)

@@ -1,0 +1,135 @@
+"""Checks of single settings, shared by everything that is configured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from lockkit.model.errors import ConfigurationError
+
+__all__ = [
+    "check_count",
+    "check_fence",
+    "check_kind",
+    "check_label",
+    "check_on_lost",
+    "check_owner",
+    "check_permits",
+    "check_setting_names",
+    "check_timeout",
+    "check_ttl",
+    "unknown_key",
+    "wrong",
+]
+
+KINDS = ("mutex", "reentrant", "read", "write", "semaphore")
+MOST_PERMITS = 10_000
+LONGEST_OWNER = 200
+LONGEST_SHOWN = 200
+LONGEST = 366 * 24 * 3600.0
+LIKE_A_SETTING = r"LOCK_?K?ITS?(_|$)"
+
+
+def unknown_key(
+    where: str, key: object, known: Iterable[str], what: str = "key"
+) -> ConfigurationError:
+    """An error for a misspelt key, with the likely right one."""
+    import difflib
+
+    known = sorted(known)
+    close = difflib.get_close_matches(str(key), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    return ConfigurationError(f"{where} has no {what} {key!r}: {hint}")
+
+
+def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
+    """Raise ConfigurationError for a name that looks like one of lockkit's settings and is none.
+
+    It would be ignored, and with it what it should protect.
+    """
+    for name in names:
+        if isinstance(name, str) and re.match(LIKE_A_SETTING, name) and name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise ConfigurationError(f"lockkit has no setting {name}: {hint}")
+
+
+def check_ttl(key: str, value: object) -> float:
+    return _seconds(key, value, "seconds, at least 0.01, such as 30", least=0.01)
+
+
+def check_timeout(key: str, value: object) -> float | None:
+    if value is None:
+        return None
+    return _seconds(key, value, "seconds, 0 (do not wait) or None (wait for ever)", least=0.0)
+
+
+def check_count(key: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise wrong(key, value, "a whole number, or None for no limit")
+    return value
+
+
+def check_fence(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong("fence", value, "a fencing token, which is a whole number")
+    return value
+
+
+def check_label(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong("label", value, "a string")
+    return value
+
+
+def check_on_lost(value: object) -> Callable[..., object] | None:
+    if value is not None and not callable(value):
+        raise wrong("on_lost", value, "a function, which gets the lease")
+    return value
+
+
+def check_permits(value: object) -> int:
+    """How many may share a name. Each step of the store reads all of them."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PERMITS:
+        raise wrong("permits", value, f"a whole number from 1 to {MOST_PERMITS}")
+    return value
+
+
+def check_kind(kind: object, permits: object) -> None:
+    """The word for a kind of lock, and the number that goes with "semaphore" and no other."""
+    if kind not in KINDS:
+        raise wrong("kind", kind, "one of " + ", ".join(map(repr, KINDS)))
+    if kind == "semaphore":
+        check_permits(permits)
+    elif permits is not None:
+        raise wrong("permits", permits, "given with kind='semaphore' only")
+
+
+def check_owner(value: object) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_OWNER or not value.isprintable():
+        raise wrong("owner", value, f"at most {LONGEST_OWNER} printable characters")
+    return value
+
+
+def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong(key, value, remedy)
+    if not least <= value <= LONGEST:  # nor is NaN
+        raise wrong(key, value, remedy)
+    return float(value)
+
+
+def wrong(key: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} is {_shown(value)}; it must be {remedy}")
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # CPython refuses to write thousands of digits
+        return "an int of thousands of digits"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -1,0 +1,1 @@
+"""For operators: what is stuck and why, and the commands."""

@@ -1,0 +1,48 @@
+"""What is dangerous about the place of the records of orders, with STORE "redis"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.model.settings import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from lockkit.leases.client import LockClient
+    from lockkit.stores.base import Danger
+
+__all__ = ["dangers"]
+
+
+def dangers(
+    alias: str, aliases: Iterable[str], client: Callable[[str], LockClient]
+) -> Iterator[Danger]:
+    """To the records, which are in the store of ``alias``, and to locks on the same server.
+
+    ``client``: of any of the ``aliases``. Does I/O. Raises BackendError and ConfigurationError;
+    other aliases that are wrong or whose store fails are passed over.
+    """
+    records = client(alias).backend.records()
+    if records is None:
+        return
+    for danger in records.health():
+        yield _of_orders(danger, ". A repeated order may run again")
+    others = [each for each in aliases if each != alias]
+    if alias == DEFAULT_ALIAS or any(_is_on(records.server(), client, each) for each in others):
+        for danger in records.capacity():
+            yield _of_orders(danger)
+
+
+def _of_orders(danger: Danger, consequence: str = "") -> Danger:
+    text = f"LOCKKIT_ORDERS['STORE'] is 'redis': {danger.text}{consequence}"
+    return danger._replace(text=text)
+
+
+def _is_on(server: str | None, client: Callable[[str], LockClient], alias: str) -> bool:
+    """Whether an alias has its locks on this server, whatever its address says."""
+    try:
+        records = client(alias).backend.records()
+        return records is not None and server is not None and records.server() == server
+    except (BackendError, ConfigurationError):
+        return False

@@ -1,0 +1,203 @@
+"""Order IDs in HTML forms: made when the page is shown, signed, and of use to one visitor only.
+
+A form's value is ``lk1.ID.MAKER.SIGNATURE``:
+
+- ``ID``: eight hex digits, the time in seconds, and 128 random bits. It is the order ID.
+- ``MAKER``: ``u`` if somebody who is logged in was shown the form; ``g`` and an HMAC of the
+  guest's secret if nobody was. It tells neither who that was, nor whether one guest has two forms.
+- ``SIGNATURE``: HMAC-SHA256 of both, by a key made from the framework's SECRET_KEY; the keys of
+  SECRET_KEY_FALLBACKS are taken, too.
+
+A *guest's secret* is random and lives in the guest's session (Django) or in a cookie of its own
+(Flask). It outlives the login and ends with the logout: that is the adapter's part.
+
+Whose order it is, and why (``Orders`` does it):
+
+- *A form made for a user* adds nothing to the rules of any order ID: the order is that of the user
+  who sends it. Another user who has got the value makes an order of his own, and learns
+  nothing of the first. Whoever is not logged in (after a logout, or when the session has expired)
+  is refused: he may be the next one at this computer, so he must not see the answer; or the same
+  one, so he must not order twice.
+- *A form made for a guest* belongs to that guest, also after a login: the
+  owner is the secret, not the user. Only its holder can send it. Everybody else is refused,
+  logged in or not: the value alone (from the page's source, a log, a shared link) is worth nothing.
+- *An answer that was made for a user is not shown to a guest*, whatever the secret: the user
+  who sent a guest's form is part of its fingerprint, and a record counts as the same request only
+  for that user. So somebody who has kept the cookies from before a login, or comes after a logout
+  that forgot to end the secret, is told 422, sees nothing and orders nothing. The other way
+  round, an answer for the guest is replayed to whoever has logged in since.
+
+A form is good for as long as its record would live (TTL, 24 hours; of a guest's form GUEST_TTL, an
+hour): an older one that has no record is refused. So a tab that is opened again after a week does
+not order again, although the record is gone. Limit: as far as the clocks of the hosts agree.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import replies
+from lockkit.orders.facts import (
+    Order,
+    RequestFacts,
+    fingerprint_of,
+    key_of,
+    key_of_guest,
+    sent_by,
+)
+from lockkit.orders.orderid import MalformedOrderIdError
+from lockkit.orders.replies import Reject
+from lockkit.orders.settings import OrderSettings
+
+__all__ = ["FormId", "FormIds", "field_of", "form_order", "hidden_field", "new_secret"]
+
+PREFIX = "lk1"
+PURPOSE = b"lockkit order id in a form, 1"
+RANDOM_BYTES = 16
+_VALUE = re.compile(r"lk1\.([0-9a-f]{8}[\w-]{22})\.(u|g[\w-]{43})\.([\w-]{43})", re.ASCII)
+
+Keys = Callable[[], Sequence[str | bytes]]
+"""The framework's secret keys: the first signs, all are taken. Called for each form."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormId:
+    """A value whose signature is right."""
+
+    order_id: str
+    maker: str = field(repr=False)
+    key: bytes = field(repr=False)  #: the one that has signed it
+
+    @property
+    def for_guest(self) -> bool:
+        return self.maker != "u"
+
+    @property
+    def made(self) -> int:
+        """Seconds since the epoch, by the clock of the host that made it."""
+        return int(self.order_id[:8], 16)
+
+    def is_of(self, guest: str | None) -> bool:
+        """Whether this is the guest for whom it was made."""
+        if guest is None or not self.for_guest:
+            return False
+        return hmac.compare_digest(_guest_mark(self.key, self.order_id, guest), self.maker)
+
+
+class FormIds:
+    """Makes and reads the values, with the keys of one application. Thread-safe."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def issue(self, guest: str | None) -> str:
+        """A new value; ``guest``: the visitor's secret, None for a user who is logged in.
+
+        Raises ConfigurationError if there is no secret key.
+        """
+        key = self._signing_key()
+        order_id = f"{int(time.time()):08x}{secrets.token_urlsafe(RANDOM_BYTES)}"
+        maker = "u" if guest is None else _guest_mark(key, order_id, guest)
+        return f"{PREFIX}.{order_id}.{maker}.{_mac(key, 'form', order_id, maker)}"
+
+    def read(self, text: str) -> FormId | None:
+        """None: it is no value of ours. Raises MalformedOrderIdError if it was tampered with."""
+        if not text.startswith(f"{PREFIX}."):
+            return None
+        match = _VALUE.fullmatch(text)
+        if match is not None:
+            order_id, maker, signature = match.groups()
+            for key in self._derived():
+                if hmac.compare_digest(_mac(key, "form", order_id, maker), signature):
+                    return FormId(order_id, maker, key)
+        raise MalformedOrderIdError("the order ID of the form was changed; load the page again")
+
+    def seal(self, text: str) -> str:
+        """``text`` and a signature, for a cookie. Its reader can read it. Raises as ``issue``."""
+        return f"{text}.{_mac(self._signing_key(), 'cookie', text)}"
+
+    def unseal(self, sealed: str) -> str | None:
+        """What was sealed; None if it was not, or not with one of our keys."""
+        text, _, signature = sealed.rpartition(".")
+        given = signature.encode("utf-8", "replace")
+        for key in self._derived():
+            if hmac.compare_digest(_mac(key, "cookie", text).encode(), given):
+                return text
+        return None
+
+    def _signing_key(self) -> bytes:
+        keys = self._derived()
+        if not keys:
+            raise ConfigurationError("the order ID of a form is signed: set SECRET_KEY")
+        return keys[0]
+
+    def _derived(self) -> list[bytes]:
+        return [hmac.digest(_bytes(key), PURPOSE, "sha256") for key in self._keys() if key]
+
+
+def form_order(
+    form: FormId, facts: RequestFacts, request: str, settings: OrderSettings
+) -> Order | Reject:
+    """Whose order a form is, by the rules above."""
+    identity, namespace = facts.read_identity(), settings.namespace
+    stale = form.made + settings.ttl_for(guest=form.for_guest) < time.time()
+    fingerprint = fingerprint_of(facts)
+    if form.is_of(identity.guest) and not identity.scope:
+        key = key_of_guest(facts, identity, form.order_id, namespace)
+        if identity.user is None:
+            return Order(form.order_id, key, fingerprint, request, stale=stale, guest=True)
+        mine = sent_by(identity.user, fingerprint)
+        return Order(form.order_id, key, mine, request, (fingerprint,), stale)
+    known = identity.scope or (identity.user and not form.for_guest)
+    key_or_none = key_of(facts, identity, form.order_id, namespace) if known else None
+    if key_or_none is None:
+        return replies.form_of_another()
+    return Order(form.order_id, key_or_none, fingerprint, request, stale=stale)
+
+
+def field_of(settings: OrderSettings, field: str | None = None) -> str:
+    """The name of the hidden field: the one that ORDER_ID reads, so that nobody sends it in vain.
+
+    ``field``: for a view which reads another one, by ``@idempotent(order_id="form:…")``.
+    Raises ConfigurationError if no field is read.
+    """
+    name = field or settings.form_field
+    if name is None:
+        raise ConfigurationError(
+            "a form would bring an order ID that nobody reads, and two clicks would be two orders: "
+            "LOCKKIT_ORDERS['ORDER_ID'] has no source 'form:…'; add 'form:order_id', and PATHS. "
+            "For a view with @idempotent(order_id='form:NAME') say which: field='NAME'"
+        )
+    return name
+
+
+def hidden_field(name: str, value: str) -> str:
+    """The ``<input>``, escaped."""
+    return f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
+
+
+def new_secret() -> str:
+    """For a guest: 128 random bits."""
+    return secrets.token_urlsafe(RANDOM_BYTES)
+
+
+def _guest_mark(key: bytes, order_id: str, guest: str) -> str:
+    return "g" + _mac(key, "guest", order_id, guest)
+
+
+def _mac(key: bytes, *parts: str) -> str:
+    """No two lists of parts look alike: none contains a NUL but the last."""
+    digest = hmac.digest(key, "\0".join(parts).encode("utf-8", "surrogatepass"), "sha256")
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+
+
+def _bytes(key: str | bytes) -> bytes:
+    return key if isinstance(key, bytes) else key.encode()

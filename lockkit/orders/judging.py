@@ -1,0 +1,59 @@
+"""What a record says about a request that has its key."""
+
+from __future__ import annotations
+
+from lockkit.orders.facts import FINGERPRINT_VERSION, Order
+from lockkit.orders.record import VERSION, Record, State
+from lockkit.orders.replies import (
+    ORPHANED,
+    Reject,
+    Replay,
+    different,
+    form_expired,
+    not_replayable,
+    unreadable,
+)
+
+__all__ = ["judge", "left_running", "met_orphan"]
+
+
+def judge(order: Order, record: Record | None) -> Replay | Reject | None:
+    """What a record says about a request with its key; None: it is the first, or one still runs.
+
+    A record that this release cannot read is never overwritten
+    or run over, even if it looks expired.
+    """
+    if record is None:
+        return form_expired() if order.stale else None
+    if record.version > VERSION or not record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"):
+        return unreadable()
+    if record.left <= 0:
+        return form_expired() if order.stale else None
+    if not order.same(record.fingerprint):
+        return different()
+    return _known(record)
+
+
+def left_running(record: Record | None) -> bool:
+    """Of a record that ``judge`` has no answer for: whether it says that the order runs.
+
+    With the lock in hand, it is an orphan: whoever wrote it is gone or has lost its lease.
+    """
+    return record is not None and record.state == State.RUNNING and record.left > 0
+
+
+def met_orphan(decision: object) -> bool:
+    """Whether a decision was made about an orphan, whatever the policy: for the signal."""
+    if isinstance(decision, Reject):
+        return decision.code == ORPHANED
+    return bool(getattr(decision, "orphan", False))
+
+
+def _known(record: Record) -> Replay | Reject | None:
+    if record.state == State.DONE:
+        return Replay(record.snapshot)
+    if record.state == State.TOMBSTONE:
+        return not_replayable(record.snapshot.header("Location"))
+    if record.state == State.RUNNING:
+        return None
+    return unreadable()

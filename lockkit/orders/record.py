@@ -1,0 +1,202 @@
+"""What is kept of an order: plain columns, with the version of their meaning.
+
+No pickle. A record of an unknown, newer version is never guessed at: see ``judging``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockkit.model.errors import BackendUnavailable
+from lockkit.orders.databases import MICROSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lockkit.orders.facts import ResponseFacts
+
+__all__ = [
+    "PLACEHOLDER",
+    "UNLIMITED",
+    "VERSION",
+    "DuplicateKeyError",
+    "Record",
+    "Snapshot",
+    "State",
+    "StillRunningError",
+    "dump_headers",
+    "is_unanswered",
+    "load_headers",
+    "recorded",
+    "refuses",
+    "snapshot_of",
+    "storable",
+    "unreadable",
+]
+
+VERSION = 2
+UNLIMITED = sys.maxsize
+
+PLACEHOLDER = ":csrf-placeholder"
+"""No name of a header: says what stands in the body where a token was. See ``forgery``."""
+
+KEPT_HEADERS = (
+    PLACEHOLDER,
+    "Content-Type",
+    "Content-Language",
+    "Content-Disposition",
+    "Content-Security-Policy",
+    "Cache-Control",
+    "X-Content-Type-Options",
+    "X-Frame-Options",
+    "Referrer-Policy",
+    "Location",
+    "ETag",
+    "Link",
+)
+"""All others are made anew for each reply, or belong to one client alone (Set-Cookie)."""
+
+LONGEST_HEADERS = 8 * 1024
+"""Of those that are kept: a view may make a Location of what its client has sent."""
+
+NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
+"""Refusals that another try may overcome: what the view saved stays, without a record."""
+
+
+class DuplicateKeyError(Exception):
+    """Somebody else has written a record with this key."""
+
+
+class StillRunningError(BackendUnavailable):
+    """Somebody else writes a record with this key, and has for as long as a duplicate waits."""
+
+    def __init__(self) -> None:
+        super().__init__("another transaction has this order")
+
+
+class State(StrEnum):
+    """How far an order is."""
+
+    RUNNING = "running"
+    DONE = "done"
+    TOMBSTONE = "tombstone"  #: done; the response is not kept
+
+
+class Snapshot(NamedTuple):
+    """A response, to be given again byte for byte."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def header(self, name: str) -> str | None:
+        return dict(self.headers).get(name)
+
+
+NOTHING_YET = Snapshot(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One order in the store."""
+
+    key: str
+    order_id: str
+    request: str
+    fingerprint: str
+    left: float  #: seconds until its time is over, by the clock of the store alone
+    state: State | str = State.RUNNING  #: a string that is none: written by a newer release
+    snapshot: Snapshot = NOTHING_YET
+    version: int = VERSION
+
+
+def unreadable(key: str) -> Record:
+    """A record of which nothing can be said: its order is neither run nor replayed."""
+    return Record(key, "", "", "", 0.0, state="unreadable")
+
+
+def recorded(columns: Mapping[str, Any], left: object) -> Record:
+    """From the columns of a table, in each of which anything may stand. ``left``: microseconds."""
+    texts = [columns[name] for name in ("order_id", "request", "fingerprint", "state", "headers")]
+    numbers = [columns["status"], columns["version"], left]
+    is_read = all(isinstance(text, str) for text in texts)
+    if not (is_read and isinstance(columns["body"], bytes | memoryview)):
+        return unreadable(str(columns["key"]))
+    try:
+        status, version, microseconds = (int(number) for number in numbers)
+        return Record(
+            str(columns["key"]),
+            columns["order_id"],
+            columns["request"],
+            columns["fingerprint"],
+            microseconds / MICROSECONDS,
+            State(columns["state"]),
+            Snapshot(status, load_headers(columns["headers"]), bytes(columns["body"])),
+            version,
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return unreadable(str(columns["key"]))
+
+
+def is_unanswered(record: Record) -> bool:
+    """Whether the effects of an order were committed, and its response was not yet."""
+    return record.state == State.TOMBSTONE and record.snapshot.status == NOTHING_YET.status
+
+
+def refuses(status: int) -> bool:
+    """Whether a response is a passing refusal."""
+    return status in NOT_STORED
+
+
+def storable(status: int) -> bool:
+    """Whether a response ends the order. 5xx and passing refusals do not."""
+    return HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in NOT_STORED
+
+
+def snapshot_of(response: ResponseFacts, max_body: int) -> tuple[State, Snapshot]:
+    """What is kept of a storable response: all of it, or a tombstone with its Location.
+
+    An encoded body is a tombstone too: its Content-Encoding is not kept, and the client of the
+    next try may not accept it. So are headers that are too long.
+    """
+    headers = _kept(response.headers)
+    body = response.body
+    is_kept = body is not None and len(body) <= max_body and _are_short(headers)
+    if is_kept and not _encoded(response.headers):
+        return State.DONE, Snapshot(response.status, headers, body or b"")
+    location = tuple(pair for pair in headers if pair[0] == "Location")
+    return State.TOMBSTONE, Snapshot(response.status, location if _are_short(location) else ())
+
+
+def dump_headers(headers: Iterable[tuple[str, str]]) -> str:
+    return json.dumps([list(pair) for pair in headers], ensure_ascii=True)
+
+
+def load_headers(text: str) -> tuple[tuple[str, str], ...]:
+    """Raises ValueError on anything but a list of pairs of strings; drops what is not kept."""
+    document = json.loads(text)
+    if not isinstance(document, list):
+        raise ValueError("headers are not a list")  # noqa: TRY004  the data is wrong, no caller
+    pairs = [(str(name), str(value)) for name, value in document]
+    return _kept(pairs)
+
+
+def _kept(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    proper = {name.lower(): name for name in KEPT_HEADERS}
+    return tuple((proper[name.lower()], value) for name, value in headers if name.lower() in proper)
+
+
+def _are_short(headers: Iterable[tuple[str, str]]) -> bool:
+    return sum(len(name) + len(value) for name, value in headers) <= LONGEST_HEADERS
+
+
+def _encoded(headers: Iterable[tuple[str, str]]) -> bool:
+    return any(
+        name.lower() == "content-encoding" and value.strip().lower() not in ("", "identity")
+        for name, value in headers
+    )

@@ -1,0 +1,186 @@
+"""Records of orders beside their locks, for effects outside a database: STORE "redis".
+
+A record is claimed under the order's lease before the view, and finished by the lease's fencing
+token after it. One that is running while nobody holds its lock is an orphan: the process died in
+between, so whether the order took effect is not known to lockkit.
+
+Guarantee: while the store keeps its data, a claim is written only by whoever holds the lease, and
+a stale holder never writes over a newer try. Limit: the effects and the record are two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lockkit.model.errors import ConfigurationError, LeaseLost
+from lockkit.model.types import Claimed, Entry, LockInfo, LockState
+from lockkit.orders.facts import lock_name_of
+from lockkit.orders.record import DuplicateKeyError, Record, State, unreadable
+from lockkit.orders.wire import Wired, dump, is_newer, load
+from lockkit.runtime import process
+
+if TYPE_CHECKING:
+    from lockkit.leases.aio_client import AsyncLockClient
+    from lockkit.leases.client import LockClient
+    from lockkit.stores.base import AsyncRecords, Records
+
+__all__ = ["AsyncRedisRecords", "RedisRecords", "orphans", "resolve"]
+
+
+DAMAGE = (
+    "the record of the order cannot be read, so it may have taken effect. Once you know, delete "
+    "the key that ends in o: and this name, and it can be tried again"
+)
+
+
+class RedisRecords:
+    """A ClaimStore over the connections of a lock alias. Cheap to make; no I/O."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    @classmethod
+    def of(cls, locks: LockClient) -> RedisRecords:
+        """Raises ConfigurationError if that alias is not in Redis."""
+        records = locks.backend.records()
+        if records is None:
+            raise _no_redis(locks.settings.alias)
+        return cls(records)
+
+    def find(self, key: str, *, fresh: bool) -> Record | None:
+        return _record(key, self._records.read(lock_name_of(key)))
+
+    def start(self, record: Record, fence: int, *, replaces: bool) -> None:
+        """See ClaimStore.start."""
+        claimed = self._records.claim(
+            lock_name_of(record.key),
+            fence,
+            _payload(record),
+            record.left,
+            running=record.state == State.RUNNING,
+            replaces=replaces,
+        )
+        _check(claimed, record)
+
+    def finish(self, record: Record, fence: int) -> bool:
+        """See ClaimStore.finish."""
+        name = lock_name_of(record.key)
+        return self._records.finish(name, fence, _payload(record), record.left)
+
+    def drop(self, key: str, fence: int) -> bool:
+        """See ClaimStore.drop."""
+        return self._records.drop(lock_name_of(key), fence)
+
+
+class AsyncRedisRecords:
+    """The twin of RedisRecords, an AsyncClaimStore."""
+
+    def __init__(self, records: AsyncRecords) -> None:
+        self._records = records
+
+    @classmethod
+    def of(cls, locks: AsyncLockClient) -> AsyncRedisRecords:
+        """Raises ConfigurationError if that alias is not in Redis."""
+        records = locks.backend.records()
+        if records is None:
+            raise _no_redis(locks.settings.alias)
+        return cls(records)
+
+    async def find(self, key: str, *, fresh: bool) -> Record | None:
+        return _record(key, await self._records.read(lock_name_of(key)))
+
+    async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
+        claimed = await self._records.claim(
+            lock_name_of(record.key),
+            fence,
+            _payload(record),
+            record.left,
+            running=record.state == State.RUNNING,
+            replaces=replaces,
+        )
+        _check(claimed, record)
+
+    async def finish(self, record: Record, fence: int) -> bool:
+        name = lock_name_of(record.key)
+        return await self._records.finish(name, fence, _payload(record), record.left)
+
+    async def drop(self, key: str, fence: int) -> bool:
+        return await self._records.drop(lock_name_of(key), fence)
+
+
+def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
+    """Orders that were begun and whose end is not known; none in a store without records.
+
+    ``name``: of the order's lock. The age is that of the claim.
+    """
+    records = locks.backend.records()
+    for found, entry in () if records is None else records.orphans(name):
+        yield _info(found, load(entry.payload), entry)
+
+
+def resolve(locks: LockClient, orphan: LockInfo, *, done: bool) -> bool:
+    """An operator's decision about exactly this orphan. False: it is not there any more.
+
+    done: the order has taken effect; duplicates hear so. Else it is forgotten, and tried anew.
+    """
+    records = locks.backend.records()
+    entries = () if records is None else records.orphans(orphan.name)
+    for _, entry in entries:
+        if records is not None and entry.fence == orphan.fence:
+            return _resolved(records, orphan.name, entry, done=done)
+    return False
+
+
+def _resolved(records: Records, name: str, entry: Entry, *, done: bool) -> bool:
+    if not done:
+        return records.resolve(name, entry.fence, b"", entry.left)
+    wired = load(entry.payload)
+    if wired is None:
+        raise ConfigurationError(
+            "the order's record was written by a newer release: use its command to resolve it"
+        )
+    ended = replace(wired.record, state=State.TOMBSTONE)
+    return records.resolve(name, entry.fence, dump(ended, wired.owner), entry.left)
+
+
+def _record(key: str, entry: Entry | None) -> Record | None:
+    """What the store still has is not expired."""
+    if entry is None:
+        return None
+    wired = load(entry.payload)
+    if wired is None:
+        return unreadable(key)
+    running = wired.record.state == State.RUNNING
+    state = wired.record.state if running == entry.running else "unreadable"
+    return replace(wired.record, key=key, state=state, left=max(entry.left, 1))
+
+
+def _payload(record: Record) -> bytes:
+    running = record.state == State.RUNNING
+    return dump(
+        record, process.owner(f"{record.request} order {record.order_id}") if running else None
+    )
+
+
+def _check(claimed: Claimed, record: Record) -> None:
+    if claimed is Claimed.NOT_HELD:
+        raise LeaseLost("the order's lease is not held any more", name=lock_name_of(record.key))
+    if claimed is Claimed.TAKEN:
+        raise DuplicateKeyError
+
+
+def _info(name: str, wired: Wired | None, entry: Entry) -> LockInfo:
+    if wired is None and not is_newer(entry.payload):
+        return LockInfo(name, LockState.DAMAGED, left=entry.left, damage=DAMAGE)
+    age = None if wired is None else max(wired.record.left - entry.left, 0.0)
+    owner = None if wired is None else wired.owner
+    return LockInfo(name, LockState.ORPHAN, owner, entry.fence, age=age, left=entry.left)
+
+
+def _no_redis(alias: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"LOCKKIT_ORDERS['STORE'] is 'redis', but the lock alias {alias!r} is not in Redis: "
+        "give it a redis:// LOCATION, or say with ALIAS which one is"
+    )

@@ -1,0 +1,230 @@
+"""``LOCKKIT_ORDERS``: validated before the first request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.values import check_count, check_timeout, check_ttl, unknown_key
+from lockkit.orders.orderid import IdSource
+
+__all__ = ["SOURCE", "OrderSettings", "read_order_settings"]
+
+SOURCE = "LOCKKIT_ORDERS"
+
+DATABASE, REDIS = "database", "redis"
+BLOCK, RETRY = "block", "retry"
+UNSAFE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+_WHERE = (
+    "say which paths have orders with PATHS, such as [r'^/orders/']; [] is for views with "
+    "@idempotent only"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSettings:
+    """Which requests are orders, and what is kept of them. Seconds and bytes."""
+
+    order_id: tuple[IdSource, ...] = (
+        IdSource("header", ("Idempotency-Key",)),
+        IdSource("header", ("X-Order-ID",)),
+    )
+    paths: tuple[re.Pattern[str], ...] = ()  #: of none: only views with ``@idempotent``
+    methods: frozenset[str] = frozenset({"POST", "PATCH"})
+    required: bool = False  #: without an order ID: 400
+    namespace: str = ""  #: tells applications apart that share a store of records
+    scope: str | None = None  #: dotted path of callable(request) -> str | None: whose order it is
+    tenant: str | None = None  #: dotted path of callable(request) -> str | None
+    authorize_replay: str | None = None  #: dotted path of callable(request) -> bool
+    ttl: float = 86400.0  #: a record lives this long
+    max_request: int = 1024 * 1024
+    max_response: int = 256 * 1024
+    guest_ttl: float = 3600.0  #: the same two for owners that no login vouches for, if they are
+    guest_max_response: int = 16 * 1024  #: less
+    wait: float = 2.0  #: a duplicate waits this long for the one that is running
+    max_waiters: int = 16  #: duplicates that wait at one time, per process
+    using: str | None = None  #: database of the records; None: as the routers say
+    alias: str = DEFAULT_ALIAS  #: lock alias
+    store: str = DATABASE  #: "database": records commit with the order; "redis": beside the locks
+    orphans: str = BLOCK  #: "block": an operator decides about an orphan; "retry": it runs again
+    recover: str | None = None  #: dotted path of callable(request, order_id) -> response | None
+
+    @property
+    def claims(self) -> bool:
+        """Whether records are claims beside the lock, and not rows of the order's transaction."""
+        return self.store == REDIS
+
+    def ttl_for(self, *, guest: bool) -> float:
+        return min(self.guest_ttl, self.ttl) if guest else self.ttl
+
+    def max_response_for(self, *, guest: bool) -> int:
+        return min(self.guest_max_response, self.max_response) if guest else self.max_response
+
+    @property
+    def retries_orphans(self) -> bool:
+        return self.orphans == RETRY
+
+    @property
+    def form_field(self) -> str | None:
+        """The field that ORDER_ID reads of forms, the first of several; None: it reads none."""
+        return next((s.path[0] for s in self.order_id if s.kind == "form"), None)
+
+    def covers(self, method: str, path: str) -> bool:
+        """Whether a request is one that may be an order. ``path`` begins with a slash."""
+        return method in self.methods and any(pattern.search(path) for pattern in self.paths)
+
+
+def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
+    """Validate a settings mapping. Errors name the key and the remedy.
+
+    PATHS must be there: an order rolls back what a failing view has saved, so nobody outside may
+    choose which requests are orders.
+    """
+    if mapping is None:
+        raise ConfigurationError(f"{SOURCE} is missing: {_WHERE}")
+    if not isinstance(mapping, Mapping):
+        raise ConfigurationError(f"{SOURCE} must be a mapping, not {type(mapping).__name__}")
+    for key in mapping:
+        if key not in _CHECKS:
+            raise unknown_key(SOURCE, key, _CHECKS)
+    values = {k.lower(): _CHECKS[k](f"{SOURCE}[{k!r}]", v) for k, v in mapping.items()}
+    if values.get("paths") is None:
+        raise ConfigurationError(f"{SOURCE}['PATHS'] is missing: {_WHERE}")
+    settings = OrderSettings(**values)
+    if settings.claims:
+        _check_claims(settings)
+    return settings
+
+
+def _check_claims(settings: OrderSettings) -> None:
+    """A Redis serves many applications, so each must say which one it is. Nothing is derived:
+    most projects have modules of the same names."""
+    if not settings.namespace:
+        raise ConfigurationError(
+            f"{SOURCE}['NAMESPACE'] is missing: with STORE 'redis' say which application this is, "
+            f"such as 'shop-production', so that no other one with the same Redis answers its "
+            f"orders. It is the same on all machines, and stays as it is"
+        )
+    if settings.using is not None:
+        raise ConfigurationError(
+            f"{SOURCE}['USING'] is for records in a database; with STORE 'redis' they are in the "
+            f"store of lock alias {settings.alias!r}. Remove one of the two"
+        )
+
+
+def _sources(key: str, value: object) -> tuple[IdSource, ...]:
+    return tuple(IdSource.parse(text, where=key) for text in _strings(key, value))
+
+
+def _paths(key: str, value: object) -> tuple[re.Pattern[str], ...] | None:
+    if value is None or value in ([], ()):
+        return None if value is None else ()
+    return tuple(_pattern(key, text) for text in _strings(key, value))
+
+
+def _pattern(key: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigurationError(f"{key} has {text!r}, which is not a regex: {error}") from None
+
+
+def _methods(key: str, value: object) -> frozenset[str]:
+    methods = frozenset(_strings(key, value))
+    for method in methods - set(UNSAFE_METHODS):
+        raise _wrong(key, method, f"of {', '.join(UNSAFE_METHODS)}")
+    return methods
+
+
+def _strings(key: str, value: object) -> list[str]:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
+        return list(value)
+    raise _wrong(key, value, "a list of strings that is not empty")
+
+
+def _flag(key: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _wrong(key, value, "True or False")
+
+
+def _dotted(key: str, value: object) -> str | None:
+    if value is None or (isinstance(value, str) and "." in value):
+        return value
+    raise _wrong(key, value, "the dotted path of a callable, or None")
+
+
+def _one_of(*values: str) -> Callable[[str, object], str]:
+    def check(key: str, value: object) -> str:
+        if isinstance(value, str) and value in values:
+            return value
+        raise _wrong(key, value, " or ".join(map(repr, values)))
+
+    return check
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise _wrong(key, value, "a name")
+
+
+def _text_or_empty(key: str, value: object) -> str:
+    return "" if value == "" else _text(key, value)
+
+
+def _text_or_none(key: str, value: object) -> str | None:
+    return None if value is None else _text(key, value)
+
+
+def _bytes(key: str, value: object) -> int:
+    count = check_count(key, value)
+    if count is None:
+        raise _wrong(key, value, "a number of bytes")
+    return count
+
+
+def _waiters(key: str, value: object) -> int:
+    count = check_count(key, value)
+    if count is None:
+        raise _wrong(key, value, "a number of requests: each one waiting holds a thread")
+    return count
+
+
+def _wait(key: str, value: object) -> float:
+    seconds = check_timeout(key, value)
+    if seconds is None:
+        raise _wrong(key, value, "seconds: a request cannot wait for ever")
+    return seconds
+
+
+def _wrong(key: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
+
+
+_CHECKS: dict[str, Callable[[str, object], Any]] = {
+    "ORDER_ID": _sources,
+    "PATHS": _paths,
+    "METHODS": _methods,
+    "REQUIRED": _flag,
+    "NAMESPACE": _text_or_empty,
+    "SCOPE": _dotted,
+    "TENANT": _dotted,
+    "AUTHORIZE_REPLAY": _dotted,
+    "TTL": check_ttl,
+    "GUEST_TTL": check_ttl,
+    "MAX_REQUEST": _bytes,
+    "MAX_RESPONSE": _bytes,
+    "GUEST_MAX_RESPONSE": _bytes,
+    "WAIT": _wait,
+    "MAX_WAITERS": _waiters,
+    "USING": _text_or_none,
+    "ALIAS": _text,
+    "STORE": _one_of(DATABASE, REDIS),
+    "ORPHANS": _one_of(BLOCK, RETRY),
+    "RECOVER": _dotted,
+}

@@ -1,0 +1,115 @@
+"""What the engine decides, and what it has its drivers do on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
+
+from lockkit.orders.facts import Order
+from lockkit.orders.record import Record
+from lockkit.orders.replies import Reject, Replay
+
+__all__ = [
+    "Acquire",
+    "Claim",
+    "Decision",
+    "Discard",
+    "Drop",
+    "Find",
+    "Finish",
+    "Flow",
+    "Give",
+    "Keep",
+    "Proceed",
+    "Recover",
+    "Refused",
+    "Step",
+]
+
+R = TypeVar("R")
+
+
+class Proceed(NamedTuple):
+    """Run the view. The caller now owns the lease, and releases it when all is over."""
+
+    order: Order
+    lease: Any  #: a Lease or AsyncLease, as the client that was driven with
+    replaces: bool = False  #: an expired record with this key is in the way, or an orphan
+    orphan: bool = False  #: an earlier try was begun, and its end is not known: ORPHANS "retry"
+    until: float = 0.0  #: by the monotonic clock, when a duplicate has waited for WAIT seconds
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the claim may yet wait for somebody who has the order's record."""
+        return max(self.until - time.monotonic(), 0.0)
+
+
+class Keep(NamedTuple):
+    """Commit the effects together with this record."""
+
+    record: Record
+
+
+class Discard(NamedTuple):
+    """Roll back: the order did not take effect, and another try runs anew."""
+
+
+class Refused(NamedTuple):
+    """Commit what the view would have saved without an order, and delete the record in the same
+    COMMIT: a guess that was counted stays counted, and another try runs the view again."""
+
+
+Decision = Proceed | Replay | Reject
+
+
+class Find(NamedTuple):
+    """Look a record up; ``fresh``: where writes go, never a replica. Reply: Record or None."""
+
+    key: str
+    fresh: bool
+
+
+class Acquire(NamedTuple):
+    """Lock an order, waiting so many seconds. Reply: a lease; errors as of ``Lock.acquire``."""
+
+    order: Order
+    timeout: float
+
+
+class Give(NamedTuple):
+    """Release a lease that will not be used. A store that cannot be told is no error."""
+
+    lease: Any
+
+
+class Recover(NamedTuple):
+    """Ask the application what became of an order. Reply: ResponseFacts, or None: it cannot say."""
+
+    order: Order
+
+
+class Claim(NamedTuple):
+    """Write a record under a lease: see ``ClaimStore.start``."""
+
+    record: Record
+    fence: int
+    replaces: bool
+
+
+class Finish(NamedTuple):
+    """Write what became of a claimed order: see ``ClaimStore.finish``. Reply: whether it was."""
+
+    record: Record
+    fence: int
+
+
+class Drop(NamedTuple):
+    """Forget a claim. A store that cannot be told is no error: an orphan stays."""
+
+    key: str
+    fence: int
+
+
+Step = Find | Acquire | Give | Recover | Claim | Finish | Drop
+Flow = Generator[Step, Any, R]

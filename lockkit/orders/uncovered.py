@@ -1,0 +1,41 @@
+"""Forms with an order ID whose view is no order: two clicks would be two orders, in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+
+from lockkit.model.log import log
+from lockkit.orders.forms import FormIds
+from lockkit.orders.orderid import MalformedOrderIdError
+
+__all__ = ["tell_uncovered"]
+
+MOST_LOOKED_AT = 20
+"""Each costs a signature, and a client could send a million."""
+
+_LIKE_ONE = re.compile(r"lk1\.[\w.-]{1,200}", re.ASCII)
+
+
+def tell_uncovered(forms: FormIds, request: str, values: Iterable[str], body: bytes = b"") -> None:
+    """Log an error if what the view has parsed of a request has an order ID that we have signed.
+
+    request: its label. values: those of its form. body: if it was read. Reads nothing itself.
+    """
+    parsed = "\n".join([body.decode("utf-8", "replace"), *values])
+    some = islice(_LIKE_ONE.finditer(parsed), MOST_LOOKED_AT)
+    if any(_is_signed(forms, found[0]) for found in some):
+        log.error(
+            "%s has run with the order ID of a form, and was no order: PATHS and METHODS do not "
+            "cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put @idempotent "
+            "on the view, or @idempotent.exempt if that is meant",
+            request,
+        )
+
+
+def _is_signed(forms: FormIds, text: str) -> bool:
+    try:
+        return forms.read(text) is not None
+    except MalformedOrderIdError:
+        return False

@@ -1,0 +1,82 @@
+"""A record as bytes: a line of JSON, then the body of the response as it is. No pickle.
+
+The version comes first. What a newer release has written is never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from lockkit.model.types import Owner
+from lockkit.orders.record import (
+    VERSION,
+    Record,
+    Snapshot,
+    State,
+    dump_headers,
+    load_headers,
+)
+
+__all__ = ["Wired", "dump", "is_newer", "load"]
+
+
+class Wired(NamedTuple):
+    """A record that was read, and who has claimed it."""
+
+    record: Record
+    owner: Owner | None
+
+
+def dump(record: Record, owner: Owner | None = None) -> bytes:
+    """``owner``: for people; it says nothing about the client."""
+    document = {
+        "version": record.version,
+        "order_id": record.order_id,
+        "request": record.request,
+        "fingerprint": record.fingerprint,
+        "ttl": record.left,
+        "state": str(record.state),
+        "status": record.snapshot.status,
+        "headers": dump_headers(record.snapshot.headers),
+        "owner": None if owner is None else owner.encode(),
+    }
+    return json.dumps(document).encode() + b"\n" + record.snapshot.body
+
+
+def load(payload: bytes, key: str = "") -> Wired | None:
+    """None: it cannot be read, being of a newer version or none of ours."""
+    head, _, body = payload.partition(b"\n")
+    try:
+        document: dict[str, Any] = json.loads(head)
+        if document["version"] != VERSION:
+            return None
+        return Wired(_record(key, document, body), _owner(document["owner"]))
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def is_newer(payload: bytes) -> bool:
+    """Whether a newer release has written what ``load`` cannot read; else it is damaged."""
+    try:
+        version = json.loads(payload.partition(b"\n")[0])["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return type(version) is int and version > VERSION
+
+
+def _record(key: str, document: dict[str, Any], body: bytes) -> Record:
+    headers = load_headers(document["headers"])
+    return Record(
+        key=key,
+        order_id=str(document["order_id"]),
+        request=str(document["request"]),
+        fingerprint=str(document["fingerprint"]),
+        left=float(document["ttl"]),
+        state=State(document["state"]),
+        snapshot=Snapshot(int(document["status"]), headers, body),
+    )
+
+
+def _owner(text: object) -> Owner | None:
+    return Owner.decode(text) if isinstance(text, str) else None

@@ -1,0 +1,82 @@
+"""A thread that works, sleeps until it has work again, and keeps nothing alive meanwhile.
+
+It is a daemon, started when it is first needed, and ends with its owner. A forked child starts
+without it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+
+from lockkit.model.log import log
+from lockkit.runtime import native, process
+
+__all__ = ["Background"]
+
+LONGEST_SLEEP = 60.0
+
+
+class Background(ABC):
+    """Calls ``work`` in a thread of its own, after so many seconds as the last call returned."""
+
+    thread_name = "lockkit"
+
+    def __init__(self) -> None:
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._starting = native.lock()
+        self._wake: native.Wake | None = None  #: of the thread that works; None: there is none
+
+    @abstractmethod
+    def work(self) -> float:
+        """One pass; returns the seconds until the next."""
+
+    def ended(self) -> None:  # noqa: B027  most have nothing to do then
+        """Called in the thread when it was told to end, as the last thing in it."""
+
+    def _hurry(self) -> None:
+        """Have it work at once; start the thread if there is none."""
+        with self._starting:
+            if self._wake is None:
+                self._start()
+            else:
+                self._wake.set()
+
+    def _end(self) -> None:
+        """End the thread, after the pass it is in."""
+        with self._starting:
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake.set()
+
+    def _start(self) -> None:
+        self._wake = native.Wake()
+        try:
+            native.start(_work, (weakref.ref(self), self._wake), self.thread_name)
+        except BaseException:  # no more threads: the next lease tries again
+            self._wake = None
+            raise
+
+    def __del__(self) -> None:
+        self._end()
+
+
+def _work(reference: weakref.ref[Background], wake: native.Wake) -> None:
+    """The thread: it keeps no owner alive while it sleeps."""
+    while True:
+        owner = reference()
+        if owner is None:
+            return
+        if owner._wake is not wake:
+            owner.ended()
+            return
+        try:
+            pause = owner.work()
+        except Exception:  # noqa: BLE001  a defect must not end the work: say it, go on
+            log.exception("the thread %s failed; it goes on", owner.thread_name)
+            pause = 1.0
+        del owner
+        wake.wait(min(max(pause, 0.0), LONGEST_SLEEP))

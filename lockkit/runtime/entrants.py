@@ -1,0 +1,67 @@
+"""Who may enter again what it holds: this thread, this task, or whoever says the same word.
+
+A key is forgotten with its thread or task, and a forked child has keys of its own, so nobody enters
+by somebody else's claim.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from lockkit.runtime import process
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["named", "of_task", "of_thread", "part_from_thread"]
+
+_numbers = itertools.count(1)
+
+
+class _Keys(threading.local):
+    """The key of a thread, and those of the tasks that run in it."""
+
+    def __init__(self) -> None:
+        self.thread: tuple[int, str] | None = None
+        self.tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], tuple[int, str]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+
+_keys = _Keys()
+
+
+def named(owner: str) -> str:
+    """Of everybody who says so, in any process."""
+    return "=" + owner.encode().hex()
+
+
+def of_thread() -> str:
+    """Of the thread that calls."""
+    key = _keys.thread = _valid(_keys.thread)
+    return key[1]
+
+
+def part_from_thread(entrant: str) -> None:
+    """If that is the calling thread's key, it has another from now on."""
+    if _keys.thread is not None and _keys.thread[1] == entrant:
+        _keys.thread = None
+
+
+def of_task(task: asyncio.Task[Any] | None) -> str:
+    """Of a task of this thread's loop; without one: of the thread."""
+    if task is None:
+        return of_thread()
+    key = _keys.tasks[task] = _valid(_keys.tasks.get(task))
+    return key[1]
+
+
+def _valid(key: tuple[int, str] | None) -> tuple[int, str]:
+    """The same, or a new one in a new process."""
+    generation = process.generation()
+    if key is not None and key[0] == generation:
+        return key
+    return generation, f"{process.instance_id()}.{next(_numbers)}"

@@ -1,0 +1,69 @@
+"""``on_lost``: a lease's holder is told that it is lost, as soon as that can be known.
+
+By the deadline, also while the store hangs; or before, when the store says that the claim is gone.
+In a thread of its own, so that neither a store that hangs delays the notice, nor a slow callback
+the renewals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockkit.model.clock import now
+from lockkit.model.log import log
+from lockkit.runtime.background import Background
+from lockkit.runtime.hold import Hold
+from lockkit.runtime.schedule import Deadlines
+
+__all__ = ["Notices", "said"]
+
+
+class Notices(Background):
+    """Tells the holders of one client; the thread starts with the first that wants to be told."""
+
+    thread_name = "lockkit-on-lost"
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._deadlines = Deadlines()
+
+    def watch(self, hold: Hold) -> None:
+        """Tell its holder when it is lost; at once, if it is."""
+        if self._deadlines.add(hold) or self._wake is None:
+            self._hurry()
+
+    def unwatch(self, hold: Hold) -> None:
+        self._deadlines.discard(hold)
+
+    def look_at(self, holds: Sequence[Hold]) -> None:
+        """The store has been asked about these: tell whose are gone."""
+        for hold in holds:
+            if hold.dead and hold.on_lost:
+                self.watch(hold)
+
+    def stop(self) -> None:
+        """Nobody is told any more."""
+        self._deadlines.clear()
+        self._end()
+
+    def work(self) -> float:
+        """Tell who has lost; returns the seconds until the next may have."""
+        for hold in self._deadlines.take_lost(now()):
+            said(hold)
+        moment = now()
+        return self._deadlines.sleep_until(moment) - moment
+
+
+def said(hold: Hold) -> list[object]:
+    """Call each callback, once; what they return. An error is logged: nobody waits for it."""
+    waiting = hold.on_lost or {}
+    returned = []
+    for who in list(waiting):
+        tell = waiting.pop(who, None)
+        if tell is None:
+            continue  # it has just left
+        try:
+            returned.append(tell())
+        except Exception:  # noqa: BLE001  of the user's, who has no caller here
+            log.exception("on_lost of %r failed", hold.request.name)
+    return returned

@@ -1,0 +1,262 @@
+"""This process: who it is, and that a forked child is another one.
+
+``generation`` changes in a forked child. What belongs to a process (a lease, a socket, a thread)
+remembers the generation it was made in and is not touched in another: comparing two ints is
+cheaper than asking the kernel for the pid each time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lockkit.model.clock import now
+from lockkit.model.types import Owner
+
+__all__ = [
+    "acting_for",
+    "after_fork",
+    "around_fork",
+    "at_exit",
+    "generation",
+    "host",
+    "instance_id",
+    "is_dead",
+    "operator",
+    "owner",
+    "owner_text",
+    "space",
+    "started",
+]
+
+
+REMEMBERED_OWNERS = 256
+
+EXIT_SECONDS = 3.0
+"""For all that is to be done at the end of the process: a store that is down must not delay it."""
+
+
+class _Process:
+    __slots__ = (
+        "generation",
+        "host",
+        "instance",
+        "owners",
+        "pid",
+        "registering",
+        "space",
+        "started",
+    )
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.host = os.uname().nodename
+        self.renew()
+
+    def renew(self) -> None:
+        self.generation += 1
+        self.pid = os.getpid()
+        self.space = _space()
+        self.started = started(self.pid)
+        self.owners: dict[tuple[str, str], str] = {}
+        self.instance = os.urandom(8).hex()
+        self.registering = threading.RLock()  # the parent's may be held by a thread that is gone
+
+
+def _space() -> str:
+    """Tells apart what shares a host name and not its processes: containers, cloned machines.
+
+    The time namespace belongs to it, because it shifts the moments at which processes started.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot:
+            return ".".join((boot.read(13), _namespace("pid"), _namespace("time")))
+    except OSError:
+        return ""
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return f"{os.stat(f'/proc/self/ns/{kind}').st_ino:x}"
+    except FileNotFoundError:  # an older kernel has no time namespaces
+        if kind == "time":
+            return "0"
+        raise
+
+
+def started(pid: int) -> str:
+    """When the process started, in the system's ticks since its boot; empty if that is not known,
+    as where /proc is missing, or shows another pid namespace."""
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return ""
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            ticks = stat.read().rpartition(b")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+    return ticks.decode() if ticks.isdigit() else ""
+
+
+def is_dead(owner: Owner) -> bool:
+    """Whether it is known that the owner's process is gone. False: it is alive, or not known.
+
+    Known is only what this system says of a pid of its own boot, pid and time namespaces: there is
+    no such process, or it started at another moment than the owner's. Of a process of another user
+    it says that there is one, and not which.
+    """
+    if not owner.space or owner.space != _process.space or owner.host != _process.host:
+        return False
+    if os.name != "posix" or owner.pid <= 0:
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    found = started(owner.pid) if owner.started else ""
+    return bool(found) and found != owner.started
+
+
+_process = _Process()
+_Method = weakref.WeakMethod[Callable[..., Any]]
+_after_fork: list[_Method] = []
+
+
+def generation() -> int:
+    return _process.generation
+
+
+def host() -> str:
+    return _process.host
+
+
+def space() -> str:
+    """Where this process's pid means something; empty where the system does not say."""
+    return _process.space
+
+
+def instance_id() -> str:
+    """Random, per process: two of one pid are told apart."""
+    return _process.instance
+
+
+@contextmanager
+def acting_for(pid: int) -> Iterator[None]:
+    """What this process asks for meanwhile is another's: its owner is alive as long as that is."""
+    mine = _process.pid, _process.started
+    _process.owners.clear()
+    _process.pid, _process.started = pid, started(pid)
+    try:
+        yield
+    finally:
+        _process.owners.clear()
+        _process.pid, _process.started = mine
+
+
+def owner(label: str, thread: str | None = None) -> Owner:
+    """This process and thread (or the named asyncio task) as an owner."""
+    return Owner(
+        _process.host,
+        _process.pid,
+        thread or threading.current_thread().name,
+        _printable(label),
+        _process.space,
+        _process.started,
+    )
+
+
+def owner_text(label: str, thread: str | None = None) -> str:
+    """The same, encoded; remembered, because a process names the same few again and again."""
+    name = thread or threading.current_thread().name
+    key = (label, name)
+    text = _process.owners.get(key)
+    if text is None:
+        if len(_process.owners) >= REMEMBERED_OWNERS:
+            _process.owners.clear()
+        text = _process.owners[key] = owner(label, name).encode()
+    return text
+
+
+def operator(by: str) -> str:
+    """Who breaks a lease, for its holder to read: as it is said, else this process."""
+    return _printable(by) or str(owner(""))
+
+
+def _printable(label: str) -> str:
+    """At most 200 printable characters: a label is shown to people and may come from a request."""
+    label = label[:200]
+    if label.isprintable():
+        return label
+    return "".join(c if c.isprintable() else "?" for c in label)
+
+
+def after_fork(method: Callable[[], Any]) -> None:
+    """Have a bound method called in every forked child, as long as its object lives."""
+    _register(_after_fork, method)
+
+
+def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None:
+    """Have bound methods called before each fork, and after it in the parent.
+
+    A fork made in C, as uwsgi's, does not call them: the child must not rely on them.
+    """
+    _register(_before_fork, before)
+    _register(_in_parent, in_parent)
+
+
+def at_exit(begin: Callable[[], Any], finish: Callable[[float], Any]) -> None:
+    """Have bound methods called when the interpreter exits: all ``begin``, then all ``finish``,
+    which get the moment of the local clock by which to be done.
+
+    By then, all threads that are not daemons have ended, and no thread can be started any more.
+    Not called in a process that is killed or leaves by ``os._exit``, as those that
+    ``multiprocessing`` forks.
+    """
+    _register(_beginning_exit, begin)
+    _register(_finishing_exit, finish)
+
+
+def _register(registered: list[_Method], method: Callable[..., Any]) -> None:
+    """Not while another thread does so: one of the two would be forgotten."""
+    with _process.registering:
+        registered[:] = [reference for reference in registered if reference() is not None]
+        registered.append(weakref.WeakMethod(method))
+
+
+_before_fork: list[_Method] = []
+_in_parent: list[_Method] = []
+_beginning_exit: list[_Method] = []
+_finishing_exit: list[_Method] = []
+
+
+def _call(registered: list[_Method], *arguments: object) -> None:
+    for reference in list(registered):
+        method = reference()
+        if method is not None:
+            method(*arguments)
+
+
+def _in_child() -> None:
+    _process.renew()
+    _call(_after_fork)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _call(_before_fork),
+        after_in_parent=lambda: _call(_in_parent),
+        after_in_child=_in_child,
+    )
+
+
+@atexit.register
+def _exit() -> None:
+    until = now() + EXIT_SECONDS
+    _call(_beginning_exit)
+    _call(_finishing_exit, until)

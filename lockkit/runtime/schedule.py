@@ -1,0 +1,161 @@
+"""What a watchdog has to do and when: no clock, thread or loop, so that both share it."""
+
+from __future__ import annotations
+
+import math
+
+from lockkit.model.types import Request
+from lockkit.runtime import native
+from lockkit.runtime.hold import Hold
+
+__all__ = ["Deadlines", "Schedule"]
+
+RETRY = 0.25
+"""Seconds between two tries to withdraw from a store that is down."""
+
+BATCH_AHEAD = 0.1
+"""Part of its renewal interval by which a hold is renewed early to share a batch."""
+
+
+class Schedule:
+    """Holds to renew and requests to withdraw. Thread-safe.
+
+    ``discard`` is on every release's way and takes no lock: so whoever goes through the holds goes
+    through a copy (``list`` of a dict is atomic).
+    """
+
+    def __init__(self) -> None:
+        self._lock = native.lock()
+        self._holds: dict[str, Hold] = {}
+        self._withdrawals: dict[str, tuple[Request, float]] = {}
+        self._wake_at = math.inf
+        self._asked = math.inf
+
+    def add(self, hold: Hold) -> bool:
+        """Whether the runner sleeps too long for this one and must be woken."""
+        with self._lock:
+            self._holds[hold.request.token] = hold
+            return self._sooner(hold.due)
+
+    def discard(self, hold: Hold) -> None:
+        self._holds.pop(hold.request.token, None)
+
+    def withdraw(self, request: Request, now: float) -> None:
+        """Keep trying until the TTL has passed: by then it has expired by itself."""
+        with self._lock:
+            self._withdrawals[request.token] = (request, now + request.ttl)
+            self._sooner(now + RETRY)
+
+    def withdrawn(self, request: Request) -> None:
+        self._withdrawals.pop(request.token, None)
+
+    def waits(self, request: Request) -> bool:
+        """Whether the request is still to be withdrawn."""
+        return request.token in self._withdrawals
+
+    @property
+    def holds_any(self) -> bool:
+        return bool(self._holds)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._holds.clear()
+            self._withdrawals.clear()
+
+    def take_all(self) -> list[Hold]:
+        """All that are held, none of which is to be renewed or relied on any more."""
+        with self._lock:
+            holds = list(self._holds.values())
+            self._holds.clear()
+        for hold in holds:
+            hold.lose()
+        return holds
+
+    def take_due(self, now: float) -> tuple[list[Hold], list[Request]]:
+        """What to renew and to withdraw now. Forgets what is lost or no longer wanted."""
+        with self._lock:
+            self._asked = _next(now, self._asked, self._wake_at)
+            self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
+            due: list[Hold] = []
+            for token, hold in list(self._holds.items()):
+                if hold.lost(now) or not hold.used:
+                    self._holds.pop(token, None)  # it may have been released just now
+                elif not hold.renewable(now):
+                    hold.due = hold.deadline  # still held, and to be released at exit
+                elif hold.due <= now + (hold.deadline - now) * BATCH_AHEAD:
+                    due.append(hold)
+            for token, (_, until) in list(self._withdrawals.items()):
+                if until <= now:
+                    del self._withdrawals[token]
+            return due, [request for request, _ in self._withdrawals.values()]
+
+    def sleep_until(self, now: float) -> float:
+        """When the runner must look again; after this, ``add`` tells whether that is too late.
+
+        A moment that was asked for is kept even if its hold is gone by now: a process that takes
+        and gives back one lease after another would else wake the runner for each.
+        """
+        with self._lock:
+            wake_at = min((hold.due for hold in list(self._holds.values())), default=math.inf)
+            wake_at = min(wake_at, self._asked)
+            if self._withdrawals:
+                wake_at = min(wake_at, now + RETRY)
+            self._wake_at = wake_at
+            return wake_at
+
+    def _sooner(self, moment: float) -> bool:
+        """When the runner wakes it says itself: told here, an interrupt could come before it is
+        woken, and it would sleep too long for all that come later."""
+        if moment >= self._wake_at:
+            return False
+        self._asked = min(self._asked, moment)
+        return True
+
+
+class Deadlines:
+    """Holds whose holders want to hear of a loss, and when to look. Thread-safe.
+
+    A hold that is renewed is looked at too early, and then again: so renewing wakes nobody.
+    """
+
+    def __init__(self) -> None:
+        self._lock = native.lock()
+        self._holds: dict[str, Hold] = {}
+        self._wake_at = math.inf
+        self._asked = math.inf
+
+    def add(self, hold: Hold) -> bool:
+        """Whether the runner sleeps too long for this one and must be woken."""
+        moment = -math.inf if hold.dead else hold.deadline
+        with self._lock:
+            self._holds[hold.request.token] = hold
+            if moment >= self._wake_at:
+                return False
+            self._asked = min(self._asked, moment)  # as above
+            return True
+
+    def discard(self, hold: Hold) -> None:
+        self._holds.pop(hold.request.token, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._holds.clear()
+
+    def take_lost(self, now: float) -> list[Hold]:
+        """Those that are lost, each once."""
+        with self._lock:
+            lost = [hold for hold in list(self._holds.values()) if hold.lost(now)]
+            return [hold for hold in lost if self._holds.pop(hold.request.token, None)]
+
+    def sleep_until(self, now: float) -> float:
+        """When the runner must look again. A moment that was asked for is kept, as above."""
+        with self._lock:
+            nearest = min((hold.deadline for hold in list(self._holds.values())), default=math.inf)
+            self._wake_at = min(nearest, _next(now, self._asked, self._wake_at))
+            self._asked = math.inf
+            return self._wake_at
+
+
+def _next(now: float, *moments: float) -> float:
+    """The first of those that are still to come."""
+    return min((moment for moment in moments if moment > now), default=math.inf)

@@ -1,0 +1,112 @@
+"""Renewal in the background: one thread per client, started with its first lease.
+
+It sleeps until the earliest renewal is due, then renews all that are due about then in one batch.
+It also withdraws what could not be withdrawn while the store was unreachable, and releases what is
+still held when the interpreter exits: no other thread can be started then. A thread per client,
+not per process, so that a store that hangs does not keep another store's leases from renewal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from lockkit.engine import flow
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError
+from lockkit.model.log import log
+from lockkit.model.types import Request
+from lockkit.runtime import native, process
+from lockkit.runtime.background import Background
+from lockkit.runtime.hold import Hold
+from lockkit.runtime.notices import Notices
+from lockkit.runtime.schedule import Schedule
+
+__all__ = ["Watchdog"]
+
+Runner = Callable[[Generator[flow.Step, flow.Reply, Any]], object]
+
+
+class Watchdog(Background):
+    """Renews the holds of one client; ``run`` drives a flow against its store, and ``close``
+    closes what only it has opened there."""
+
+    thread_name = "lockkit-watchdog"
+
+    def __init__(self, run: Runner, close: Callable[[], object] = lambda: None) -> None:
+        self._run = run
+        self._close = close
+        self._notices = Notices()
+        super().__init__()
+        process.at_exit(self._begin_exit, self._finish_exit)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._schedule = Schedule()
+        self._exit: native.Wake | None = None
+
+    def watch(self, hold: Hold) -> None:
+        """Renew this one from now on. Wakes the thread only if nothing else is due before it."""
+        if self._schedule.add(hold) or self._wake is None:
+            self._hurry()
+        if hold.on_lost:
+            self._notices.watch(hold)
+
+    def unwatch(self, hold: Hold) -> None:
+        self._schedule.discard(hold)
+        if hold.on_lost is not None:
+            self._notices.unwatch(hold)
+
+    def withdraw_later(self, request: Request) -> None:
+        """Withdraw again and again until the store has heard it or the TTL has passed."""
+        self._schedule.withdraw(request, now())
+        self._hurry()
+
+    def stop(self) -> None:
+        """End the thread; holds are no longer renewed. A later ``watch`` starts another."""
+        self._schedule.clear()
+        self._notices.stop()
+        self._end()
+
+    def ended(self) -> None:
+        self._close()
+
+    def work(self) -> float:
+        """One pass; returns the seconds until the next."""
+        if self._exit is not None:
+            self._release_all()
+            self._exit.set()
+        holds, withdrawals = self._schedule.take_due(now())
+        if holds:
+            self._run(flow.renew(holds, now()))
+            self._notices.look_at(holds)
+        for request in withdrawals:
+            self._run(self._withdraw(request))
+            if self._schedule.waits(request):
+                break  # the store is still down: renewals must not queue behind its time-outs
+        moment = now()
+        return self._schedule.sleep_until(moment) - moment
+
+    def _begin_exit(self) -> None:
+        if self._schedule.holds_any and self._wake is not None:
+            self._notices.stop()
+            self._exit = native.Wake()
+            self._wake.set()
+
+    def _finish_exit(self, until: float) -> None:
+        if self._exit is not None:
+            self._exit.wait(max(until - now(), 0.0))
+
+    def _release_all(self) -> None:
+        """A store that does not answer to one will not answer to the next: the rest expires."""
+        for hold in self._schedule.take_all():
+            try:
+                self._run(flow.release(hold))
+            except BackendError as error:
+                log.warning("release of %r not confirmed: %s", hold.request.name, error)
+                return
+
+    def _withdraw(self, request: Request) -> Generator[flow.Step, flow.Reply, None]:
+        reply = yield flow.Withdraw(request)
+        if not isinstance(reply.value, BackendError):
+            self._schedule.withdrawn(request)

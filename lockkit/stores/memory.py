@@ -1,0 +1,198 @@
+"""``memory://``: locks within this process. For tests, and for threads of one process.
+
+Every client of plain ``memory://`` has a store of its own; all clients of ``memory://some-name``
+with one key prefix share theirs, as they would share a server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from lockkit.engine import grant
+from lockkit.engine.last_words import SLOTS, Words, infos_of, last_words, words_info
+from lockkit.model.clock import now
+from lockkit.model.settings import AliasSettings
+from lockkit.model.types import (
+    Busy,
+    Capabilities,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+)
+from lockkit.runtime import native, process
+from lockkit.stores.base import Backend, reject_unknown_options
+
+__all__ = ["MemoryBackend"]
+
+T = TypeVar("T")
+
+_EPOCH = time.time() - now()
+"""Makes the monotonic clock look like a wall clock, so that fences share the stores' domain."""
+
+
+class MemoryBackend(Backend):
+    """The grant rule over a dict, under one mutex. A forked child starts with no locks."""
+
+    capabilities = Capabilities(push=True, process_local=True)
+
+    def __init__(self) -> None:
+        self._forget()
+        process.after_fork(self._forget)
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> MemoryBackend:
+        reject_unknown_options(settings, ())
+        store = settings.location.partition("://")[2]
+        if not store:
+            return cls()
+        return _shared.named((store, settings.key_prefix), cls)
+
+    def prefixes(self) -> dict[str, bool]:
+        return _shared.beside(self)
+
+    @property
+    def has_been_used(self) -> bool:
+        return self._fence > 0
+
+    def _forget(self) -> None:
+        self._mutex = threading.Lock()
+        self._states: OrderedDict[str, grant.State] = OrderedDict()
+        self._woken: dict[str, native.Wake] = {}
+        self._words: OrderedDict[str, Words] = OrderedDict()
+        self._fence = 0
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        return self._step(request.name, lambda s, t: grant.acquire(s, request, t))
+
+    def release(self, request: Request) -> Release:
+        return self._step(request.name, lambda s, t: grant.release(s, request, t))
+
+    def withdraw(self, request: Request) -> None:
+        self._step(request.name, lambda s, t: grant.withdraw(s, request, t))
+
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        return [self._extend(request) for request in requests]
+
+    def _extend(self, request: Request) -> Renewal:
+        return self._step(request.name, lambda s, t: grant.extend(s, request, t))
+
+    def break_(self, name: str, fence: int, by: str = "") -> bool:
+        return self._step(name, lambda s, t: grant.break_(s, fence, t, by))
+
+    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
+        with self._mutex:
+            moment = _now()
+            self._sweep(moment, len(self._states))
+            found = [self._words.get(name)] if name is not None else list(self._words.values())
+        infos = (words_info(words, moment) for words in found if words is not None)
+        return iter([info for info in infos if info is not None])
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
+        """Sleep until a step of somebody else grants this claim; the flow then asks for it."""
+        with self._mutex:
+            state = self._states.get(request.name)
+            if state is None or not any(w.token == request.token for w in state.queue):
+                return None
+            woken = self._woken.setdefault(request.token, native.Wake(threading.Lock))
+        try:
+            woken.wait(max(seconds, 0.0))
+        finally:
+            self._woken.pop(request.token, None)
+        return None
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        with self._mutex:
+            moment = _now()
+            names = list(self._states) if name is None else [name]
+            infos = [
+                info
+                for n in names
+                if n in self._states
+                for info in infos_of(n, self._states[n], moment)
+            ]
+        return iter(infos)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _step(self, name: str, rule: Callable[[grant.State, int], grant.Outcome[T]]) -> T:
+        with self._mutex:
+            state = self._states.get(name)
+            moment = _now()
+            if state is None:
+                self._sweep(moment)
+                state = self._states[name] = grant.State(fence=self._fence)
+            outcome = rule(state, moment)
+            self._fence = max(self._fence, state.fence)
+            if state.prune(moment):
+                del self._states[name]
+            self._note(name, state)
+            woken = [self._woken.get(handoff.token) for handoff in outcome.handoffs]
+        for event in woken:
+            if event is not None:
+                event.set()
+        return outcome.reply
+
+    def _sweep(self, moment: int, most: int = 2) -> None:
+        """For each new name, look at the two not looked at for longest: what was abandoned, and
+        nobody asks for again, would else stay for ever."""
+        for _ in range(min(most, len(self._states))):
+            name, state = next(iter(self._states.items()))
+            if state.sweep(moment):
+                del self._states[name]
+            else:  # taken out and put back, it would be lost by an interrupt in between
+                self._states.move_to_end(name)
+            self._note(name, state)
+
+    def _note(self, name: str, state: grant.State) -> None:
+        """Keep the last words of those who lost it, and of the last SLOTS names."""
+        for words in last_words(name, state):
+            self._words.pop(name, None)
+            self._words[name] = words
+            if len(self._words) > SLOTS:
+                self._words.popitem(last=False)
+
+
+class _Shared:
+    """The stores that have a name, each as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._stores = weakref.WeakValueDictionary[tuple[str, str], MemoryBackend]()
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        self._mutex = threading.Lock()
+
+    def named(self, name: tuple[str, str], make: Callable[[], MemoryBackend]) -> MemoryBackend:
+        with self._mutex:
+            store = self._stores.get(name)
+            if store is None:
+                store = self._stores[name] = make()
+            return store
+
+    def beside(self, store: MemoryBackend) -> dict[str, bool]:
+        """The stores of the same name, by their prefixes."""
+        with self._mutex:
+            known = dict(self._stores)
+        mine = {name for (name, _), found in known.items() if found is store}
+        return {
+            prefix: next(found.holders(), None) is not None
+            for (name, prefix), found in known.items()
+            if name in mine and found is not store and found.has_been_used
+        }
+
+
+_shared = _Shared()
+
+
+def _now() -> int:
+    return int((now() + _EPOCH) * grant.SECOND)

@@ -1,0 +1,204 @@
+"""Connections to one server: taken, used for one exchange, given back.
+
+redis-py makes and authenticates them; the exchange is done on the connection itself, because the
+client's layers above it cost half as much again as the round trip. There are no retries here: a
+request is retried by the flow, with the same token, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import redis
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
+
+from lockkit.model.errors import OutcomeUnknown
+from lockkit.runtime import process
+from lockkit.stores.redis.failures import from_reply, lost_on_the_way, not_connected
+from lockkit.stores.redis.protocol import Command, load_scripts
+from lockkit.stores.redis.settings import Connection, Maker
+
+__all__ = ["Connections", "OwnConnections", "PooledConnections"]
+
+T = TypeVar("T")
+
+
+class Connections(Protocol):
+    """Where connections come from and go to."""
+
+    def take(self) -> Connection: ...
+
+    def give(self, connection: Connection) -> None: ...
+
+    def discard(self, connection: Connection) -> None: ...
+
+    @property
+    def fresh(self) -> Maker:
+        """Makes one to keep: for the subscription. Not connected yet."""
+
+    def close(self) -> None: ...
+
+
+class OwnConnections:
+    """A stack of idle connections; it has as many as were ever used at the same time."""
+
+    def __init__(self, make: Maker) -> None:
+        self.fresh = make
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._idle: deque[Connection] = deque()
+
+    def take(self) -> Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.fresh()
+
+    def give(self, connection: Connection) -> None:
+        self._idle.append(connection)
+
+    def discard(self, connection: Connection) -> None:
+        """One failed, so the idle ones are probably stale as well: the next try must not meet
+        another of them."""
+        connection.disconnect()
+        self.close()
+
+    def close(self) -> None:
+        while self._idle:
+            try:
+                self._idle.pop().disconnect()
+            except IndexError:
+                return
+
+
+class PooledConnections:
+    """The pool of somebody else's client, such as a django-redis cache."""
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+        before_5_3 = redis.VERSION < (5, 3)  # which wants the command's name, and then ignores it
+        self._get = partial(pool.get_connection, "_") if before_5_3 else pool.get_connection
+        self.fresh = Maker(pool)
+
+    def take(self) -> Connection:
+        try:
+            return self._get()
+        except RedisError as error:
+            raise not_connected(error) from error
+
+    def give(self, connection: Connection) -> None:
+        self._pool.release(connection)
+
+    def discard(self, connection: Connection) -> None:
+        connection.disconnect()
+        self._pool.release(connection)
+
+    def close(self) -> None:
+        """The pool is not ours to close."""
+
+
+def connect(connection: Connection) -> None:
+    """Unless it is connected already, which each version of redis-py tells in another way: all have
+    its socket, and to ask them takes a twentieth of an uncontended lock."""
+    if getattr(connection, "_sock", None) is not None:
+        return
+    try:
+        connection.connect()
+    except (RedisError, OSError) as error:
+        connection.disconnect()
+        raise not_connected(error) from error
+
+
+def call(connections: Connections, command: Command) -> Any:
+    """Run a script; load it first if the server does not have it."""
+    try:
+        return exchange(connections, command.packed)
+    except NoScriptError:
+        return load_and_run(connections, [command])[0]
+
+
+def load_and_run(connections: Connections, commands: Sequence[Command]) -> list[Any]:
+    """At once, so that a server whose scripts are flushed again and again has no time for it."""
+    try:
+        loads = load_scripts(commands)
+        packed = [command.packed for command in commands]
+        return pipeline(connections, [*loads, *packed])[len(loads) :]
+    except NoScriptError as error:
+        raise from_reply(error) from error
+
+
+def look(request: Callable[[], T]) -> T:
+    """A request that only reads: once more, if its connection was stale."""
+    try:
+        return request()
+    except OutcomeUnknown:
+        return request()
+
+
+def exchange(connections: Connections, packed: bytes) -> Any:
+    """One command and its reply. Raises lockkit's errors, or NoScriptError, which says that the
+    script was not run."""
+    connection = connections.take()
+    try:
+        connect(connection)
+        connection.send_packed_command((packed,), check_health=False)
+        reply = connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        connections.give(connection)
+        if isinstance(error, NoScriptError):
+            raise
+        raise from_reply(error) from error
+    except BaseException as error:  # interrupted: its reply would be taken for that of another
+        connections.discard(connection)
+        _blame_the_way(error)
+        raise
+    connections.give(connection)
+    return reply
+
+
+def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
+    """Send some commands at once and read their replies. Errors as of ``exchange``."""
+    connection = connections.take()
+    try:
+        connect(connection)
+        # In one piece: redis-py makes one system call, and maybe one packet, of each.
+        connection.send_packed_command((b"".join(packed),), check_health=False)
+        replies = [_read(connection) for _ in packed]
+    except BaseException as error:  # interrupted: its reply would be taken for that of another
+        connections.discard(connection)
+        _blame_the_way(error)
+        raise
+    connections.give(connection)
+    for reply in replies:
+        if isinstance(reply, NoScriptError):
+            raise reply
+        if isinstance(reply, ResponseError):
+            raise from_reply(reply) from reply
+    return replies
+
+
+def _blame_the_way(error: BaseException) -> None:
+    """The driver's errors as lockkit's; an interruption passes, but its connection is unusable."""
+    if isinstance(error, (BusyLoadingError, AuthenticationError)):
+        raise from_reply(error) from error
+    if isinstance(error, (RedisError, OSError)):
+        raise lost_on_the_way(error) from error
+
+
+def _read(connection: Connection) -> Any:
+    """A reply; an error reply as a value, because the others of the pipeline must be read, too."""
+    try:
+        return connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error

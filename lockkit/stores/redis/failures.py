@@ -1,0 +1,106 @@
+"""redis-py's errors as lockkit's: what was certainly not applied, and what may have been."""
+
+from __future__ import annotations
+
+import redis.exceptions as driver
+
+from lockkit.model.errors import (
+    BackendError,
+    BackendUnavailable,
+    LockError,
+    OutcomeUnknown,
+    StoreRefused,
+)
+from lockkit.stores.redis.replies import script_error
+
+__all__ = ["from_reply", "lost_on_the_way", "not_connected", "refused"]
+
+REFUSALS = {
+    "READONLY": "the server is a read-only replica: point LOCATION at the primary",
+    "LOADING": "the server is still loading its data",
+    "BUSY": "the server is running a long script",
+    "OOM": "the server is out of memory: raise maxmemory (and keep maxmemory-policy noeviction)",
+    "MISCONF": "the server refuses writes because it cannot persist",
+    "MASTERDOWN": "the replica has lost its primary",
+    "NOREPLICAS": "the server has too few replicas (min-replicas-to-write)",
+    "NOAUTH": "the server wants a password",
+    "WRONGPASS": "the server refuses the user or the password",
+    "NOPERM": "the user lacks a permission lockkit needs (docs/stores.md has an ACL line)",
+    "DB": "the server has no database of the number in LOCATION",
+    "CLUSTERDOWN": "the cluster is down",
+    "MOVED": "this is a node of a Redis Cluster, which redis:// does not speak to",
+    "ASK": "this is a node of a Redis Cluster, which redis:// does not speak to",
+    "NOSCRIPT": "the server forgets scripts as fast as they are loaded",
+    "TRYAGAIN": "the cluster is moving slots",
+}
+
+FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
+"""What does not pass by itself."""
+
+
+def not_connected(error: Exception) -> BackendError:
+    """The connection could not be made, so nothing was applied."""
+    if isinstance(error, driver.MaxConnectionsError):
+        return BackendUnavailable("all connections of the pool are in use: raise max_connections")
+    if isinstance(error, (driver.ResponseError, driver.AuthenticationError)):
+        found = _refused(_message(error))
+        return found if isinstance(found, StoreRefused) else BackendUnavailable(str(found))
+    return BackendUnavailable(f"the Redis server cannot be reached: {_reason(error)}")
+
+
+def _reason(error: BaseException | None) -> str:
+    """The operating system's words; neither address nor password."""
+    while error is not None:
+        if isinstance(error, (TimeoutError, driver.TimeoutError)) and "handshake" in str(error):
+            return "no answer to TLS in time (is it a port without TLS?)"
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        error = error.__cause__ or error.__context__
+    return "no answer in time, or none that it understands"
+
+
+def lost_on_the_way(error: Exception) -> BackendError:
+    """The request was sent, or partly sent, and no reply came."""
+    if isinstance(error, driver.TimeoutError):
+        return OutcomeUnknown("the Redis server did not reply in time")
+    return OutcomeUnknown("the connection to the Redis server broke before its reply")
+
+
+def from_reply(error: driver.RedisError) -> LockError:
+    """The server replied with an error."""
+    message = _message(error)
+    return script_error(message) or _refused(message)
+
+
+def refused(error: LockError) -> bool:
+    """Whether the server replied with an error: to another request it may reply well."""
+    return isinstance(error.__cause__, driver.ResponseError)
+
+
+def _message(error: Exception) -> str:
+    """redis-py strips the code from some errors and keeps the class instead."""
+    text = str(error)
+    for kind, code in (
+        (driver.ReadOnlyError, "READONLY"),
+        (driver.BusyLoadingError, "LOADING"),
+        (driver.NoPermissionError, "NOPERM"),
+        (driver.OutOfMemoryError, "OOM"),
+        (driver.NoScriptError, "NOSCRIPT"),
+    ):
+        if isinstance(error, kind) and not text.startswith(code):
+            return f"{code} {text}"
+    return text
+
+
+def _refused(message: str) -> BackendError:
+    code = message.partition(" ")[0]
+    if code in REFUSALS:
+        kind = StoreRefused if code in FOR_GOOD else BackendUnavailable
+        return kind(f"{REFUSALS[code]} ({code})")
+    if "OOM command not allowed" in message:
+        return BackendUnavailable(f"{REFUSALS['OOM']} (OOM)")
+    if "unauthenticated" in message:  # "Protocol error: …", where a request is long
+        return StoreRefused(f"{REFUSALS['NOAUTH']} (NOAUTH)")
+    if "authentication" in message.lower() or "password" in message.lower():
+        return StoreRefused(REFUSALS["WRONGPASS"])
+    return OutcomeUnknown(f"the Redis server replied with an error ({code[:40]})")

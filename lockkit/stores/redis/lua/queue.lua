@@ -1,0 +1,50 @@
+-- Prepended to every script that can grant a mutex. Mirrors lockkit/engine/grant.py.
+
+local function install(field, token, until_, rest, queued)
+  local fence, stamp = number(), us(now)
+  redis.call('HSET', KEYS[1], 'f', fence, field,
+    'M' .. queued .. token .. us(until_) .. fence .. stamp .. stamp .. us(0) .. rest)
+  return fence
+end
+
+-- Nobody holds it, and whoever asks next goes on with the queue.
+local function leave_free(field)
+  redis.call('HSET', KEYS[1], field,
+    'M1' .. string.rep('0', 32) .. us(now) .. string.rep('0', 64) .. '0 - ')
+end
+
+-- A record made here says that somebody waits, without looking: the next release looks.
+-- The name is free: grant the first waiter that is alive, forget the dead ones before it.
+-- Returns the fence if that is the asker. State first, message last and by pcall: scripts do not
+-- roll back. Nobody listening means dead; an error (no permission to publish) means that the
+-- waiter learns of its grant when it asks next. The first write is one allowed at full memory.
+local function advance(field, asker)
+  for _ = 1, PASS_MOST do
+    local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    local token, ticket = head[1], head[2]
+    if not token then
+      redis.call('HDEL', KEYS[1], field)
+      return nil
+    end
+    local entry, alive = redis.call('HGET', KEYS[3], token), alive_until(token)
+    local channel, _, rest, ttl = waiter(entry or '', true)
+    if entry and not channel then damaged('its queue') end
+    leave(token)
+    if channel and (token == asker or alive > now) then
+      local until_ = now + ttl
+      if token ~= asker and alive < until_ then until_ = alive end
+      local fence = install(field, token, until_, rest, 1)
+      if token == asker then return fence end
+      if channel == '-' then return nil end
+      local heard = redis.pcall('PUBLISH', channel,
+        token .. ' ' .. string.format('%.0f', ticket) .. ' ' .. fence)
+      if heard ~= 0 then return nil end
+    end
+  end
+  if waits() then
+    leave_free(field)
+  else
+    redis.call('HDEL', KEYS[1], field)
+    empty_queue()
+  end
+end

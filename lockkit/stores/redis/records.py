@@ -1,0 +1,201 @@
+"""Records of orders beside their locks: claimed under a lease, finished by its fence.
+
+A record is in the slot of its order's lock, so a claim is one step with the proof that the lease
+is held, and an operator's decision with the proof that it is not. Records expire by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lockkit.model.types import Claimed, Entry
+from lockkit.stores.base import Danger
+from lockkit.stores.redis.aio_link import Link
+from lockkit.stores.redis.connections import Connections, call, exchange, look, pipeline
+from lockkit.stores.redis.health import capacity, persistence, server
+from lockkit.stores.redis.layout import VERSION, Keys, bucket_of, encoded
+from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, evalsha, pack, script_of
+
+__all__ = ["AsyncRedisRecords", "RedisRecords"]
+
+PAGE = 100
+STATE_AND_FENCE = 17
+RUNNING, DONE = b"R", b"D"
+
+_CLAIM = script_of("layout", "whole", "clock", "record", "record_claim")
+_FINISH = script_of("layout", "whole", "clock", "record", "record_finish")
+_DROP = script_of("layout", "whole", "clock", "record", "record_drop")
+_RESOLVE = script_of("layout", "whole", "clock", "record", "record_resolve")
+_LIST = script_of("layout", "whole", "clock", "record_list")
+
+
+class _Commands:
+    """What both twins say."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def read(self, name: str) -> list[bytes]:
+        _, record, _ = self._keys.record(name)
+        return [pack(b"GET", record), pack(b"PTTL", record)]
+
+    def claim(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
+    ) -> Command:
+        state = RUNNING if running else DONE
+        keys = self._keys.record(name)
+        flag = b"1" if replaces else b"0"
+        return evalsha(_CLAIM, keys, [*_claim(name, fence), state, _ms(ttl), flag, payload])
+
+    def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> Command:
+        keys = self._keys.record(name)
+        return evalsha(_FINISH, keys, [*_claim(name, fence), _ms(ttl), payload])
+
+    def drop(self, name: str, fence: int) -> Command:
+        return evalsha(_DROP, self._keys.record(name), _claim(name, fence))
+
+    def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> Command:
+        keys = self._keys.record(name)
+        return evalsha(_RESOLVE, keys, [*_claim(name, fence), _ms(ttl), payload])
+
+    def count(self, bucket: int) -> bytes:
+        return pack(b"ZCARD", self._keys.running(bucket))
+
+    def page(self, bucket: int, cursor: bytes) -> bytes:
+        return pack(b"ZSCAN", self._keys.running(bucket), cursor, b"COUNT", b"%d" % PAGE)
+
+    def list(self, bucket: int, names: Sequence[bytes]) -> Command:
+        records = [self._keys.record(name.decode(errors="surrogateescape"))[1] for name in names]
+        keys = [self._keys.bucket(bucket), self._keys.running(bucket), *records]
+        return evalsha(_LIST, keys, names)
+
+    def bucket(self, name: str) -> int:
+        return bucket_of(name)
+
+
+class RedisRecords:
+    """See ``lockkit.stores.base.Records``."""
+
+    def __init__(self, connections: Connections, keys: Keys) -> None:
+        self._connections = connections
+        self._commands = _Commands(keys)
+
+    def read(self, name: str) -> Entry | None:
+        packed = self._commands.read(name)
+        return _entry(*look(lambda: pipeline(self._connections, packed)))
+
+    def claim(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
+    ) -> Claimed:
+        command = self._commands.claim(
+            name, fence, payload, ttl, running=running, replaces=replaces
+        )
+        return Claimed(self._repeatable(command))
+
+    def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
+        return bool(self._repeatable(self._commands.finish(name, fence, payload, ttl)))
+
+    def drop(self, name: str, fence: int) -> bool:
+        return bool(self._repeatable(self._commands.drop(name, fence)))
+
+    def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
+        """Not repeated: the second answer to a removal would be another one."""
+        return bool(call(self._connections, self._commands.resolve(name, fence, payload, ttl)))
+
+    def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
+        if name is not None:
+            yield from self._list(self._commands.bucket(name), [encoded(name)])
+            return
+        packed = [self._commands.count(bucket) for bucket in ALL_BUCKETS]
+        counts = look(lambda: pipeline(self._connections, packed))
+        for bucket, count in zip(ALL_BUCKETS, counts, strict=True):
+            if count:
+                yield from self._bucket(bucket)
+
+    def _bucket(self, bucket: int) -> Iterator[tuple[str, Entry]]:
+        """ZSCAN may return a name twice while names come and go."""
+        seen: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            packed = self._commands.page(bucket, cursor)
+            cursor, found = look(lambda: exchange(self._connections, packed))  # noqa: B023
+            fresh = [name for name in found[::2] if name not in seen]
+            seen.update(fresh)
+            yield from self._list(bucket, fresh)
+            if cursor == b"0":
+                return
+
+    def health(self) -> Iterator[Danger]:
+        return persistence(self._ask)
+
+    def capacity(self) -> Iterator[Danger]:
+        return capacity(self._ask)
+
+    def server(self) -> str | None:
+        return server(self._ask)
+
+    def _ask(self, packed: bytes) -> Any:
+        return look(lambda: exchange(self._connections, packed))
+
+    def _list(self, bucket: int, names: Sequence[bytes]) -> Iterator[tuple[str, Entry]]:
+        if not names:
+            return
+        command = self._commands.list(bucket, names)
+        reply = look(lambda: call(self._connections, command))
+        for position, name in enumerate(names):
+            value, left = reply[2 * position : 2 * position + 2]
+            entry = _entry(value or None, left)
+            if entry is not None:
+                yield name.decode(errors="surrogateescape"), entry
+
+    def _repeatable(self, command: Command) -> Any:
+        return look(lambda: call(self._connections, command))
+
+
+class AsyncRedisRecords:
+    """See ``lockkit.stores.base.AsyncRecords``."""
+
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self._link = link
+        self._commands = _Commands(keys)
+
+    async def read(self, name: str) -> Entry | None:
+        packed = self._commands.read(name)
+        return _entry(*await self._link.look(lambda: self._link.pipeline(packed)))
+
+    async def claim(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
+    ) -> Claimed:
+        command = self._commands.claim(
+            name, fence, payload, ttl, running=running, replaces=replaces
+        )
+        return Claimed(await self._repeatable(command))
+
+    async def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
+        return bool(await self._repeatable(self._commands.finish(name, fence, payload, ttl)))
+
+    async def drop(self, name: str, fence: int) -> bool:
+        return bool(await self._repeatable(self._commands.drop(name, fence)))
+
+    async def _repeatable(self, command: Command) -> Any:
+        return await self._link.look(lambda: self._link.call(command))
+
+
+def _entry(value: bytes | None, left: int) -> Entry | None:
+    """``left`` in milliseconds: -2 when it expired between the two replies."""
+    if value is None or left == -2:  # noqa: PLR2004
+        return None
+    state, fence = value[:1], value[1:STATE_AND_FENCE]
+    seconds = max(left, 0) / 1000
+    if not (fence.isdigit() and len(value) >= STATE_AND_FENCE and state in {RUNNING, DONE}):
+        return Entry(b"", 0, running=True, left=seconds)  # nothing can be read of it
+    return Entry(value[STATE_AND_FENCE:], int(fence), state == RUNNING, seconds)
+
+
+def _claim(name: str, fence: int) -> tuple[bytes, bytes, bytes]:
+    return VERSION, b"=" + name.encode(), b"%016d" % fence
+
+
+def _ms(seconds: float) -> bytes:
+    return b"%d" % max(round(seconds * 1000), 1)

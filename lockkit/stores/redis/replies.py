@@ -1,0 +1,284 @@
+"""What Redis answers, as values: shared by the sync and the async backend. See ``protocol``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from lockkit.engine.last_words import DAY
+from lockkit.engine.state import SECOND
+from lockkit.model.errors import (
+    DamagedRecord,
+    InvalidName,
+    KindMismatch,
+    LayoutMismatch,
+    LockError,
+    UpgradeRefused,
+)
+from lockkit.model.naming import check_name
+from lockkit.model.types import (
+    Busy,
+    Gone,
+    Grant,
+    Kind,
+    LockInfo,
+    LockState,
+    Owner,
+    Release,
+    Renewal,
+    Request,
+    Waiting,
+)
+from lockkit.stores.redis.layout import VERSION, encoded
+from lockkit.stores.redis.protocol import KINDS, SHARED
+
+__all__ = [
+    "Message",
+    "count_details",
+    "damaged_bucket",
+    "read_acquire",
+    "read_details",
+    "read_extend",
+    "read_message",
+    "read_page",
+    "read_release",
+    "read_words",
+    "script_error",
+]
+
+DIGITS = 16  # of a number; what is read may be anything
+KIND_OF = {code: kind for kind, code in KINDS.items()}
+
+
+def read_acquire(request: Request, reply: bytes) -> Grant | Busy | Gone:
+    """A ticket that is not a number is not ours: another is drawn."""
+    try:
+        return _acquired(request, reply)
+    except ValueError:
+        return Gone()
+
+
+def _acquired(request: Request, reply: bytes) -> Grant | Busy | Gone:
+    kind = reply[:1]
+    if kind == b"G":
+        fence, _, left = reply[2:].partition(b" ")
+        return Grant(request.token, int(fence), int(left) / SECOND if left else request.ttl)
+    if kind == b"B":
+        _, ticket, ahead, left, holder = reply.split(b" ", 4)
+        return Busy(int(ticket), int(ahead), int(left) / SECOND, holder.decode(errors="replace"))
+    if kind == b"F":
+        _, ahead, left, holder = reply.split(b" ", 3)
+        return Busy(0, int(ahead), int(left) / SECOND, holder.decode(errors="replace"), full=True)
+    return Gone()
+
+
+class Message(NamedTuple):
+    """A grant by message."""
+
+    token: str
+    ticket: int
+    fence: int
+
+
+def read_message(reply: Sequence[Any]) -> Message | None:
+    """What came over the subscription, if it is a grant: anybody with the right may publish."""
+    if reply[0] != b"message":
+        return None
+    try:
+        token, ticket, fence = reply[2].decode().split(" ")
+        return Message(token, int(ticket), int(fence))
+    except ValueError:
+        return None
+
+
+_RELEASES = tuple(Release)  # Release(reply) takes five times as long
+
+
+def read_release(reply: int) -> Release:
+    return _RELEASES[reply]
+
+
+def read_extend(
+    requests: Sequence[Request],
+    positions: Sequence[int],
+    replies: Sequence[int | None],
+    into: list[Renewal],
+) -> None:
+    for position, reply in zip(positions, replies, strict=True):
+        if reply is None:
+            into[position] = Renewal(None, damaged_record("its record"))
+            continue
+        left = requests[position].ttl if reply > 0 else -reply / SECOND
+        into[position] = Renewal(left or None)
+
+
+def read_page(bucket: bytes, reply: Sequence[Any]) -> tuple[bytes, list[bytes], list[LockInfo]]:
+    """The next cursor, the names of a page, and whether the bucket's own fields are damaged.
+
+    Raises LayoutMismatch, as every step of a name in that bucket would.
+    """
+    cursor, fields = reply
+    damaged = []
+    for field, value in zip(fields[::2], fields[1::2], strict=True):
+        if field == b"v" and value != VERSION:
+            error = _other_layout(value)
+            if not isinstance(error, DamagedRecord):
+                raise error
+            damaged.append(damaged_bucket(bucket, "HSET {} v " + VERSION.decode()))
+    return cursor, [field[1:] for field in fields[::2] if field[:1] == b"="], damaged
+
+
+def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
+    """Of as many of the names as the reply has: see ``count_details``."""
+    now = int(reply[0])
+    for index, text in enumerate(names[: count_details(reply)]):
+        record, waiters, alive, entries, damage, first = reply[1 + 6 * index : 7 + 6 * index]
+        name = text.decode(errors="surrogateescape")
+        if damage:
+            yield _damaged(bucket, name, damage.decode())
+        if record[:1] == KINDS[Kind.MUTEX]:
+            yield _info(name, record[2:], now, (waiters, alive, first))
+        elif record:
+            kind = KIND_OF[record[:1]]
+            for entry in sorted(entries, key=_fence_of):
+                fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
+                info = _info(name, fixed + rest, now, (waiters, alive, first))
+                yield info._replace(kind=kind, permits=int(permits), shared=entry[:1] == SHARED)
+
+
+def count_details(reply: Sequence[Any]) -> int:
+    """How many names a page of details is about; what shares them may be much."""
+    return len(reply) // 6
+
+
+def _fence_of(entry: bytes) -> bytes:
+    return entry[17:33]
+
+
+def _other_layout(version: bytes) -> LockError:
+    if not version.isdigit():
+        return damaged_record("its bucket")
+    return LayoutMismatch(
+        f"the store has lockkit's layout {version.decode()[:9]}, this release speaks "
+        f"{VERSION.decode()}: use the same release everywhere, or another KEY_PREFIX"
+    )
+
+
+def _info(
+    name: str, text: bytes, now: int, queue: tuple[int, int, Sequence[bytes]] = (0, 0, ())
+) -> LockInfo:
+    """What a record says after its token, and an entry after its form: 16 digits each, then the
+    rest. queue: how many wait, how many are alive, and the first of them."""
+    waiters, alive, first = queue
+    waiting = tuple(_waiting(first, now))
+    until, fence, granted, renewed = (int(text[16 * i : 16 + 16 * i]) for i in range(4))
+    ttl, max_hold, owner = text[80:].split(b" ", 2)
+    if ttl == b"0":  # nobody holds it, and whoever asks next goes on with the queue
+        return LockInfo(name, LockState.QUEUED, waiters=waiters, waiters_alive=alive, queue=waiting)
+    return LockInfo(
+        name=name,
+        state=LockState.HELD if until > now else LockState.ABANDONED,
+        owner=Owner.decode(owner.decode(errors="replace")),
+        fence=fence,
+        age=(now - granted) / SECOND,
+        left=(until - now) / SECOND,
+        renewed=(now - renewed) / SECOND,
+        ttl=int(ttl) / SECOND,
+        max_hold=int(max_hold) / SECOND if max_hold.isdigit() and len(max_hold) < DIGITS else None,
+        waiters=waiters,
+        waiters_alive=alive,
+        queue=waiting,
+    )
+
+
+def _waiting(first: Sequence[bytes], now: int) -> Iterator[Waiting]:
+    """A ticket is the moment at which it was drawn, or a little later."""
+    for ticket, alive, says in zip(first[::3], first[1::3], first[2::3], strict=True):
+        parts = says.split(b" ", 1)[-1]  # without the channel
+        owner = parts.split(b" ", 5 if parts[:2] in (b"X ", b"S ") else 2)[-1]
+        since = max((now - float(ticket)) / SECOND, 0.0)
+        yield Waiting(Owner.decode(owner.decode(errors="replace")), since, float(alive) > now)
+
+
+def read_words(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
+    """What was written down in a bucket; and what is abandoned there, of these names."""
+    now = int(reply[0])
+    for words in reply[1]:
+        if words and (info := _written(words, now)):
+            yield info
+    for index, text in enumerate(names):
+        record, entries = reply[2 + 2 * index : 4 + 2 * index]
+        name = text.decode(errors="surrogateescape")
+        if record[:1] == KINDS[Kind.MUTEX]:
+            yield from _lost(_info(name, record[1:], now), None, "")
+        for entry in entries:
+            fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
+            info = _info(name, fixed + rest, now)._replace(
+                kind=KIND_OF[record[:1]], permits=int(permits), shared=entry[:1] == SHARED
+            )
+            yield from _lost(info, None, "")
+
+
+def _written(words: bytes, now: int) -> LockInfo | None:
+    """See words.lua. Of what somebody else has written nothing is told: it holds nothing."""
+    try:
+        at, kind, form = int(words[:16]), KIND_OF[words[16:17]], words[17:18]
+        permits, length, said, rest = words[19:].split(b" ", 3)
+        name, by, tail = (
+            rest[: int(length)], rest[int(length) : int(length) + int(said)],
+            rest[int(length) + int(said) :],
+        )  # fmt: skip
+        info = _info(name.decode(), tail, now)
+    except (ValueError, KeyError):
+        return None
+    info = info._replace(kind=kind, permits=int(permits), shared=form == SHARED)
+    return next(_lost(info, (at - now) / SECOND, by.decode(errors="replace")), None)
+
+
+def _lost(info: LockInfo, left: float | None, by: str) -> Iterator[LockInfo]:
+    left = info.left if left is None else left
+    if info.fence is not None and left is not None and left > -DAY / SECOND:
+        yield info._replace(state=LockState.LOST, left=left, broken_by=by)
+
+
+def damaged_record(what: str) -> DamagedRecord:
+    return DamagedRecord(f"what the store keeps of the name cannot be read: {what}")
+
+
+def _damaged(bucket: bytes, name: str, what: str) -> LockInfo:
+    try:
+        repair = f"locks release {check_name(name)} --damaged"
+    except InvalidName:  # nobody can lock it
+        escaped = "".join(f"\\x{byte:02x}" for byte in encoded(name))
+        repair = f'HDEL "{bucket.decode()}" "={escaped}" in redis-cli'
+    damage = f"{what} cannot be read, so it may be held: {repair}"
+    return LockInfo(name, LockState.DAMAGED, damage=damage)
+
+
+def damaged_bucket(key: bytes, repair: str = "DEL {}") -> LockInfo:
+    """Of a key that many names share. What somebody else may have put there is not deleted here."""
+    name = key.decode()
+    damage = f"it cannot be read, so its names may be held: {repair} in redis-cli"
+    return LockInfo(name, LockState.DAMAGED, damage=damage.format(f'"{name}"'))
+
+
+def _said(message: str, after: str) -> str:
+    return re.split(r" ?script: |, on @", message.partition(after)[2])[0]
+
+
+def script_error(message: str) -> LockError | None:
+    """The scripts' own error replies; Redis puts words of its own around some."""
+    if "LAYOUT " in message:
+        return _other_layout(_said(message, "LAYOUT ").encode())
+    if "DAMAGED " in message:
+        return damaged_record(_said(message, "DAMAGED "))
+    if "WRONGTYPE" in message:
+        return damaged_record("one of its keys is of another type")
+    if message.startswith("KIND "):
+        kind, permits = message[5:].split(" ")
+        used_as = KIND_OF[kind.encode()].described(int(permits))
+        return KindMismatch(f"the name is in use as {used_as}")
+    if message.startswith("UPGRADE"):
+        return UpgradeRefused("a reader of the name asked to write it")
+    return None

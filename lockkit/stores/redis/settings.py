@@ -1,0 +1,159 @@
+"""An alias's settings as connections of redis-py."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import AliasSettings
+from lockkit.model.values import check_count, check_ttl, wrong
+from lockkit.stores.base import reject_unknown_options
+
+__all__ = ["Connection", "Maker", "maker"]
+
+Connection = Any  # redis-py's connections have no common, typed base
+
+SOCKET_TIMEOUT = 2.0
+
+
+class Maker:
+    """Makes connections as a pool of redis-py would. Not connected yet; no I/O.
+
+    The pool itself counts those it has ever made, and makes no more than a hundred: it is meant to
+    keep them, and lockkit keeps its own. RESP 2 whatever the pool speaks: scripts reply with
+    nothing newer, and subscriptions then need no push parser.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._kind = pool.connection_class
+        self.arguments: dict[str, Any] = {**pool.connection_kwargs, "protocol": 2}
+        for resp3_only in ("maint_notifications_pool_handler", "maint_notifications_config"):
+            self.arguments.pop(resp3_only, None)
+
+    def __call__(self) -> Connection:
+        return self._kind(**self.arguments)
+
+    def described(self) -> str:
+        """Its database."""
+        return f"database {self.arguments.get('db') or 0}"
+
+    def server(self) -> str:
+        """Without user and password."""
+        known = self.arguments
+        return known.get("path") or f"{known.get('host', '')}:{known.get('port', '')}"
+
+
+def maker(settings: AliasSettings, pool: Any) -> Maker:
+    """For the LOCATION and OPTIONS of an alias. ``pool``: the class, blocking or asyncio.
+
+    Raises ConfigurationError.
+    """
+    _check_database(settings)
+    options = reject_unknown_options(settings, tuple(OPTIONS))
+    for option, value in options.items():
+        OPTIONS[option](f"OPTIONS[{option!r}] of the lock alias {settings.alias!r}", value)
+    _check_tls(settings)
+    timeout = options.setdefault("socket_timeout", SOCKET_TIMEOUT)
+    options.setdefault("socket_connect_timeout", timeout)
+    try:
+        made = Maker(pool.from_url(settings.location, **options))
+        made()  # finds options in the URL that redis-py does not know
+    except (ValueError, TypeError):
+        raise ConfigurationError(
+            f"the LOCATION of lock alias {settings.alias!r} is not a Redis URL; it looks like "
+            f"redis://user:password@host:6379/0, rediss://… or unix:///path?db=0{_hint(settings)}"
+        ) from None
+    _check_said_once(settings, made.arguments)
+    for option, value in made.arguments.items():
+        if option in OPTIONS and option not in settings.options:
+            OPTIONS[option](f"{option} in the LOCATION of lock alias {settings.alias!r}", value)
+    return made
+
+
+def _check_said_once(settings: AliasSettings, arguments: dict[str, Any]) -> None:
+    """The URL wins in redis-py: what OPTIONS say would be ignored."""
+    for option, value in settings.options.items():
+        if arguments.get(option) != value:
+            raise ConfigurationError(
+                f"the LOCATION of lock alias {settings.alias!r} and its OPTIONS both say "
+                f"{option!r}: say it in one of them"
+            )
+
+
+def _check_tls(settings: AliasSettings) -> None:
+    for option in settings.options:
+        if option.startswith("ssl_") and not settings.location.startswith("rediss://"):
+            raise ConfigurationError(
+                f"OPTIONS[{option!r}] of the lock alias {settings.alias!r} is for TLS: "
+                "the LOCATION must begin with rediss://"
+            )
+
+
+def _hint(settings: AliasSettings) -> str:
+    """The query may hold a password, so it is not shown."""
+    if "?" in settings.location:
+        return "; what else the driver is to know goes into OPTIONS, and ssl_… needs rediss://"
+    return ""
+
+
+def _check_database(settings: AliasSettings) -> None:
+    """The path of redis:// is a number. redis-py takes what it cannot read for database 0."""
+    _, _, rest = settings.location.partition("://")
+    path = rest.partition("?")[0].partition("/")[2]
+    if settings.location.startswith("redis") and path and not (path.isascii() and path.isdecimal()):
+        raise ConfigurationError(
+            f"the LOCATION of lock alias {settings.alias!r} must end in the number of a database, "
+            "as redis://host:6379/0 does"
+        )
+
+
+def _database(key: str, value: object) -> None:
+    if value is None:
+        raise wrong(key, value, "the number of a database")
+    check_count(key, value)
+
+
+def _secret(key: str, value: object) -> None:
+    """Not shown, whatever it is."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{key} is of type {type(value).__name__}; it must be a string")
+
+
+def _word(key: str, value: object) -> None:
+    if not (isinstance(value, str) and re.fullmatch("[!-~]+", value)):
+        raise wrong(key, value, "a word of printable ASCII, without a space")
+
+
+def _path(key: str, value: object) -> None:
+    if not isinstance(value, (str, os.PathLike)):
+        raise wrong(key, value, "the path of a file")
+
+
+def _requirement(key: str, value: object) -> None:
+    if not isinstance(value, ssl.VerifyMode) and value not in ("none", "optional", "required"):
+        raise wrong(key, value, "'none', 'optional' or 'required'")
+
+
+def _truth(key: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise wrong(key, value, "True or False")
+
+
+OPTIONS: dict[str, Callable[[str, object], object]] = {
+    "socket_timeout": check_ttl,
+    "socket_connect_timeout": check_ttl,
+    "username": _secret,
+    "password": _secret,
+    "db": _database,
+    "client_name": _word,
+    "ssl_ca_certs": _path,
+    "ssl_certfile": _path,
+    "ssl_keyfile": _path,
+    "ssl_cert_reqs": _requirement,
+    "ssl_check_hostname": _truth,
+}
+"""What OPTIONS may say, and what each of them must be."""

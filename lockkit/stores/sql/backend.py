@@ -1,0 +1,281 @@
+"""The grant rule over one row per name: read it, decide, and write it if nobody else did meanwhile.
+
+Guarantee: a grant is one UPDATE that succeeds only over the version that the decision was made
+from, so two claims are never granted at once; what time it is the database says. Limit: as with
+every lease, a holder that is paused past its TTL has to be stopped by its fencing token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from lockkit.engine import grant
+from lockkit.engine.last_words import last_words
+from lockkit.model import clock
+from lockkit.model.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
+from lockkit.model.types import (
+    Busy,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+)
+from lockkit.stores.base import Backend
+from lockkit.stores.sql.codec import encode, row_id
+from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Slot
+from lockkit.stores.sql.dialect import Dialect, expanded
+from lockkit.stores.sql.rows import Row, infos, infos_of_row, is_free, repaired, state_of
+from lockkit.stores.sql.rules import acquired, extended, stored, taken_over
+from lockkit.stores.sql.words import values_of, words_in
+
+__all__ = ["SQLBackend"]
+
+T = TypeVar("T")
+Rule = Callable[[grant.State, int], grant.Outcome[T]]
+
+BUSY_SECONDS = 5.0
+"""A step is tried for so long while others write; then the store is unavailable."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02
+"""Seconds between two tries of a step: doubled each time, up to the second."""
+
+READ_AT_ONCE = 100
+"""Rows that a renewal reads at once. It writes them soon after, so few will have changed."""
+
+PAGE = 500
+"""Rows per request of a listing."""
+
+DAY = 24 * 3600 * grant.SECOND
+PRUNE_EVERY = 32
+PRUNE_WINDOW = 128
+"""For one in so many new names, which a hash of the name says, its process looks at so many rows,
+at a random place, and deletes those of free names that were not used for a day. So do processes
+that use one name each. Four rows for each new one keep the table small, without an index on what
+changes and without a moment at which the whole table is read."""
+
+
+class SQLBackend(Backend):
+    """Locks in a table, through a connector. Thread-safe and fork-safe.
+
+    Two connections per process: one for steps, and one for renewals, so that they do not queue
+    behind steps. ``busy_seconds`` bounds how long a step waits for other writers.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        key_prefix: str,
+        busy_seconds: float = BUSY_SECONDS,
+        takes_over: bool = False,
+    ) -> None:
+        """``takes_over``: what a process holds that is known to be gone is free at once."""
+        self.connector = connector
+        self._takes_over = takes_over
+        self._prefix = key_prefix
+        self._busy_seconds = busy_seconds
+        self._steps = Slot(connector)
+        self._renewals = Slot(connector)
+
+    def acquire(self, request: Request) -> Grant | Busy | Gone:
+        mine = stored(request)
+        rule = taken_over if self._takes_over else acquired
+        return self._step(request.name, lambda state, now: rule(state, mine, now))
+
+    def release(self, request: Request) -> Release:
+        mine = stored(request)
+        return self._step(request.name, lambda state, now: grant.release(state, mine, now))
+
+    def withdraw(self, request: Request) -> None:
+        mine = stored(request)
+        self._step(request.name, lambda state, now: grant.withdraw(state, mine, now))
+
+    def break_(self, name: str, fence: int, by: str = "") -> bool:
+        return self._step(name, lambda state, now: grant.break_(state, fence, now, by))
+
+    def repair(self, name: str) -> bool:
+        row = row_id(self._prefix, name)
+        return self._try(self._steps, lambda c: repaired(c, self._dialect, row))
+
+    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+        """Read many rows at once; write each by itself, as every step does.
+
+        Never in a transaction: a process that is paused within one would hold up everybody.
+        """
+        renewals: list[Renewal] = []
+        for start in range(0, len(requests), READ_AT_ONCE):
+            batch = [stored(request) for request in requests[start : start + READ_AT_ONCE]]
+            rows = self._read_many({row_id(self._prefix, request.name) for request in batch})
+            renewals += [self._extend_if_readable(request, rows) for request in batch]
+        return renewals
+
+    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        if not self.connector.has_anything():  # who only looks must not own the file
+            return iter(())
+        if name is not None:
+            return self._one(name)
+        return self._all()
+
+    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
+        if not self.connector.has_anything():
+            return iter(())
+        return words_in(self._rows, self._dialect, self._prefix, name)
+
+    def database(self) -> str:
+        return self.connector.described()
+
+    def prefixes(self) -> dict[str, bool]:
+        if not self.connector.has_anything():
+            return {}
+        found = self._rows(self._dialect.prefixes, {"prefix": self._prefix})
+        return {prefix: bool(has_locks) for prefix, has_locks in found}
+
+    def close(self) -> None:
+        self._steps.close()
+        self._renewals.close()
+        self.connector.forget()
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self.connector.dialect
+
+    def _step(self, name: str, rule: Rule[T], slot: Slot | None = None) -> T:
+        """Apply the rule to the name's state, in one atomic step of the store."""
+        row = row_id(self._prefix, name)
+        slot = slot or self._steps
+        reply, is_new, state = self._try(slot, lambda c: self._attempt(c, row, name, rule))
+        self._note(name, state, slot)
+        if is_new and int(row[-4:], 16) % PRUNE_EVERY == 0:
+            self._prune()
+        return reply
+
+    def _note(self, name: str, state: grant.State, slot: Slot) -> None:
+        """Write down the last words of those who lost it. The step is done, whatever they say; if
+        the process dies before them, there are none."""
+        for words in last_words(name, state):
+            with contextlib.suppress(BackendError):
+                self._try(slot, functools.partial(self._put, values_of(self._prefix, words)))
+
+    def _put(self, values: Parameters, connection: Connection) -> None:
+        connection.execute(self._dialect.put, values)
+
+    def _attempt(
+        self, connection: Connection, row: str, name: str, rule: Rule[T]
+    ) -> tuple[T, bool, grant.State]:
+        """Read the row and apply the rule."""
+        found = connection.execute(self._dialect.read, {"id": row}).rows[0]
+        return self._apply(connection, row, name, found, rule)
+
+    def _apply(
+        self, connection: Connection, row: str, name: str, found: Row, rule: Rule[T]
+    ) -> tuple[T, bool, grant.State]:
+        """Compare and set; the reply, whether the name has a row only since now, and its state."""
+        now, version, *_ = found
+        state = state_of(found)
+        outcome = rule(state, now)
+        if not outcome.changed:
+            return outcome.reply, False, state
+        state.prune(now)
+        values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
+        if version is None:
+            statement, values = (
+                self._dialect.insert,
+                {**values, "prefix": self._prefix, "name": name},
+            )
+        else:
+            statement, values = self._dialect.update, {**values, "version": version}
+        if connection.execute(statement, values).changed != 1:
+            raise Missed
+        return outcome.reply, version is None, state
+
+    def _extend(self, request: Request, rows: dict[str, Row]) -> Renewal:
+        """By the row that was read; if it has changed since, in a step of its own."""
+        row = row_id(self._prefix, request.name)
+        if row not in rows:
+            return Renewal(None)
+        rule = functools.partial(extended, request)
+        try:
+            reply, _, state = self._renewals.use(
+                lambda c: self._apply(c, row, request.name, rows[row], rule)
+            )
+        except Missed:
+            return self._step(request.name, rule, self._renewals)
+        self._note(request.name, state, self._renewals)
+        return reply
+
+    def _extend_if_readable(self, request: Request, rows: dict[str, Row]) -> Renewal:
+        """One row that cannot be read does not keep the others from being renewed."""
+        try:
+            return self._extend(request, rows)
+        except (LayoutMismatch, DamagedRecord) as error:
+            return Renewal(None, error)
+
+    def _read_many(self, ids: set[str]) -> dict[str, Row]:
+        statement = expanded(self._dialect.read_many, len(ids))
+        values = {f"id{i}": row for i, row in enumerate(ids)}
+        found = self._try(self._renewals, lambda c: c.execute(statement, values)).rows
+        return {row: (now, version, fence, state) for now, row, version, fence, state in found}
+
+    def _one(self, name: str) -> Iterator[LockInfo]:
+        for row in self._rows(self._dialect.read, {"id": row_id(self._prefix, name)}):
+            yield from infos(name, row)
+
+    def _all(self) -> Iterator[LockInfo]:
+        """In pages, so that neither memory nor a read transaction grows with what is held.
+
+        A row that another release wrote is an error after all the others.
+        """
+        after, unreadable = "", None
+        while True:
+            rows = self._rows(
+                self._dialect.page, {"after": after, "prefix": self._prefix, "most": PAGE}
+            )
+            for now, after, version, name, fence, text in rows:
+                try:
+                    yield from infos_of_row(self._prefix, after, name, (now, version, fence, text))
+                except LayoutMismatch as error:
+                    unreadable = unreadable or error
+            if len(rows) < PAGE:
+                break
+        if unreadable is not None:
+            raise unreadable
+
+    def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
+        return self._try(self._steps, lambda c: c.execute(statement, values)).rows
+
+    def _prune(self) -> None:
+        """Delete some free rows that are older than a day. The clock keeps fences growing."""
+        try:
+            self._steps.use(self._prune_some)
+        except (Missed, BackendError):
+            return  # there is a next time; the step that came before it was done
+
+    def _prune_some(self, connection: Connection) -> None:
+        now = connection.execute(self._dialect.clock, {}).rows[0][0]
+        values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
+        for row, version, fence, text in connection.execute(self._dialect.stale, values).rows:
+            if is_free((now, version, fence, text)):
+                connection.execute(self._dialect.delete, {"id": row, "version": version})
+
+    def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
+        """Try a step again while somebody else is faster or the store is busy."""
+        pause, end = FIRST_PAUSE, None
+        while True:
+            try:
+                return slot.use(step)
+            except Missed as missed:
+                end = end or clock.now() + self._busy_seconds
+                if clock.now() >= end:
+                    raise BackendUnavailable(
+                        f"the lock database was busy for {self._busy_seconds:g} s"
+                    ) from missed.__cause__
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)

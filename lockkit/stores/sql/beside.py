@@ -1,0 +1,64 @@
+"""The locks of an application whose own database is SQLite: in a file beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+from lockkit.runtime import process
+from lockkit.stores.sql.sqlite import SQLiteConnection, SQLiteConnector
+
+__all__ = ["TemporaryConnector", "connector_beside", "path_beside"]
+
+
+def connector_beside(database: str) -> SQLiteConnector:
+    """For the database of that name, as Django and SQLAlchemy know it; in memory or in a file."""
+    path = path_beside(database)
+    return TemporaryConnector() if path is None else SQLiteConnector(path)
+
+
+def path_beside(database: str) -> Path | None:
+    """``shop.lockkit.sqlite3`` for ``shop.sqlite3``; None for a database in memory.
+
+    The same for all ways to spell the database's path, and whatever the working directory will be.
+    """
+    if not database or ":memory:" in database or "mode=memory" in database:
+        return None
+    if database.startswith("file:"):
+        database = database.removeprefix("file:").partition("?")[0]
+    path = Path(os.path.realpath(database))
+    return path.with_name(f"{path.stem}.lockkit{path.suffix}")
+
+
+class TemporaryConnector(SQLiteConnector):
+    """A temporary file, for a database in memory, which no other process can see either.
+
+    It is removed when the backend is closed and at the end of the process that made it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Path("unmade"))
+        self._removal: weakref.finalize[[str, int], TemporaryConnector] | None = None
+        self._generation = 0
+
+    def connect(self) -> SQLiteConnection:
+        if self._generation != process.generation():
+            directory = tempfile.mkdtemp(prefix="lockkit-")
+            self._generation = process.generation()
+            self._path = os.path.join(directory, "locks.sqlite3")
+            self._removal = weakref.finalize(self, _remove, directory, self._generation)
+        return super().connect()
+
+    def forget(self) -> None:
+        if self._removal is not None:
+            self._removal()
+        self._generation = 0
+
+
+def _remove(directory: str, generation: int) -> None:
+    """Not in a forked child: the directory is its parent's."""
+    if generation == process.generation():
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,195 @@
+"""What the SQL backend needs of a database driver, and how connections are shared and kept.
+
+A connector is tiny, so that sqlite3, SQLAlchemy and Django each need only a page of code.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from lockkit.model.errors import BackendUnavailable
+from lockkit.runtime import process
+from lockkit.stores.sql.dialect import Dialect
+from lockkit.stores.sql.guard import limited
+
+__all__ = ["Connection", "Connector", "Missed", "Parameters", "Result", "Slot", "Stale"]
+
+T = TypeVar("T")
+
+Parameters = Mapping[str, str | int]
+
+
+class Missed(Exception):
+    """Somebody else was faster, or the store is busy: nothing was applied, so try again."""
+
+
+class Stale(Missed):
+    """The connection was lost before anything was applied: try again with a new one."""
+
+
+class Result(NamedTuple):
+    rows: Sequence[Sequence[Any]]
+    changed: int  #: rows
+
+
+class Connection(ABC):
+    """One open connection in autocommit mode, used by one thread at a time.
+
+    Errors: Missed; BackendUnavailable when the statement was certainly not applied;
+    OutcomeUnknown when it was sent and no reply came; ConfigurationError.
+    """
+
+    identity: object
+    """What its connector's ``identity()`` was when it was opened."""
+
+    descriptor: int | None = None
+    """Of its socket, if steps over it must be ended when the server hangs."""
+
+    @abstractmethod
+    def execute(self, statement: str, parameters: Parameters) -> Result:
+        """Run one statement with ``:named`` parameters."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it. Raises nothing."""
+
+
+class Connector(ABC):
+    """Opens connections to one database."""
+
+    closes_before_fork = False
+    """Whether an open connection in the parent would harm those of a forked child."""
+
+    @property
+    @abstractmethod
+    def dialect(self) -> Dialect: ...
+
+    @abstractmethod
+    def connect(self) -> Connection:
+        """Open one. Raises like Connection."""
+
+    @abstractmethod
+    def identity(self) -> object:
+        """What a connection opened now would lead to; when it changes, a new one is opened.
+
+        Asked before every step, so it must cost microseconds and do no network I/O.
+        """
+
+    def has_anything(self) -> bool:
+        """False: nobody has ever locked there, and only connecting would make the store."""
+        return True
+
+    def described(self) -> str:
+        """Which database it is, for people, where LOCATION does not say it; without passwords."""
+        return ""
+
+    def forget(self) -> None:
+        """Everything is closed: remove what was temporary. Default: nothing was."""
+        return
+
+
+_inherited: list[Connection] = []
+"""Connections of the parent process: never closed here, for that would end them there."""
+
+
+class Slot:
+    """One connection, opened when it is needed and used by one thread at a time.
+
+    A step takes it out and puts it back, so nobody meets one whose step was interrupted.
+    """
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._keeps = True
+        self._reset()
+        process.after_fork(self._in_child)
+        if connector.closes_before_fork:
+            process.around_fork(self._before_fork, self._in_parent)
+
+    def _reset(self) -> None:
+        # It knows its owner, so that "release, if it is mine" needs no second look.
+        self._mutex = threading.RLock()
+        self._connection: Connection | None = None
+
+    def use(self, step: Callable[[Connection], T]) -> T:
+        """Do one step. After any error but a plain Missed the connection is closed.
+
+        One thread after the other; not for ever, while the one before waits for the server.
+        """
+        try:
+            if not self._mutex.acquire(timeout=TURN_SECONDS):
+                raise BackendUnavailable(f"the lock database did not answer for {TURN_SECONDS:g} s")
+            return self._use(step)
+        finally:  # if it is ours: an interrupt may have come before it was
+            try:  # noqa: SIM105  it must be the first thing that is called here
+                self._mutex.release()
+            except RuntimeError:
+                pass
+
+    def close(self) -> None:
+        """Steps that come later, such as a release, have a connection each."""
+        with self._mutex:
+            self._keeps = False
+            self._close()
+
+    def _use(self, step: Callable[[Connection], T]) -> T:
+        connection = self._taken()
+        try:
+            if connection.descriptor is None:
+                result = step(connection)
+            else:
+                result = limited(connection.descriptor, functools.partial(step, connection))
+        except BaseException as error:  # interrupted: a reply may still be on its way
+            if type(error) is Missed:
+                self._put_back(connection)
+            else:
+                connection.close()
+            raise
+        self._put_back(connection)
+        return result
+
+    def _taken(self) -> Connection:
+        connection = self._connection
+        if connection is not None and connection.identity == self._connector.identity():
+            self._connection = None
+            return connection
+        self._close()
+        return self._connector.connect()
+
+    def _put_back(self, connection: Connection) -> None:
+        """A step in the handler of a signal, within another step, had a connection of its own."""
+        if self._keeps and self._connection is None:
+            self._connection = connection
+        else:
+            connection.close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _before_fork(self) -> None:
+        """No thread may be in a step, and the connection closed, while the process forks."""
+        if self._mutex.acquire(timeout=FORK_WAIT):
+            self._close()
+
+    def _in_parent(self) -> None:
+        with suppress(RuntimeError):  # it was not to be had
+            self._mutex.release()
+
+    def _in_child(self) -> None:
+        if self._connection is not None:
+            _inherited.append(self._connection)
+        self._reset()
+
+
+TURN_SECONDS = 10.0
+"""What a step waits for those of other threads before it: as long as one can take."""
+
+FORK_WAIT = 5.0
+"""Seconds a fork waits for a step of another thread; only a defect would make it wait so long."""

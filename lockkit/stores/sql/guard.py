@@ -1,0 +1,74 @@
+"""Ends a step that a server which hangs would hold up for ever: libpq has no socket time-out.
+
+One thread per process, which sleeps while no step is under way. It shuts the connection's socket
+down, so that the driver fails as when the server had gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import TypeVar
+
+from lockkit.model.clock import now
+from lockkit.runtime.background import LONGEST_SLEEP, Background
+
+__all__ = ["limited"]
+
+T = TypeVar("T")
+
+STEP_SECONDS = 5.0
+TICK = 0.5
+"""Seconds by which a step may be ended late."""
+
+
+class Guard(Background):
+    """The steps under way, and the thread that looks after them."""
+
+    thread_name = "lockkit-guard"
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._ending = threading.Lock()
+        self._numbers = count()
+        self._steps: dict[int, tuple[float, int]] = {}  #: number: (deadline, socket)
+        self._sleeps = True
+
+    def limited(self, descriptor: int, step: Callable[[], T]) -> T:
+        """Shut this socket down if the step takes longer than STEP_SECONDS."""
+        number = next(self._numbers)
+        try:
+            self._steps[number] = (now() + STEP_SECONDS, descriptor)
+            if self._sleeps:
+                self._hurry()
+            return step()
+        finally:
+            if self._steps.pop(number, None) is None:
+                with self._ending:  # it is being ended: soon the number may be another socket's
+                    pass
+
+    def work(self) -> float:
+        with self._ending:
+            self._end_overdue(now())
+        self._sleeps = True  # before the look, so that a step which comes now wakes us
+        if not self._steps:
+            return LONGEST_SLEEP
+        self._sleeps = False
+        return TICK
+
+    def _end_overdue(self, moment: float) -> None:
+        for number, (deadline, descriptor) in list(self._steps.items()):
+            if deadline <= moment and self._steps.pop(number, None) is not None:
+                _shut_down(descriptor)
+
+
+def _shut_down(descriptor: int) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+limited = Guard().limited

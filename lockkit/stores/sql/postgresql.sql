@@ -1,0 +1,62 @@
+-- lockkit on PostgreSQL: one row per name. Named statements, read by dialect.py.
+-- The columns are explained in sqlite.sql. Django makes the table by migration (lockkit_django);
+-- without Django, lockkit.stores.sql.create_table(engine) makes it.
+--
+-- The clock is clock_timestamp(), never now(): that one stands still within a transaction.
+-- Grants this needs: SELECT, INSERT, UPDATE, DELETE on lockkit_lock.
+
+-- name: create
+CREATE TABLE IF NOT EXISTS lockkit_lock (
+    id varchar(64) NOT NULL PRIMARY KEY,
+    prefix varchar(64) NOT NULL,
+    name varchar(255) NOT NULL,
+    version bigint NOT NULL,
+    fence bigint NOT NULL,
+    state text NOT NULL,
+    updated bigint NOT NULL
+)
+
+-- name: clock
+SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)
+
+-- name: read
+SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
+       lock.version, lock.fence, lock.state
+FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
+
+-- name: read_many
+SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
+       id, version, fence, state
+FROM lockkit_lock WHERE id IN (:ids)
+
+-- name: insert
+INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
+VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO NOTHING
+
+-- name: update
+UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
+WHERE id = :id AND version = :version
+
+-- name: page
+SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
+       id, version, name, fence, state
+FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
+ORDER BY id LIMIT :most
+
+-- name: stale
+SELECT id, version, fence, state
+FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most) AS looked_at
+WHERE updated < :before
+
+-- name: delete
+DELETE FROM lockkit_lock WHERE id = :id AND version = :version
+
+-- name: put
+INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
+VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO UPDATE
+SET name = excluded.name, version = excluded.version, fence = excluded.fence,
+    state = excluded.state, updated = excluded.updated
+
+-- name: prefixes
+SELECT prefix, MAX(CASE WHEN state <> '' THEN 1 ELSE 0 END) FROM lockkit_lock
+WHERE prefix <> :prefix AND SUBSTR(prefix, 1, 1) <> '{' GROUP BY prefix ORDER BY 2 DESC LIMIT 100

@@ -1,0 +1,276 @@
+"""``sqlite:///path``: locks in an SQLite file of their own, for all processes of one host.
+
+A file of its own, because a write transaction on the application's database would block renewals.
+Nothing but the standard library is needed.
+
+The path is relative with three slashes and absolute with four, as in SQLAlchemy; a relative one is
+resolved once, when the backend is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from lockkit.model.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    LayoutMismatch,
+    StoreRefused,
+)
+from lockkit.model.settings import AliasSettings, state_directory
+from lockkit.model.types import Capabilities
+from lockkit.model.values import check_ttl, wrong
+from lockkit.stores.base import reject_unknown_options
+from lockkit.stores.sql.backend import BUSY_SECONDS, SQLBackend
+from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
+from lockkit.stores.sql.dialect import Dialect, load_dialect
+
+__all__ = ["CAPABILITIES", "SQLiteBackend", "SQLiteConnector", "busy_seconds", "takes_over"]
+
+CAPABILITIES: Final = Capabilities(durable=True, host_local=True)
+"""The clock of SQLite is the host's wall clock: setting it forward ends leases early."""
+
+APPLICATION_ID: Final = 0x4C4B4954
+"""'LKIT', in the header of a file of lockkit's."""
+
+LAYOUT: Final = 1
+
+OPTIONS = ("timeout", "take_over_dead")
+
+
+class SQLiteBackend(SQLBackend):
+    """Locks in an SQLite file.
+
+    OPTIONS: ``timeout``, seconds a step waits for other writers; ``take_over_dead``, whether the
+    leases of a process that is known to be gone are free at once, and not after their TTL; True.
+    """
+
+    capabilities = CAPABILITIES
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> SQLiteBackend:
+        reject_unknown_options(settings, OPTIONS)
+        return cls(
+            SQLiteConnector(path_of_url(settings)),
+            key_prefix=settings.key_prefix,
+            busy_seconds=busy_seconds(settings),
+            takes_over=takes_over(settings),
+        )
+
+
+def busy_seconds(settings: AliasSettings) -> float:
+    """OPTIONS["timeout"], validated."""
+    return check_ttl("OPTIONS['timeout']", settings.options.get("timeout", BUSY_SECONDS))
+
+
+def takes_over(settings: AliasSettings) -> bool:
+    """OPTIONS["take_over_dead"], validated."""
+    found = settings.options.get("take_over_dead", True)
+    if not isinstance(found, bool):
+        raise wrong("OPTIONS['take_over_dead']", found, "True or False")
+    return found
+
+
+def path_of_url(settings: AliasSettings) -> Path:
+    """The path in ``sqlite:///path``. Raises ConfigurationError."""
+    where = f"LOCATION of the lock alias {settings.alias!r}"
+    _, _, rest = settings.location.partition("://")
+    host, slash, path = rest.partition("/")
+    if host or not slash or "?" in path:
+        raise ConfigurationError(
+            f"{where} must be 'sqlite:///relative/path' or 'sqlite:////absolute/path', "
+            "without a host or a query"
+        )
+    return checked_path(path, where)
+
+
+def checked_path(path: str, where: str) -> Path:
+    """The path of a file, whatever the working directory will be later."""
+    if not path or ":memory:" in path or "\0" in path or path.endswith("/"):
+        raise ConfigurationError(
+            f"{where} names no file; use 'memory://' for locks within one process"
+        )
+    return Path(os.path.realpath(path))
+
+
+class SQLiteConnector(Connector):
+    """Connections of the sqlite3 module to one file, which is made when it is needed.
+
+    A file that was deleted or replaced is noticed at the next step: SQLite itself would go on
+    with the deleted one, beside processes that have the new one.
+    """
+
+    closes_before_fork = True
+    """SQLite keeps its file locks per process in memory that a child inherits, without the locks:
+    a child that opens the same file believes that it has them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = os.fspath(path)
+        self._ours: object = None  #: the identity of the file that was found to be in use
+
+    @property
+    def dialect(self) -> Dialect:
+        return load_dialect("sqlite")
+
+    def identity(self) -> object:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def described(self) -> str:
+        return self._path if self.has_anything() else f"{self._path}, where nobody has ever locked"
+
+    def has_anything(self) -> bool:
+        """Whether it has our table; found out without a write, and not by opening the file, which
+        would drop the locks that SQLite has on it in this process."""
+        identity = self.identity()
+        if identity is None or identity != self._ours:
+            if identity is None or not os.path.getsize(self._path) or self._is_blank():
+                return False
+            self._ours = identity
+        return True
+
+    def _is_blank(self) -> bool:
+        """An SQLite file with nothing in it. What cannot be read is for ``connect`` to tell."""
+        try:
+            with closing(
+                sqlite3.connect(f"{Path(self._path).as_uri()}?mode=ro", uri=True)
+            ) as found:
+                return not found.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        except sqlite3.Error:
+            return False
+
+    def connect(self) -> SQLiteConnection:
+        try:
+            self._make_file()
+        except OSError as error:
+            raise BackendUnavailable(
+                f"the lock database {self._path} cannot be made: {error.strerror}"
+            ) from error
+        connection = SQLiteConnection(self._path, self.identity())
+        try:
+            connection.prepare(self.dialect)
+        except BaseException:  # nobody else knows of the connection
+            connection.close()
+            raise
+        return connection
+
+    def _make_file(self) -> None:
+        """Make the file, readable by its owner only, as it shows what users are doing.
+
+        Only if it is not there: opening and closing an existing one would drop the locks that
+        SQLite has on it in this process.
+        """
+        if os.path.exists(self._path):
+            return
+        directory = os.path.dirname(self._path)
+        if directory == state_directory():
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return
+
+
+class SQLiteConnection(Connection):
+    """One connection. Waiting for other writers is the backend's: its pauses are shorter."""
+
+    def __init__(self, path: str, identity: object) -> None:
+        self.identity = identity
+        self._path = path
+        try:
+            self._connection = sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+            self._connection.text_factory = _text
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def prepare(self, dialect: Dialect) -> None:
+        """Write-ahead logging, so that readers and writers do not block one another; the table."""
+        self._check_application(dialect)
+        self._pragma("journal_mode=WAL")
+        self._pragma("synchronous=NORMAL")  # a crash of the host ends its holders, too
+
+    def execute(self, statement: str, parameters: Parameters) -> Result:
+        try:
+            cursor = self._connection.execute(statement, parameters)
+            return Result(cursor.fetchall(), cursor.rowcount)
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        try:
+            self._connection.close()
+        except sqlite3.Error:
+            return
+
+    def _check_application(self, dialect: Dialect) -> None:
+        mark = self._pragma("application_id"), self._pragma("user_version")
+        if mark == (APPLICATION_ID, LAYOUT):
+            return
+        if mark[0] == APPLICATION_ID:
+            raise _other_layout(self._path, mark[1])
+        self.execute("BEGIN IMMEDIATE", {})
+        self._initialize(dialect)
+        self.execute("COMMIT", {})
+
+    def _initialize(self, dialect: Dialect) -> None:
+        """Make the table, unless another process did just now or the file is not ours."""
+        if self._pragma("application_id") == APPLICATION_ID:
+            return
+        if self.execute("SELECT count(*) FROM sqlite_master", {}).rows[0][0]:
+            raise ConfigurationError(
+                f"{self._path} is the database of something else; "
+                "give lockkit a file of its own, beside it"
+            )
+        self.execute(dialect.create, {})
+        self._pragma(f"application_id={APPLICATION_ID}")
+        self._pragma(f"user_version={LAYOUT}")
+
+    def _pragma(self, text: str) -> Any:
+        rows = self.execute(f"PRAGMA {text}", {}).rows
+        return rows[0][0] if rows else None
+
+    def _failure(self, error: sqlite3.Error) -> Missed | BackendError:
+        """SQLite undoes a statement that fails, so whatever fails was not applied."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
+            return Missed()
+        kind = StoreRefused if code in _REFUSALS else BackendUnavailable
+        return kind(f"the lock database {self._path} {_REASONS.get(code, str(error))}")
+
+
+_text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
+"""Text that is none is damaged in its own row, and not an error of the whole statement."""
+
+
+def _other_layout(path: str, layout: object) -> LayoutMismatch:
+    return LayoutMismatch(
+        f"{path} has layout {layout} and this lockkit has {LAYOUT}: run one release of lockkit "
+        "in all processes, or delete the file while nothing uses it"
+    )
+
+
+_REASONS = {
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it this user's, and its directory writable?",
+    sqlite3.SQLITE_READONLY: "or its directory is not writable by this process",
+    sqlite3.SQLITE_PERM: "may not be accessed by this process",
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database",
+    sqlite3.SQLITE_CORRUPT: "is damaged; delete it while nothing uses it",
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
+    sqlite3.SQLITE_IOERR: "cannot be read or written",
+}
+
+_REFUSALS = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOTADB}
+)
+"""What does not pass by itself."""

@@ -1,0 +1,119 @@
+"""Last words in the table: rows of a prefix that no alias can have, one for each slot of a store.
+
+A loss is written down after the step that found it: if the process dies in between, it is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from typing import Any
+
+from lockkit.engine.last_words import SLOTS, Words, last_words, slot_of, words_info
+from lockkit.engine.state import Holder
+from lockkit.model.errors import LockError
+from lockkit.model.types import Kind, LockInfo
+from lockkit.stores.sql.codec import FREE, decode, is_whole, row_id
+from lockkit.stores.sql.connector import Parameters
+from lockkit.stores.sql.dialect import Dialect
+
+__all__ = ["is_words", "prefix_of_words", "row_of_words", "rows_of", "values_of", "words_in"]
+
+MARK = '{"words":'
+PAGE = 500
+
+Rows = Callable[[str, Parameters], Sequence[Sequence[Any]]]
+Row = tuple[int, str, int, str]
+"""The clock, name, fence and state."""
+
+
+def prefix_of_words(prefix: str) -> str:
+    """KEY_PREFIX may have no braces, and may fill the column."""
+    return "{words}" + hashlib.sha256(prefix.encode()).hexdigest()[:32]
+
+
+def row_of_words(prefix: str, name: str) -> str:
+    return hashlib.sha256(f"{prefix_of_words(prefix)}{slot_of(name)}".encode()).hexdigest()
+
+
+def values_of(prefix: str, words: Words) -> Parameters:
+    """The row. It has no token."""
+    holder = words.holder
+    told = (words.name, words.at, words.by, words.kind, words.permits, holder.owner, holder.fence,
+            holder.granted, holder.renewed, holder.until, holder.ttl, holder.max_hold,
+            holder.shared)  # fmt: skip
+    return {
+        "id": row_of_words(prefix, words.name),
+        "prefix": prefix_of_words(prefix),
+        "name": words.name,
+        "fence": holder.fence,
+        "state": MARK + json.dumps(told, separators=(",", ":")) + "}",
+        "now": words.at,
+    }
+
+
+def is_words(text: object) -> bool:
+    return isinstance(text, str) and text.startswith(MARK)
+
+
+def words_in(rows: Rows, dialect: Dialect, prefix: str, name: str | None) -> Iterator[LockInfo]:
+    """What was written down; and what is abandoned for so long that it is not listed as held any
+    more, in rows that nobody has used since."""
+    if name is None:
+        pages = rows_of(rows, dialect, prefix_of_words(prefix)), rows_of(rows, dialect, prefix)
+    else:
+        ids = row_of_words(prefix, name), row_id(prefix, name)
+        first, second = (_one(rows(dialect.read, {"id": row}), name) for row in ids)
+        pages = first, second
+    written = ((now, _words(text)) for now, _, _, text in pages[0])
+    left = (
+        (now, words)
+        for now, found, fence, text in pages[1]
+        for words in _abandoned(found, text, fence, now)
+    )
+    infos = (words_info(words, now) for now, words in chain(written, left) if words is not None)
+    return islice((i for i in infos if i is not None and name in (None, i.name)), SLOTS)
+
+
+def rows_of(rows: Rows, dialect: Dialect, prefix: str) -> Iterator[Row]:
+    """All rows with a state; in pages, so that neither memory nor a read transaction grows."""
+    after = ""
+    while True:
+        found = rows(dialect.page, {"after": after, "prefix": prefix, "most": PAGE})
+        for now, row, _, name, fence, text in found:
+            after = row
+            yield now, name, fence, text
+        if len(found) < PAGE:
+            return
+
+
+def _one(found: Sequence[Sequence[Any]], name: str) -> Iterator[Row]:
+    for now, _, fence, text in found:
+        yield now, name, fence or 0, text or FREE
+
+
+def _abandoned(name: str, text: str, fence: int, now: int) -> Iterator[Words]:
+    """What cannot be read is the listing's to tell."""
+    with suppress(LockError):
+        state = decode(text, fence)
+        state.prune(now)
+        yield from last_words(name, state)
+
+
+def _words(text: str) -> Words | None:
+    """None for what lockkit has not written: words are for information, and hold nothing."""
+    try:
+        name, at, by, kind, permits, owner, *times, ttl, max_hold, shared = json.loads(text)[
+            "words"
+        ]
+        fence, granted, renewed, until = times
+        if not all(map(is_whole, (at, ttl, *times))):
+            return None
+        holder = Holder("", str(owner), fence, granted, renewed, until, ttl,
+                        max_hold and int(max_hold), shared=bool(shared))  # fmt: skip
+        return Words(str(name), at, str(by), Kind(kind), int(permits), holder)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None

@@ -1,0 +1,1 @@
+"""What both frameworks need of a request: the locked view, its name, its refusal."""

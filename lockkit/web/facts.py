@@ -1,0 +1,220 @@
+"""What a request brings to a name template, read by the same rules under every framework.
+
+An adapter describes its request as ``Facts``; ``lock_name`` fills a template from them. The rules
+are here so that Django and Flask give the same name for the same request, and so that a lock can
+never be taken on another value than the one the view acts on: what is given twice is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import parse_qsl, unquote
+from uuid import UUID
+
+from lockkit.model.conversions import ConversionError
+from lockkit.model.errors import InvalidName
+from lockkit.model.naming import Field, Template, json_value, parse_json, typed_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BROKEN", "AnonymousUser", "Facts", "FieldError", "lock_name", "url_encoded"]
+
+BROKEN = "\ufffd"
+"""What adapters hand over in the place of bytes that are no UTF-8; it is refused."""
+
+_ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
+"""What Django makes of the bytes of a path that are no UTF-8, and also of their escapes, "%25FF".
+The two cannot be told apart any more: neither makes a name, whatever the framework."""
+
+FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+MEANT = {
+    "user": "{user.pk}",
+    "json": "{json.NAME}",
+    "form": "{form.NAME}",
+    "query": "{query.NAME}",
+    "header": "{header.NAME}",
+}
+FORM_CHARSETS = ("", "utf-8")
+JSON_CHARSETS = ("", "utf-8", "utf8", "us-ascii", "ascii")
+
+
+class FieldError(InvalidName):
+    """The request does not bring what a field of the template needs. The client's fault: 400."""
+
+
+class AnonymousUser(FieldError):
+    """``{user.pk}`` in a request of nobody: there is no such name. 403, or the framework's way."""
+
+
+class Facts(Protocol):
+    """One request, as an adapter reads it. Nothing is read before a field asks for it."""
+
+    def kwarg(self, key: str) -> object:
+        """An URL parameter after conversion; None: this route has none of that name."""
+
+    def user_pk(self) -> object:
+        """The primary key of the authenticated user; None: nobody is."""
+
+    def content_type(self) -> str:
+        """The Content-Type header; empty: none."""
+
+    def body(self) -> bytes:
+        """The raw body. Asked for only when the content type is no form."""
+
+    def form(self, key: str) -> Sequence[str]:
+        """All values of a form field."""
+
+    def query(self, key: str) -> Sequence[str]:
+        """All values of a query parameter."""
+
+    def header(self, name: str) -> str | None:
+        """A header; several of one name joined by commas, as servers do."""
+
+
+def lock_name(template: Template, facts: Facts) -> str:
+    """The name that a template makes of a request.
+
+    Raises FieldError (a field is missing, given twice, of a wrong type, or makes no valid name),
+    AnonymousUser, or ConfigurationError (a ``{field}`` that the route does not have).
+    """
+    reader = _Reader(facts)
+    values = {field: reader.read(field) for field in template.fields}
+    try:
+        return template.fill(values.__getitem__)
+    except InvalidName as error:
+        if not values:
+            raise
+        raise FieldError(_cause(error)) from None
+
+
+def _cause(error: InvalidName) -> str:
+    """What is wrong, without what was sent."""
+    if isinstance(error, ConversionError):
+        return str(error)
+    cause = "a lone surrogate" if "surrogate" in str(error) else "it is empty or too long"
+    return f"the request makes no valid name: {cause}"
+
+
+class _Reader:
+    """The fields of one request. A JSON body is parsed once, however many fields look into it."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._document: object = None
+        self._parsed = False
+
+    def read(self, field: Field) -> object:
+        match field.source:
+            case "kwargs":
+                return self._kwarg(field)
+            case "user":
+                return self._user(field)
+            case "json":
+                return _given(field, self._json(field))
+            case "form":
+                return self._form(field)
+            case "query":
+                return _single(field, self._facts.query(field.path[0]))
+            case _:
+                return _given(field, self._facts.header(field.path[0].replace("_", "-")))
+
+    def _kwarg(self, field: Field) -> object:
+        value = self._facts.kwarg(field.path[0])
+        if value is None:
+            name = field.path[0]
+            also = f"; did you mean {MEANT[name]}?" if name in MEANT else ""
+            raise InvalidName(f"{field}: the URL of this view has no {name!r}{also}")
+        if isinstance(value, str):
+            _utf8(field, _ESCAPES.sub(lambda escapes: unquote(escapes[0]), value))
+        return _given(field, _typed(field, value))
+
+    def _form(self, field: Field) -> object:
+        """Only UTF-8, as for JSON: Django refuses another charset, Werkzeug ignores it."""
+        if _charset(self._facts.content_type()) not in FORM_CHARSETS:
+            raise FieldError(f"{field} needs a form in UTF-8")
+        return _single(field, self._facts.form(field.path[0]))
+
+    def _user(self, field: Field) -> object:
+        value = self._facts.user_pk()
+        if value is None or value == "":
+            raise AnonymousUser(f"{field} needs an authenticated user")
+        return _typed(field, value)
+
+    def _json(self, field: Field) -> object:
+        value = json_value(self._json_document(field), field.path)
+        try:
+            return typed_json(field, value)
+        except InvalidName as error:
+            raise FieldError(str(error)) from None
+
+    def _json_document(self, field: Field) -> object:
+        if not self._parsed:
+            self._document = _parse(field, self._facts)
+            self._parsed = True
+        return self._document
+
+
+def _parse(field: Field, facts: Facts) -> object:
+    """The body as JSON, whatever it says it is, unless it says that it is something else.
+
+    An object with a field given twice is refused, as a form is: see ``parse_json``.
+    Only UTF-8: a parser that believed another charset would see another value than the lock.
+    """
+    content_type = facts.content_type()
+    if content_type.partition(";")[0].strip().lower() in FORM_TYPES:
+        raise FieldError(f"{field} needs a JSON body; send it as application/json")
+    if _charset(content_type) not in JSON_CHARSETS:
+        raise FieldError(f"{field} needs a JSON body in UTF-8")
+    try:
+        return parse_json(facts.body().decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        raise FieldError(
+            f"{field} needs a JSON body without repeated fields, and this is none"
+        ) from None
+
+
+def url_encoded(raw: bytes, key: str) -> list[str]:
+    """The values of a field in a query string or an URL-encoded form, BROKEN where it is no UTF-8.
+
+    Of such a byte Werkzeug makes "%FF", the same as of the three characters, and Django a letter
+    of Latin 1.
+    """
+    pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, errors="replace")
+    return [value for name, value in pairs if name == key]
+
+
+def _charset(content_type: str) -> str:
+    for parameter in content_type.lower().split(";")[1:]:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "charset":
+            return value.strip().strip('"')
+    return ""
+
+
+def _typed(field: Field, value: object) -> object:
+    """What the project's own code supplies: another type is its defect, not the client's."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
+        raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
+    return value
+
+
+def _given(field: Field, value: object) -> object:
+    if value is None or value == "":
+        raise FieldError(f"{field} is missing")
+    return value
+
+
+def _single(field: Field, values: Sequence[str]) -> object:
+    """The one value. Frameworks disagree whether the first or the last of several counts."""
+    if len(values) > 1:
+        raise FieldError(f"{field} is given more than once")
+    return _utf8(field, _given(field, values[0] if values else None))
+
+
+def _utf8(field: Field, value: object) -> object:
+    """Frameworks disagree on what bytes that are no UTF-8 become."""
+    if isinstance(value, str) and BROKEN in value:
+        raise FieldError(f"{field} is not valid UTF-8")
+    return value

@@ -1,0 +1,195 @@
+"""What a client is told whose request did not get to its view: RFC 9110, RFC 9457, no secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html import escape
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import NamedTuple
+
+from lockkit.model.errors import (
+    AcquireTimeout,
+    BackendError,
+    BackendUnavailable,
+    LeaseLost,
+    LockError,
+    TooManyWaiters,
+)
+from lockkit.model.log import log
+from lockkit.texts import DEFAULT, Text, catalogue
+from lockkit.web.facts import AnonymousUser, FieldError
+
+__all__ = ["Refusal", "log_refusal", "prefers_html", "refusal_of", "refusal_of_uncaught"]
+
+UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
+STORE_RETRY_AFTER = 5
+"""Seconds after which a client may try again when the store is down."""
+
+
+_PAGE = """<!doctype html>
+<html lang="{language}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+</head>
+<body>
+<h1>{title}</h1>
+{paragraphs}
+</body>
+</html>
+"""
+
+
+class Refusal(NamedTuple):
+    """The answer to a request that did not get to its view. Shows no name, owner or token."""
+
+    status: int
+    code: str  #: for programs, and stable
+    retry_after: int | None = None  #: whole seconds
+    location: str | None = None  #: of what an order made
+    values: Mapping[str, object] = MappingProxyType({})  #: what its text mentions
+    variant: str = ""  #: of its text
+    language: str = DEFAULT  #: of its text
+
+    def in_language(self, language: str | None) -> Refusal:
+        """The same in this language, if there is a catalogue for it, else in English."""
+        return self._replace(language=catalogue(language).language)
+
+    @property
+    def title(self) -> str:
+        return self._text.title
+
+    @property
+    def detail(self) -> str:
+        return self._text.detail
+
+    @property
+    def advice(self) -> str:
+        """What somebody with a browser can do, who has no code to read; may be empty."""
+        return self._text.advice
+
+    @property
+    def _text(self) -> Text:
+        values = {"seconds": self.retry_after, **self.values}
+        return catalogue(self.language).text(self.code + self.variant, values)
+
+    @property
+    def your_order(self) -> str:
+        """What a link to ``location`` says."""
+        return catalogue(self.language).page("order")
+
+    def headers(self) -> dict[str, str]:
+        """Never cached: it is about this moment. The body depends on Accept."""
+        headers = {
+            "Cache-Control": "no-store",
+            "Vary": "Accept",
+            "Content-Language": self.language,
+        }
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        if self.location is not None:
+            headers["Location"] = self.location
+        return headers
+
+    def problem(self) -> dict[str, str | int]:
+        """The members of ``application/problem+json`` (RFC 9457), and ``code``."""
+        return {
+            "type": "about:blank",
+            "title": self.title,
+            "status": int(self.status),
+            "detail": self.detail,
+            "code": self.code,
+        }
+
+    def page(self) -> str:
+        """A whole page of HTML, for an application that has no template of its own."""
+        paragraphs = [f"<p>{escape(text)}</p>" for text in (self.detail, self.advice) if text]
+        if self.location is not None:
+            link = f'<a href="{escape(self.location)}">{escape(self.your_order)}</a>'
+            paragraphs.append(f"<p>{link}</p>")
+        return _PAGE.format(
+            language=self.language, title=escape(self.title), paragraphs="\n".join(paragraphs)
+        )
+
+
+def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
+    """The answer to an error of ``names_for`` or ``acquire``; None: a defect, so let it raise.
+
+    LeaseLost has one for an adapter that has rolled everything back: nothing was done then, and
+    trying again is safe. Else let it raise: the view's work may have been done.
+    """
+    match error:
+        case TooManyWaiters():
+            return Refusal(UNAVAILABLE, "lock-waiting-room-full", error.retry_after)
+        case AcquireTimeout():
+            return Refusal(busy_status, "lock-busy", error.retry_after)
+        case BackendError():
+            return Refusal(UNAVAILABLE, "lock-store-unavailable", STORE_RETRY_AFTER)
+        case LeaseLost():
+            return Refusal(UNAVAILABLE, "lock-lease-lost", 1)
+        case FieldError():
+            return _wrong_request(error)
+    return None
+
+
+def log_refusal(
+    request: str, refusal: Refusal, *, why: Exception | None = None, order_id: str | None = None
+) -> None:
+    """Tell the operator what the client is not told: which name, whose lease, which order.
+
+    ``request``: its method and path, escaped. A store that fails is an error, a view that waits
+    for itself a warning, and all else is usual.
+    """
+    order = "" if order_id is None else f" for the order {order_id!r}"
+    reason = "" if why is None else f": {why}"
+    if isinstance(why, LockError) and why.name and repr(why.name) not in reason:
+        reason = f" for {why.name!r}{reason}"
+    failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")
+    own = isinstance(why, AcquireTimeout) and why.own
+    say = log.error if failed else log.warning if own else log.info
+    say("%s gets %d %s%s%s", request, refusal.status, refusal.code, order, reason)
+
+
+def _wrong_request(error: FieldError) -> Refusal:
+    if isinstance(error, AnonymousUser):
+        return Refusal(HTTPStatus.FORBIDDEN, "lock-name-needs-user")
+    reason = {"reason": str(error)}
+    return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found", values=reason)
+
+
+def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:
+    """The answer to an exception of a view that took a lock by hand and did not get it.
+
+    None: any other exception, which raises. LeaseLost and OutcomeUnknown are among them: the
+    view's work may have been done.
+    """
+    if isinstance(error, (AcquireTimeout, BackendUnavailable)):
+        return refusal_of(error, busy_status)
+    return None
+
+
+def prefers_html(accept: str) -> bool:
+    """Whether a client asks for HTML by name, and rather than for JSON. Programs often say */*."""
+    html = max(_quality(accept, kind) for kind in ("text/html", "application/xhtml+xml"))
+    json = max(_quality(accept, kind) for kind in ("application/json", "application/problem+json"))
+    return html > json
+
+
+def _quality(accept: str, media_type: str) -> float:
+    """The weight that an Accept header gives to exactly this media type; 0: not named."""
+    for entry in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        if kind == media_type:
+            return _weight(parameters)
+    return 0.0
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
+            return float(value) if re.fullmatch(r"\d(\.\d*)?", value.strip()) else 0.0
+    return 1.0

@@ -1,0 +1,149 @@
+"""What can be known before the first request of how routes and settings go together.
+
+An adapter describes its routes, and shows what is found: Django as system checks, Flask by
+``flask locks check`` and in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from lockkit.model.naming import Field
+
+if TYPE_CHECKING:
+    from lockkit.web.views import Guard
+
+__all__ = ["Finding", "Route", "Url", "field_findings", "fillings", "path_findings"]
+
+SENT = ("json", "form", "query", "header")
+"""Sources in which a client chooses the text."""
+
+SAMPLES = (
+    *("1", "2024", "x", "abc", "A1", "a-b", "ABC-123", "12345678", "3.14", "en"),
+    "0badc0de-0000-4000-8000-000000000001",
+)
+"""What the parameters of a URL are filled with, to see which paths there may be."""
+
+MOST_COMPARED = 1000
+"""URLs, to say which one is meant."""
+
+
+class Route(NamedTuple):
+    """One way to a view with ``@lock_view``."""
+
+    view: str  #: as people call it
+    shown: str
+    guards: tuple[Guard, ...]
+    parameters: Mapping[str, bool]  #: of the URL: whether a client chooses the text
+
+
+class Url(NamedTuple):
+    """One URL of the project: paths that it may have, which begin with a slash."""
+
+    shown: str
+    paths: Mapping[str, Sequence[str]]  #: by language; of most projects there is one, ""
+
+
+class Finding(NamedTuple):
+    code: str  #: for adapters, which know how grave it is
+    text: str
+    remedy: str
+
+
+def field_findings(routes: Iterable[Route]) -> Iterator[Finding]:
+    """Fields that a route does not have, and texts of which nothing says what they stand for."""
+    found = [each for route in routes for each in _of_route(route)]
+    yield from dict.fromkeys(found)  # a view may have several routes
+
+
+def _of_route(route: Route) -> Iterator[Finding]:
+    templates = [template for guard in route.guards for template in guard.templates]
+    for field in (field for template in templates for field in template.fields):
+        if field.source == "kwargs" and field.path[0] not in route.parameters:
+            yield _missing(field, route)
+        elif not field.conversion and _is_text(field, route.parameters):
+            yield _unconverted(field, route)
+
+
+def _is_text(field: Field, parameters: Mapping[str, bool]) -> bool:
+    return field.source in SENT or (field.source == "kwargs" and parameters[field.path[0]])
+
+
+def _missing(field: Field, route: Route) -> Finding:
+    has = ", ".join(f"{{{name}}}" for name in route.parameters) or "no parameters"
+    return Finding(
+        "missing-field",
+        f"{route.view} has lock_view with {field}, and its route {route.shown!r} has {has}",
+        "Correct the template or the route: each request would be an error.",
+    )
+
+
+def _unconverted(field: Field, route: Route) -> Finding:
+    as_ = field.text
+    return Finding(
+        "bare-field",
+        f"{route.view} has lock_view with {field}, a text that the client chooses: '1', '01' and "
+        f"' 1' are three locks, and one row where the column is a number",
+        f"Say what it stands for: {{{as_}:int}}, {{{as_}:uuid}}, or {{{as_}:lower}} where upper "
+        f"and lower case are the same; {{{as_}:str}} if each text is a thing of its own.",
+    )
+
+
+def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> Iterator[Finding]:
+    """Patterns of PATHS that fit no URL, and URLs that they fit in some languages only.
+
+    Limit: a parameter is tried with SAMPLES. A pattern that is stricter about one fits none.
+    """
+    patterns, urls = list(patterns), list(urls)
+    every = [paths for url in urls for paths in url.paths.values() if paths]
+    for pattern in patterns:
+        if not any(_fits([pattern], paths) for paths in every):
+            yield _fits_none(pattern, [paths[0] for paths in every[:MOST_COMPARED]])
+    for url in urls:
+        fits = {lang: _fits(patterns, paths) for lang, paths in url.paths.items() if paths}
+        if any(fits.values()) and not all(fits.values()):
+            yield _fits_some(url, fits)
+
+
+def fillings(regexes: Mapping[str, str]) -> list[dict[str, str]]:
+    """Values for the parameters of a URL, which their regexes take; none if one takes no sample."""
+    fitting = {
+        name: [sample for sample in SAMPLES if re.fullmatch(regex, sample)]
+        for name, regex in regexes.items()
+    }
+    if not all(fitting.values()):
+        return []
+    rounds = max(map(len, fitting.values()), default=1)
+    return [{name: fits[n % len(fits)] for name, fits in fitting.items()} for n in range(rounds)]
+
+
+def _fits(patterns: Iterable[re.Pattern[str]], paths: Iterable[str]) -> bool:
+    return any(pattern.search(path) for pattern in patterns for path in paths)
+
+
+def _fits_none(pattern: re.Pattern[str], paths: Sequence[str]) -> Finding:
+    import difflib
+
+    meant = "/" + pattern.pattern.lstrip("^/")
+    close = difflib.get_close_matches(meant, paths, n=1, cutoff=0.0)
+    like = f"; the nearest path is {close[0]!r}" if close else ""
+    return Finding(
+        "path-of-no-route",
+        f"LOCKKIT_ORDERS['PATHS'] has {pattern.pattern!r}, which fits no route{like}. There are no "
+        f"orders by it: two clicks are two orders",
+        "A path begins with a slash (with i18n_patterns, the language comes next), and a $ comes "
+        "after its last slash. Correct PATHS, or the routes.",
+    )
+
+
+def _fits_some(url: Url, fits: Mapping[str, bool]) -> Finding:
+    without = ", ".join(language for language, fit in fits.items() if not fit)
+    path = next(url.paths[language][0] for language, fit in fits.items() if not fit)
+    return Finding(
+        "path-of-some-languages",
+        f"LOCKKIT_ORDERS['PATHS'] fits {url.shown!r} in some languages and not in {without}: at "
+        f"{path!r} two clicks are two orders",
+        r"Have the pattern take any language, such as r'^/([a-z-]+/)?orders/'.",
+    )

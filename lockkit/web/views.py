@@ -1,0 +1,265 @@
+"""The rules of ``@lock_view``, for every framework: whose lock, how long to wait, what to refuse.
+
+An adapter makes a ``Guard`` of the decorator's arguments, and for each request
+
+1. ``guard.names_for(facts, …)``: the names, or a FieldError;
+2. ``guard.acquire(client, names, settings, label)``, or ``acquire_async``: a lease, or an error;
+3. ``refusal_of(error, settings.busy_status)``: the status, headers and words of the answer to
+   either error;
+4. ``give_back(lease)`` when the work is committed or undone.
+
+It adds its own: transactions, the response class, and when to release.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from lockkit.model.errors import (
+    ConfigurationError,
+    InvalidName,
+    LockHeld,
+    TooManyWaiters,
+)
+from lockkit.model.naming import Template, check_name
+from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.types import UNSET, Unset
+from lockkit.model.values import check_count, check_kind, check_timeout, check_ttl, unknown_key
+from lockkit.runtime import process
+from lockkit.web.facts import Facts, FieldError, lock_name
+from lockkit.web.refusal import Refusal, prefers_html, refusal_of
+
+if TYPE_CHECKING:
+    from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
+    from lockkit.leases.client import Lease, Lock, LockClient
+    from lockkit.leases.multi import AsyncMultiLease, AsyncMultiLock, MultiLease, MultiLock
+
+    AnyLease = Lease | MultiLease
+    AnyAsyncLease = AsyncLease | AsyncMultiLease
+
+__all__ = [
+    "Guard",
+    "Refusal",
+    "ViewSettings",
+    "WaitingRoom",
+    "prefers_html",
+    "read_view_settings",
+    "refusal_of",
+    "request_label",
+    "waiting_room",
+]
+
+KEYS = ("TIMEOUT", "BUSY_STATUS", "MAX_WAITERS")
+ENTERED = ("reentrant", "read", "write")
+"""Kinds that their owner may enter again."""
+ERRORS = range(400, 600)
+"""Statuses of HTTP that say no."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSettings:
+    """LOCKKIT_VIEWS, validated."""
+
+    timeout: float | None = 2.0  #: seconds a request waits; 0: not at all; None: for ever
+    busy_status: int = 423
+    max_waiters: int | None = 8  #: requests of this process that may wait; None: any number
+
+
+def read_view_settings(
+    mapping: Mapping[str, Any] | None, *, source: str = "LOCKKIT_VIEWS"
+) -> ViewSettings:
+    """Validate the mapping. Raises ConfigurationError that names the key and the remedy."""
+    if mapping is None:
+        return ViewSettings()
+    if not isinstance(mapping, Mapping):
+        raise ConfigurationError(f"{source} must be a mapping, not {type(mapping).__name__}")
+    for key in mapping:
+        if key not in KEYS:
+            raise unknown_key(source, key, KEYS)
+    defaults = ViewSettings()
+    return ViewSettings(
+        timeout=check_timeout(f"{source}['TIMEOUT']", mapping.get("TIMEOUT", defaults.timeout)),
+        busy_status=_status(source, mapping.get("BUSY_STATUS", defaults.busy_status)),
+        max_waiters=check_count(
+            f"{source}['MAX_WAITERS']", mapping.get("MAX_WAITERS", defaults.max_waiters)
+        ),
+    )
+
+
+def _status(source: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value in ERRORS:
+        return value
+    raise ConfigurationError(
+        f"{source}['BUSY_STATUS'] is {value!r}; it must be an error status, such as 423 or 409"
+    )
+
+
+class WaitingRoom:
+    """Counts the requests of this process that wait for a lock: each keeps a worker busy."""
+
+    def __init__(self) -> None:
+        self._empty()
+        process.after_fork(self._empty)
+
+    def _empty(self) -> None:
+        self._mutex = threading.Lock()
+        self.waiting = 0
+
+    @contextmanager
+    def place(self, limit: int | None) -> Iterator[bool]:
+        """Whether there is a place for one more; it is kept until the block ends."""
+        with self._mutex:
+            placed = limit is None or self.waiting < limit
+            self.waiting += placed
+        try:
+            yield placed
+        finally:
+            with self._mutex:
+                self.waiting -= placed
+
+
+waiting_room = WaitingRoom()
+"""The one of this process, whatever the alias, the view or the framework."""
+
+
+class Guard:
+    """One decorated view: what it locks, and how. Made once, at import; holds nothing.
+
+    Each of ``names`` is a template, or a callable that gets what the adapter passes and returns a
+    name. Several are locked all or none, and their lease is a ``MultiLease``. ``timeout`` is in
+    seconds (0: do not wait; None: for ever), ``ttl`` in seconds; ``kind`` and ``permits`` as of the
+    client's ``of_kind``; ``options``: further arguments for it. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        *names: str | Callable[..., str],
+        timeout: float | Unset | None = UNSET,
+        ttl: float | Unset = UNSET,
+        alias: str = DEFAULT_ALIAS,
+        kind: str = "mutex",
+        permits: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not names:
+            raise ConfigurationError('lock_view needs a name: lock_view("stock:{sku}")')
+        self._names = [name if callable(name) else _template(name) for name in names]
+        self.templates = [name for name in self._names if isinstance(name, Template)]
+        self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
+        self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
+        self.alias = alias
+        check_kind(kind, permits)
+        self._options = {"kind": kind, "permits": permits, **(options or {})}
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether a name has ``{user.pk}``: a coroutine must have the user looked up before."""
+        return any(field.source == "user" for each in self.templates for field in each.fields)
+
+    def names_for(self, facts: Facts, /, *args: Any, **kwargs: Any) -> list[str]:
+        """The names for one request; a callable gets ``args`` and ``kwargs``.
+
+        Raises FieldError (the request's fault) or ConfigurationError (the programmer's).
+        """
+        return [
+            lock_name(name, facts) if isinstance(name, Template) else _name_by(name, args, kwargs)
+            for name in self._names
+        ]
+
+    def acquire(
+        self, client: LockClient, names: Sequence[str], settings: ViewSettings, label: str
+    ) -> AnyLease:
+        """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
+        lock: Lock | MultiLock = self._lock(client, names, settings, label)
+        if self._timeout(settings) == 0:
+            return lock.acquire()
+        with waiting_room.place(settings.max_waiters) as placed:
+            if placed:
+                return lock.acquire()
+        try:
+            return lock.acquire(timeout=0)
+        except LockHeld as held:
+            raise _room_full(held) from None
+
+    async def acquire_async(
+        self,
+        client: AsyncLockClient,
+        names: Sequence[str],
+        settings: ViewSettings,
+        label: str,
+        owner: str = "",
+    ) -> AnyAsyncLease:
+        """The same, awaited. ``owner``: who may enter again, in the place of the task."""
+        lock: AsyncLock | AsyncMultiLock = self._lock(client, names, settings, label, owner)
+        if self._timeout(settings) == 0:
+            return await lock.acquire()
+        with waiting_room.place(settings.max_waiters) as placed:
+            if placed:
+                return await lock.acquire()
+        try:
+            return await lock.acquire(timeout=0)
+        except LockHeld as held:
+            raise _room_full(held) from None
+
+    def _lock(
+        self,
+        client: Any,
+        names: Sequence[str],
+        settings: ViewSettings,
+        label: str,
+        owner: str = "",
+    ) -> Any:
+        options = {**self._options, "ttl": self.ttl, "timeout": self._timeout(settings)}
+        if owner and options["kind"] in ENTERED:
+            options["owner"] = owner
+        if len(names) > 1:
+            return client.multi(*names, label=label, **options)
+        return client.of_kind(name=names[0], label=label, **options)
+
+    def _timeout(self, settings: ViewSettings) -> float | None:
+        return settings.timeout if self.timeout is UNSET else self.timeout
+
+    def __repr__(self) -> str:
+        return f"Guard({', '.join(map(repr, self._names))}, alias={self.alias!r})"
+
+
+def _template(text: str) -> Template:
+    template = Template(text)
+    if not template.fields:
+        check_name(text)  # an error of the programmer: it is found at import
+    return template
+
+
+def _name_by(make: Callable[..., str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    try:
+        name: object = make(*args, **kwargs)
+        if isinstance(name, str):
+            return check_name(name)
+    except FieldError:
+        raise
+    except InvalidName as error:
+        raise FieldError("the request makes no valid name") from error
+    raise ConfigurationError(f"{make!r} must return a name, not {type(name).__name__}")
+
+
+def _room_full(held: LockHeld) -> TooManyWaiters:
+    """A free lock is granted even when the waiting room is full; a busy one is refused at once."""
+    return TooManyWaiters(
+        f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
+        name=held.name,
+        holder=held.holder,
+        retry_after=held.retry_after,
+    )
+
+
+def request_label(method: str, path: str) -> str:
+    """What people see beside the owner: the request line without its query, escaped."""
+    return f"{quote(method, safe='')} {quote(path, safe=_PATH_SAFE, errors='replace')}"[:200]
+
+
+_PATH_SAFE = "/:@!$&'()*+,;=-._~"
