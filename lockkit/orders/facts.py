@@ -31,7 +31,7 @@ __all__ = [
     "too_large",
 ]
 
-KEY_VERSION = "lockkit-order-2"
+KEY_VERSION = "lockkit-order-2"  # another one needs another VERSION in stores/redis/layout.py
 FINGERPRINT_VERSION = "2"
 CSRF_FIELD = "csrfmiddlewaretoken"  # Django's; Flask-WTF's is csrf_token
 REPLACED = "\ufffd"

@@ -16,7 +16,8 @@ from django.test import Client
 from django.urls import path
 
 
-def main(database: str, locks: str) -> None:
+def main(database: str, locks: str, **orders: str) -> None:
+    """``orders``: more of LOCKKIT_ORDERS."""
     settings.configure(
         SECRET_KEY="for-tests-only",
         ROOT_URLCONF="shop_urls",
@@ -24,7 +25,7 @@ def main(database: str, locks: str) -> None:
         INSTALLED_APPS=["lockkit_django"],
         MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"],
         LOCKKIT={"default": locks},
-        LOCKKIT_ORDERS={"PATHS": ["^/orders/"]},
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], **orders},
         ALLOWED_HOSTS=["*"],
     )
     made: list[str] = []
@@ -50,4 +51,4 @@ def main(database: str, locks: str) -> None:
         print(answer, flush=True)
 
 
-main(*sys.argv[1:])
+main(*sys.argv[1:3], **dict(word.split("=") for word in sys.argv[3:]))

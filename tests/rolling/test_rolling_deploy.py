@@ -95,3 +95,23 @@ def test_an_order_in_the_database_is_never_made_by_both(
         assert first.ask("order A-1") == "2 1"
         assert second.ask("order A-1") == "5 0"
         assert first.ask("order A-1") == "2 1"
+
+
+@pytest.mark.skipif("redis" not in STORES, reason="the earlier release needs redis-py 8")
+@pytest.mark.parametrize("earlier_first", [True, False], ids=["earlier first", "this first"])
+def test_an_order_in_redis_is_never_made_by_both(
+    earlier_first: bool, tmp_path: Path, redis_url: str, release: Path
+) -> None:
+    """Their keys differ, and so do the places where they keep one order: whoever comes second is
+    told even if nobody has been there."""
+    arguments = (str(tmp_path / "shop.sqlite3"), redis_url, "STORE=redis")
+    shop = HERE / "shop.py"
+    with (
+        earlier.process(shop, *arguments, release=release) as old,
+        earlier.process(shop, *arguments, "NAMESPACE=shop") as new,
+    ):
+        first, second = (old, new) if earlier_first else (new, old)
+        assert first.ask("order A-1") == "2 1"
+        assert second.ask("order A-1") == "5 0"
+        assert first.ask("order A-1") == "2 1"
+        assert first.ask("order A-2") == "2 2", "it goes on"

@@ -36,6 +36,7 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.are_occupied = False  #: all buckets are known to have this layout, for orders
         self.of_name = lru_cache(maxsize=1024)(self._of_name)
 
     def bucket(self, bucket: int) -> bytes:

@@ -12,10 +12,18 @@ from typing import Any
 from lockkit.model.types import Claimed, Entry
 from lockkit.stores.base import Danger
 from lockkit.stores.redis.aio_link import Link
-from lockkit.stores.redis.connections import Connections, call, exchange, look, pipeline
+from lockkit.stores.redis.connections import (
+    Connections,
+    call,
+    exchange,
+    load_and_run,
+    look,
+    pipeline,
+)
 from lockkit.stores.redis.health import capacity, persistence, server
 from lockkit.stores.redis.layout import VERSION, Keys, bucket_of, encoded
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, evalsha, pack, script_of
+from lockkit.stores.redis.replies import other_layout
 
 __all__ = ["AsyncRedisRecords", "RedisRecords"]
 
@@ -23,6 +31,7 @@ PAGE = 100
 STATE_AND_FENCE = 17
 RUNNING, DONE = b"R", b"D"
 
+_OCCUPY = script_of("layout", "whole", "record_layout")
 _CLAIM = script_of("layout", "whole", "clock", "record", "record_claim")
 _FINISH = script_of("layout", "whole", "clock", "record", "record_finish")
 _DROP = script_of("layout", "whole", "clock", "record", "record_drop")
@@ -35,6 +44,21 @@ class _Commands:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
+
+    def versions(self) -> list[bytes]:
+        """Of the layout of each bucket."""
+        return [pack(b"HGET", self._keys.bucket(bucket), b"v") for bucket in ALL_BUCKETS]
+
+    def occupy(self, versions: Sequence[bytes | None]) -> list[Command]:
+        """Take all buckets before the first order is claimed in one. Raises LayoutMismatch.
+
+        Another release keeps the same order in another bucket: there, too, it must meet us.
+        """
+        for version in versions:
+            if version not in (None, VERSION):
+                raise other_layout(version)
+        unused = (bucket for bucket, version in enumerate(versions) if version is None)
+        return [evalsha(_OCCUPY, [self._keys.bucket(bucket)], []) for bucket in unused]
 
     def read(self, name: str) -> list[bytes]:
         _, record, _ = self._keys.record(name)
@@ -79,6 +103,7 @@ class RedisRecords:
 
     def __init__(self, connections: Connections, keys: Keys) -> None:
         self._connections = connections
+        self._keys = keys
         self._commands = _Commands(keys)
 
     def read(self, name: str) -> Entry | None:
@@ -88,6 +113,7 @@ class RedisRecords:
     def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
     ) -> Claimed:
+        self._occupy()
         command = self._commands.claim(
             name, fence, payload, ttl, running=running, replaces=replaces
         )
@@ -112,6 +138,15 @@ class RedisRecords:
         for bucket, count in zip(ALL_BUCKETS, counts, strict=True):
             if count:
                 yield from self._bucket(bucket)
+
+    def _occupy(self) -> None:
+        if self._keys.are_occupied:
+            return
+        packed = self._commands.versions()
+        commands = self._commands.occupy(look(lambda: pipeline(self._connections, packed)))
+        if commands:
+            look(lambda: load_and_run(self._connections, commands))
+        self._keys.are_occupied = True
 
     def _bucket(self, bucket: int) -> Iterator[tuple[str, Entry]]:
         """ZSCAN may return a name twice while names come and go."""
@@ -158,6 +193,7 @@ class AsyncRedisRecords:
 
     def __init__(self, link: Link, keys: Keys) -> None:
         self._link = link
+        self._keys = keys
         self._commands = _Commands(keys)
 
     async def read(self, name: str) -> Entry | None:
@@ -167,6 +203,7 @@ class AsyncRedisRecords:
     async def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
     ) -> Claimed:
+        await self._occupy()
         command = self._commands.claim(
             name, fence, payload, ttl, running=running, replaces=replaces
         )
@@ -177,6 +214,16 @@ class AsyncRedisRecords:
 
     async def drop(self, name: str, fence: int) -> bool:
         return bool(await self._repeatable(self._commands.drop(name, fence)))
+
+    async def _occupy(self) -> None:
+        if self._keys.are_occupied:
+            return
+        packed = self._commands.versions()
+        found = await self._link.look(lambda: self._link.pipeline(packed))
+        commands = self._commands.occupy(found)
+        if commands:
+            await self._link.look(lambda: self._link.load_and_run(commands))
+        self._keys.are_occupied = True
 
     async def _repeatable(self, command: Command) -> Any:
         return await self._link.look(lambda: self._link.call(command))

@@ -37,6 +37,7 @@ __all__ = [
     "Message",
     "count_details",
     "damaged_bucket",
+    "other_layout",
     "read_acquire",
     "read_details",
     "read_extend",
@@ -122,7 +123,7 @@ def read_page(bucket: bytes, reply: Sequence[Any]) -> tuple[bytes, list[bytes], 
     damaged = []
     for field, value in zip(fields[::2], fields[1::2], strict=True):
         if field == b"v" and value != VERSION:
-            error = _other_layout(value)
+            error = other_layout(value)
             if not isinstance(error, DamagedRecord):
                 raise error
             damaged.append(damaged_bucket(bucket, "HSET {} v " + VERSION.decode()))
@@ -156,7 +157,7 @@ def _fence_of(entry: bytes) -> bytes:
     return entry[17:33]
 
 
-def _other_layout(version: bytes) -> LockError:
+def other_layout(version: bytes) -> LockError:
     if not version.isdigit():
         return damaged_record("its bucket")
     return LayoutMismatch(
@@ -270,7 +271,7 @@ def _said(message: str, after: str) -> str:
 def script_error(message: str) -> LockError | None:
     """The scripts' own error replies; Redis puts words of its own around some."""
     if "LAYOUT " in message:
-        return _other_layout(_said(message, "LAYOUT ").encode())
+        return other_layout(_said(message, "LAYOUT ").encode())
     if "DAMAGED " in message:
         return damaged_record(_said(message, "DAMAGED "))
     if "WRONGTYPE" in message:
