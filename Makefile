@@ -61,7 +61,7 @@ bench: wheel $(VENV)/.dev
 
 soak-orders: wheel $(VENV)/.dev
 	@tools/servers redis postgresql
-	$(ISOLATED) PYTHONPATH=$(CURDIR)/tests $(BIN)/python -W ignore -m soak $(SOAK_ARGS)
+	$(ISOLATED) PYTHONPATH=$(CURDIR)/tests/kit $(BIN)/python -W ignore -m soak $(SOAK_ARGS)
 
 matrix:
 	@tools/matrix

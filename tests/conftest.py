@@ -33,11 +33,13 @@ GRACE_SECONDS = 5.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
 
 LONG = (
-    "tests/example/test_demo.py",
-    "tests/example/test_race.py",
-    "tests/conformance/",
-    "tests/crashes/",
-    "tests/processes/",
+    "tests/examples/shop/test_demo.py",
+    "tests/examples/shop/test_race.py",
+    "tests/stores/conformance/",
+    "tests/faults/crashes/",
+    "tests/leases/test_gevent.py",
+    "tests/adapters/shared/test_preload.py",
+    "tests/adapters/shared/test_streams.py",
 )
 
 SomeServer = TypeVar("SomeServer", bound=Server)

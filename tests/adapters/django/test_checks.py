@@ -1,0 +1,150 @@
+"""Each system check: triggered, with its hint, and silenced by what the hint says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.management.base import SystemCheckError
+from django.test import override_settings
+from places import ROOT
+from system_checks import manage_check, shown_until_silenced
+
+from lockkit.testing.servers import RedisServer
+from lockkit_django import lock_view, locks
+from lockkit_django.checks import check_settings, check_store
+
+REDIS = "redis://:canary@127.0.0.1:1/0"
+LEAST = (
+    "on >secret ~{shop:* ~lockkit:prefixes &shop:wake:* +evalsha +script|load +hscan +ping "
+    "+subscribe +@hash +@sortedset +pexpire +publish +time"
+)
+IGNORING = {
+    "fast": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": "redis://127.0.0.1:1/0",
+        "OPTIONS": {"IGNORE_EXCEPTIONS": True},
+    }
+}
+OBEYING = {"fast": {**IGNORING["fast"], "OPTIONS": {}}}
+
+
+def alias(**entry: Any) -> dict[str, Any]:
+    return {"LOCKKIT": {"default": {"LOCATION": REDIS, **entry}}}
+
+
+CASES = [
+    ("E001", alias(TLL=1), alias(TTL=30)),
+    ("E001", {"LOCKKIT": 3}, alias()),
+    ("E001", {"LOCKKIT": {"defualt": REDIS}}, alias()),
+    ("E005", {**alias(), "LOCKKIT_ORDER": {}}, {**alias(), "LOCKKIT_ORDERS": None}),
+    ("E005", {**alias(), "LOCKKIT_URL": REDIS}, alias()),
+    ("E005", {**alias(), "LOCKIT": {}}, {**alias(), "LOCKSMITH": 1}),
+    ("E002", {**alias(), "LOCKKIT_VIEWS": {"TIMOUT": 1}}, {**alias(), "LOCKKIT_VIEWS": {}}),
+    ("E003", alias(OPTIONS={"nope": 1}), alias(OPTIONS={"socket_timeout": 1})),
+    ("E003", alias(LOCATION="rediss2://x"), alias()),
+    ("W001", {**alias(LOCATION="memory://"), "DEBUG": False}, alias()),
+    ("W001", alias(LOCATION="memory://"), {**alias(LOCATION="memory://"), "DEBUG": True}),
+    ("I001", alias(LOCATION="sqlite:////nonexistent/locks"), alias()),
+    ("W002", alias(MAX_HOLD=None), alias(MAX_HOLD=600)),
+    ("W003", alias(TTL=1.5), alias(TTL=2)),
+    ("W004", alias(TTL=301), alias(TTL=300)),
+    (
+        "W005",
+        {**alias(LOCATION="django-redis://fast"), "CACHES": IGNORING},
+        {**alias(LOCATION="django-redis://fast"), "CACHES": OBEYING},
+    ),
+    (
+        "W005",
+        {
+            **alias(LOCATION="django-redis://fast"),
+            "CACHES": OBEYING,
+            "DJANGO_REDIS_IGNORE_EXCEPTIONS": True,
+        },
+        {**alias(LOCATION="django-redis://fast"), "CACHES": OBEYING},
+    ),
+]
+
+
+def found(check: Any = check_settings) -> dict[str, Any]:
+    return {str(message.id): message for message in check()}
+
+
+@pytest.mark.parametrize(("identifier", "wrong", "right"), CASES)
+def test_checks(identifier: str, wrong: dict[str, Any], right: dict[str, Any]) -> None:
+    with override_settings(**wrong):
+        message = found()[f"lockkit.{identifier}"]
+        assert message.hint
+        assert "canary" not in str(message)
+        assert shown_until_silenced(f"lockkit.{identifier}")
+    with override_settings(**right):
+        assert found() == {}
+
+
+def test_an_alias_that_a_view_uses_and_nobody_configured() -> None:
+    decorator = lock_view("a", alias="elsewhere")
+    with override_settings(**alias()):
+        message = found()["lockkit.E004"]
+        assert "'elsewhere'" in message.msg
+        assert message.hint == "Add 'elsewhere' to LOCKKIT, or correct the view."
+        assert shown_until_silenced("lockkit.E004")
+    del decorator
+    with override_settings(**alias()):
+        assert found() == {}
+
+
+@override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})
+def test_an_error_stops_a_command_and_says_what_to_change() -> None:
+    with pytest.raises(SystemCheckError, match="did you mean 'TTL'"):
+        manage_check()
+
+
+@override_settings(**alias())
+def test_only_a_deployment_check_asks_the_store() -> None:
+    assert "lockkit.E010" not in manage_check()
+    with pytest.raises(SystemCheckError, match=r"lockkit\.E010") as caught:
+        manage_check("--deploy")
+    assert "canary" not in str(caught.value)
+    assert shown_until_silenced("lockkit.E010", "--deploy")
+
+
+def test_a_store_that_answers_and_one_that_evicts(redis_server: RedisServer) -> None:
+    with override_settings(LOCKKIT={"default": redis_server.url}), redis_server.client() as admin:
+        assert found(check_store) == {}
+        admin.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            message = found(check_store)["lockkit.W010"]
+            assert "evicts" in message.msg
+            assert "noeviction" in message.hint
+            assert shown_until_silenced("lockkit.W010", "--deploy")
+        finally:
+            admin.config_set("maxmemory-policy", "noeviction")
+        assert found(check_store) == {}
+
+
+def test_a_user_with_the_least_permissions_is_no_store_that_fails() -> None:
+    with RedisServer(users={"shop": LEAST}) as server:
+        entry = {"LOCATION": server.url_for("shop", "secret"), "KEY_PREFIX": "shop"}
+        with override_settings(LOCKKIT={"default": entry}):
+            messages = found(check_store)
+            assert list(messages) == ["lockkit.W010"]
+            assert "+info" in messages["lockkit.W010"].hint
+            with server.client() as admin:
+                admin.execute_command("ACL", "SETUSER", "shop", "+info")
+            assert found(check_store) == {}
+            locks["default"].close()
+
+
+def test_the_least_permissions_are_those_of_the_documentation() -> None:
+    documented = (ROOT / "docs/stores.md").read_text()
+    assert f"user shop {LEAST.replace('secret', '…')}\n" in documented
+
+
+@override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})
+def test_wrong_settings_do_not_break_the_check_of_the_store() -> None:
+    assert found(check_store) == {}
+
+
+@override_settings(MIDDLEWARE=[])
+def test_locks_by_hand_without_their_middleware() -> None:
+    assert "LockErrors" in str(found()["lockkit.I002"].hint)

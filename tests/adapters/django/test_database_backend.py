@@ -1,0 +1,169 @@
+"""django:// on PostgreSQL: the table, the private connection, and what is not supported yet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import pytest_django
+from database_settings import complete, environment, postgresql
+from django.core.management import call_command
+from django.db import connections
+from django.test import override_settings
+from system_checks import shown_until_silenced
+
+import lockkit
+from lockkit.stores.sql.dialect import load_dialect
+from lockkit_django.checks import check_store
+from lockkit_django.orders.checks import check_records
+
+MIGRATE = "import django; django.setup(); from django.core.management import call_command as c; "
+LOCKS = "import django; django.setup(); import lockkit; "
+
+
+@pytest.fixture(autouse=True)
+def unblocked(django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
+    """These databases are made for one test: none of Django's test databases is used."""
+    with django_db_blocker.unblock():
+        yield
+
+
+@pytest.fixture
+def database(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A PostgreSQL alias without tables, with a pool of one connection."""
+    database = postgresql(postgres_url, pool={"min_size": 1, "max_size": 1, "timeout": 1})
+    monkeypatch.setitem(connections.settings, "orders", complete(database))
+    yield database
+    connections["orders"].close()
+    connections["orders"].close_pool()
+    del connections["orders"]
+
+
+@pytest.fixture
+def client(database: dict[str, Any]) -> Iterator[lockkit.LockClient]:
+    client = lockkit.connect("django://orders")
+    yield client
+    client.close()
+
+
+def run(program: str, database: dict[str, Any]) -> str:
+    """In a process of its own, where this database is Django's default."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment(database)},
+        check=True,
+        text=True,
+        capture_output=True,
+    ).stdout
+
+
+def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="migrate lockkit_django --database ord"):
+        client.lock("a").acquire()
+
+
+def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> None:
+    orders = {
+        "LOCKKIT_ORDERS": {"USING": "orders", "PATHS": []},
+        "LOCKKIT": {"default": "django://orders"},
+    }
+    with override_settings(**orders):
+        (locks,), (records,) = check_store(), check_records()
+        assert (locks.id, records.id) == ("lockkit.E010", "lockkit.E110")
+        assert "migrate lockkit_django --database orders" in locks.msg
+        assert "migrate lockkit_django" in records.msg
+        assert shown_until_silenced("lockkit.E110", "--deploy")
+        run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)
+        assert [*check_store(), *check_records()] == []
+    with override_settings(LOCKKIT_ORDERS=None, MIDDLEWARE=[]):
+        assert check_records() == []  # there are no orders
+
+
+def test_migrate_makes_the_table_of_the_dialect(
+    client: lockkit.LockClient, database: dict[str, Any]
+) -> None:
+    run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)
+    with client.lock("a") as lease:
+        lease.extend()
+        assert run(LOCKS + "print(lockkit.connect('django://').lock('a').try_acquire())", database)
+    with connections["orders"].cursor() as cursor:
+        migrated = columns(cursor)
+        cursor.execute("DROP TABLE lockkit_lock")
+        cursor.execute(load_dialect("postgresql").create)
+        assert columns(cursor) == migrated
+
+
+def columns(cursor: Any) -> list[tuple[Any, ...]]:
+    cursor.execute(
+        "SELECT column_name, data_type, character_maximum_length, is_nullable "
+        "FROM information_schema.columns WHERE table_name = 'lockkit_lock' ORDER BY 1"
+    )
+    return list(cursor.fetchall())
+
+
+def test_it_uses_neither_the_request_s_connection_nor_its_pool(
+    client: lockkit.LockClient, database: dict[str, Any]
+) -> None:
+    run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)
+    with connections["orders"].cursor() as cursor:  # the only one of the pool
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SELECT count(*) FROM lockkit_lock")
+        with client.lock("a"):
+            cursor.execute("SELECT count(*) FROM lockkit_lock")
+            assert cursor.fetchone() == (0,)
+        cursor.execute("ROLLBACK")
+        cursor.execute("SELECT count(*) FROM lockkit_lock")
+        assert cursor.fetchone() == (1,)
+
+
+def test_a_killed_connection_is_opened_again(
+    client: lockkit.LockClient, database: dict[str, Any]
+) -> None:
+    run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)
+    lease = client.lock("a").acquire()
+    with connections["orders"].cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    assert client.lock("a").try_acquire() is None
+    lease.extend()
+    assert lease.release()
+
+
+def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    down = complete({**database, "HOST": "127.0.0.1", "PORT": "1", "PASSWORD": "canary"})
+    monkeypatch.setitem(connections.settings, "down", down)
+    client = lockkit.connect("django://down")
+    with pytest.raises(lockkit.BackendUnavailable, match="cannot connect") as caught:
+        client.lock("a").acquire()
+    assert "canary" not in str(caught.value)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [("django.db.backends.mysql", "no locks in a mysql database yet")],
+)
+def test_databases_that_are_not_supported_yet(
+    engine: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockkit_django.backends import database
+
+    monkeypatch.setattr(database, "_vendor_of", lambda engine: engine.rpartition(".")[2])
+    monkeypatch.setitem(connections.settings, "other", complete({"ENGINE": engine, "NAME": "x"}))
+    with pytest.raises(lockkit.ConfigurationError, match=message):
+        lockkit.connect("django://other")
+
+
+def test_an_unknown_alias() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="did you mean 'default'"):
+        lockkit.connect("django://defualt")
+
+
+def test_the_migrations_are_complete() -> None:
+    call_command("makemigrations", "lockkit_django", "--check", "--dry-run", verbosity=0)

@@ -1,0 +1,76 @@
+"""The blocks of docs/django.md are the files of a project, and the page's own tests pass in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from places import ROOT
+
+from lockkit_django import checks, view_checks
+
+PAGE = ROOT / "docs" / "django.md"
+BEFORE = """
+SECRET_KEY = "x"
+ROOT_URLCONF = "urls"
+SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "db"}
+DATABASES = {"default": {**SQLITE, "ATOMIC_REQUESTS": True}}
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "shop"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+"""
+AFTER = """
+import asyncio
+from django.contrib.auth.models import AnonymousUser, User
+from django.test import RequestFactory
+from shop.more import Count, Restock, checkout
+from shop.nightly import report, report_async
+from shop.stocktaking import stocktaking
+
+class Others(TestCase):
+    def test_the_other_blocks(self):
+        for view in (Restock, Count):
+            assert view.as_view()(RequestFactory().post("/"), sku="A1").status_code == 200
+        for user, status in (AnonymousUser(), 403), (User(pk=7), 200):
+            request = RequestFactory().post("/")
+            request.auser = lambda: asyncio.sleep(0, user)
+            assert asyncio.run(checkout(request)).status_code == status
+        assert report("monday") == asyncio.run(report_async("tuesday")) == "made"
+        Stock.objects.create(sku="A1", left=1)
+        stocktaking()
+        assert Stock.objects.get().left == 10
+"""
+
+
+def test_the_page_is_a_project(tmp_path: Path) -> None:
+    files = {"settings.py": BEFORE, "shop/__init__.py": ""}
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        name = block.partition("\n")[0].removeprefix("# ")
+        files[name] = files.get(name, "") + block
+    files["tests.py"] += AFTER
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    environ = {"DJANGO_SETTINGS_MODULE": "settings", "LOCKKIT_URL": "memory://docs"}
+    process = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "django", "test", "--noinput"],
+        cwd=tmp_path,
+        env={**kept, **environ},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "Ran 3 tests" in process.stderr
+
+
+def test_every_check_is_documented() -> None:
+    source = Path(checks.__file__).read_text() + Path(view_checks.__file__).read_text()
+    used = set(re.findall(r'"([EW]\d{3})"|lockkit\.(I\d{3})', source))
+    assert used
+    page = PAGE.read_text() + (PAGE.parent / "orders.md").read_text()
+    assert [a or b for a, b in used if f"`lockkit.{a or b}`" not in page] == []

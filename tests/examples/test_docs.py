@@ -1,0 +1,41 @@
+"""Every Python block of the pages that need no framework runs, from top to bottom."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+
+import lockkit.testing.conformance
+
+PAGES = ROOT / "docs"
+
+
+@pytest.mark.parametrize("page", ["leases.md"])
+def test_every_block_runs(page: str) -> None:
+    text = (PAGES / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert blocks
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    names["locks"].close()
+
+
+CLAIM = re.compile(r"`((?:conformance|tests)/[\w/]+\.py)`: ((?:`test_\w+`(?:, )?)+)")
+PLACES = {
+    "conformance": Path(lockkit.testing.conformance.__file__).parents[1],
+    "tests": PAGES.parent,
+}
+
+
+def test_each_proof_is_there() -> None:
+    claims = CLAIM.findall((PAGES / "proofs.md").read_text())
+    assert len(claims) > 20
+    for path, tests in claims:
+        source = (PLACES[path.split("/")[0]] / path).read_text()
+        for test in re.findall(r"test_\w+", tests):
+            assert re.search(rf"def {test}\(", source), f"{path} has no {test}"

@@ -1,0 +1,58 @@
+"""The README is what a newcomer types: its Python runs, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def test_every_python_block_of_the_readme_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 2
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+
+
+def test_the_readme_names_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    install = (ROOT / "README.md").read_text().split("## Install")[1].split("##")[0]
+    assert set(re.findall(r"`([a-z-]+)`", install)) == set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_the_acl_line_of_the_documentation_is_the_one_that_is_tested() -> None:
+    """tests/stores/test_redis.py runs the whole protocol as a user with just these permissions."""
+    tested = (ROOT / "tests" / "stores" / "test_redis.py").read_text()
+    stores = (ROOT / "docs" / "stores.md").read_text()
+    line = re.search(r"^user shop on >… (.*)$", stores, re.MULTILINE)
+    assert line is not None
+    rules = re.search(r'"shop": "on >secret (.*?)",\n', tested, re.DOTALL)
+    assert rules is not None
+    assert re.sub(r'"\s*"', "", rules[1]).split() == line[1].split()
+
+
+def test_every_python_block_about_the_kinds_runs() -> None:
+    text = (ROOT / "docs" / "kinds.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "docs/kinds.md", "exec"), names)

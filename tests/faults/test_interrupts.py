@@ -1,0 +1,266 @@
+"""An interrupt in each place of an acquire, a wait, an extension, a release and a close, one a run.
+
+Afterwards it has come to the caller, nobody hangs, the client works in every thread and hands on
+its locks by message as before, and what was left behind is gone after one TTL.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import django
+import pytest
+from interrupted_stores import DJANGOS, LONG_TTL, MOMENT, MOST, SOON, STORES, TTL, name_of
+from interrupting import Interrupting
+
+import lockkit
+from lockkit import Lease, LockClient
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
+django.setup()
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*was never released:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
+
+Step = Callable[[int], Callable[[], object]]
+
+on_every_store = pytest.mark.parametrize("url", [*STORES, *DJANGOS], ids=name_of, indirect=True)
+
+
+@pytest.fixture(params=STORES, ids=name_of)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with request.param(request) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_to_the_garbage_collector() -> Iterator[None]:
+    """A connection that an interrupt takes from whoever has opened it, is closed by that."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[LockClient]:
+    with lockkit.connect(url, ttl=TTL, max_hold=None) as client:
+        yield client
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[LockClient]:
+    """Another process, as it were."""
+    with lockkit.connect(url, ttl=LONG_TTL) as client:
+        yield client
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[ThreadPoolExecutor]:
+    """Another thread: what this one has locked and forgotten does not stop it itself."""
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+def interrupted_everywhere(step: Step, works: Callable[[str], object]) -> int:
+    """Run it again and again, each time interrupted one place later, until it ends before that."""
+    for at in range(1, MOST):
+        run = step(at)
+        began = time.monotonic()
+        with Interrupting(at) as interrupting:
+            run()
+        del run
+        took = time.monotonic() - began
+        assert took < SOON, f"{took:.1f} s when interrupted at {interrupting.where}"
+        works(interrupting.where)
+        if not interrupting.where:
+            return at - 1
+    raise AssertionError(f"more than {MOST} places")
+
+
+class Works:
+    """Whether a client does, after an interrupt."""
+
+    def __init__(self, locks: LockClient, elsewhere: ThreadPoolExecutor) -> None:
+        self._locks = locks
+        self._elsewhere = elsewhere
+
+    def __call__(self, where: str) -> None:
+        began = time.monotonic()
+        self._elsewhere.submit(self._pair).result(30)
+        took = time.monotonic() - began
+        assert took < SOON, f"{took:.1f} s for a pair, after an interrupt at {where}"
+
+    def hands_on(self, where: str) -> None:
+        """From this thread to the other one, by a message, if the store has such."""
+        if not self._locks.backend.capabilities.push:
+            return self(where)
+        lock = self._locks.lock("handed", ttl=LONG_TTL, timeout=LONG_TTL)
+        holder = lock.acquire()
+        waiting = self._elsewhere.submit(lock.acquire)
+        while not getattr(self._locks.inspect("handed"), "waiters", 0):
+            assert not waiting.done(), waiting.result()
+            time.sleep(0.0005)  # it needs the interpreter
+        began = time.monotonic()
+        holder.release()
+        waiting.result(30).release()
+        took = time.monotonic() - began
+        assert took < SOON, f"{took:.1f} s to hand a lock on, after an interrupt at {where}"
+        return None
+
+    def _pair(self) -> None:
+        with self._locks.lock("after", timeout=SOON):
+            pass
+
+
+def nothing_is_held(other: LockClient, locks: LockClient) -> None:
+    """One TTL later, but for what is renewed."""
+    lease = locks.lock("renewed", ttl=2 * TTL).acquire()
+    time.sleep(1.2 * TTL)
+    infos = {info.name: info for info in other.holders()}
+    renewed = infos.pop("renewed")
+    assert renewed.renewed is not None and renewed.renewed < TTL
+    assert lease.release()
+    assert not [info for info in infos.values() if info.state == "held" or info.waiters_alive]
+
+
+@pytest.fixture
+def works(locks: LockClient, elsewhere: ThreadPoolExecutor) -> Works:
+    return Works(locks, elsewhere)
+
+
+def test_an_acquire(locks: LockClient, other: LockClient, works: Works) -> None:
+    assert interrupted_everywhere(lambda at: locks.lock(f"a{at}").acquire, works) > 20
+    nothing_is_held(other, locks)
+
+
+def test_a_release(locks: LockClient, other: LockClient, works: Works) -> None:
+    kept: list[Lease] = []
+
+    def step(at: int) -> Callable[[], object]:
+        kept.append(locks.lock(f"r{at}").acquire())
+        return kept[-1].release
+
+    assert interrupted_everywhere(step, works) > 20
+    kept[:] = [lease for lease in kept if lease.released]
+    nothing_is_held(other, locks)
+
+
+def test_an_extension(locks: LockClient, other: LockClient, works: Works) -> None:
+    kept: list[Lease] = []
+
+    def step(at: int) -> Callable[[], object]:
+        kept.append(locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
+        return kept[-1].extend
+
+    assert interrupted_everywhere(step, works) > 20
+    for lease in kept:
+        assert lease.release()
+    nothing_is_held(other, locks)
+
+
+@on_every_store
+def test_a_block(locks: LockClient, other: LockClient, works: Works) -> None:
+    """With a lock that is kept, as those in modules are."""
+    kept = []
+
+    def step(at: int) -> Callable[[], object]:
+        lock = locks.lock(f"b{at}")
+        kept.append(lock)
+
+        def block() -> None:
+            with lock as lease:
+                lease.check()
+
+        return block
+
+    assert interrupted_everywhere(step, works) > 40
+    nothing_is_held(other, locks)
+
+
+def test_an_entrance_into_what_one_holds(
+    locks: LockClient, other: LockClient, works: Works
+) -> None:
+    outer: list[Lease] = []
+
+    def step(at: int) -> Callable[[], object]:
+        lock = locks.lock(f"n{at}", ttl=LONG_TTL, reentrant=True)
+        outer.append(lock.acquire())
+
+        def again() -> None:
+            with lock:
+                pass
+
+        return again
+
+    assert interrupted_everywhere(step, works) > 40
+    for lease in outer:
+        assert lease.release()
+    nothing_is_held(other, locks)
+
+
+@on_every_store
+def test_a_wait(locks: LockClient, other: LockClient, works: Works) -> None:
+    """The holder releases meanwhile."""
+    threads: list[threading.Timer] = []
+
+    def step(at: int) -> Callable[[], object]:
+        holder = other.lock(f"w{at}").acquire()
+        threads.append(threading.Timer(MOMENT, holder.release))
+        threads[-1].start()
+        return locks.lock(f"w{at}", timeout=SOON).acquire
+
+    assert interrupted_everywhere(step, works.hands_on) > 40
+    for thread in threads:
+        thread.join()
+    nothing_is_held(other, locks)
+
+
+def test_a_wait_in_vain(locks: LockClient, other: LockClient, works: Works) -> None:
+    """Those who have given up leave the queue, and are not waited for until they count as dead."""
+    holders = []
+
+    def step(at: int) -> Callable[[], object]:
+        holders.append(other.lock(f"v{at}").acquire())
+        lock = locks.lock(f"v{at}", ttl=LONG_TTL)
+
+        def wait() -> None:
+            with pytest.raises(lockkit.AcquireTimeout):
+                lock.acquire(MOMENT)
+
+        return wait
+
+    assert interrupted_everywhere(step, works.hands_on) > 40
+    time.sleep(TTL)
+    assert not [info for info in other.holders() if info.waiters_alive]
+    for holder in holders:
+        assert holder.release()
+    nothing_is_held(other, locks)
+
+
+def test_a_close(
+    locks: LockClient, other: LockClient, url: str, elsewhere: ThreadPoolExecutor
+) -> None:
+    """What it held is not released, and expires; what is used again works."""
+    kept = []
+
+    def step(at: int) -> Callable[[], object]:
+        client = lockkit.connect(url, ttl=TTL, max_hold=None)
+        kept.append((client, client.lock(f"c{at}").acquire()))
+        return client.close
+
+    def works(where: str) -> None:
+        client = kept.pop()[0]
+        Works(client, elsewhere)(where)
+        client.close()
+
+    assert interrupted_everywhere(step, works) > 2
+    nothing_is_held(other, locks)

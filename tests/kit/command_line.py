@@ -1,0 +1,119 @@
+"""The ``locks`` command as the tests call it: in this process, or as a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lockkit.leases.client import LockClient
+from lockkit.model.types import Mode, Owner, Request
+from lockkit.operate.commands import ClientFactory, run
+
+DEADLINE = 10.0
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of a table, without its title line and the reasons below its rows."""
+        return [line.split() for line in self.out.splitlines()[1:] if not line.startswith(" ")]
+
+    @property
+    def locks(self) -> list[dict[str, Any]]:
+        """The locks of a JSON document."""
+        found: list[dict[str, Any]] = json.loads(self.out)["locks"]
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        return [lock["name"] for lock in self.locks]
+
+
+class Screen(io.StringIO):
+    """A terminal: what is written to it, or typed into it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def locks(
+    clients: LockClient | Mapping[str, ClientFactory],
+    *argv: str,
+    stdin: io.StringIO | None = None,
+    terminal: bool = False,
+    color: bool | None = None,
+) -> Result:
+    if isinstance(clients, LockClient):
+        client = clients
+        clients = {"default": lambda: client}
+    make = Screen if terminal else io.StringIO
+    out, err = make(), make()
+    given = stdin or io.StringIO()
+    status = run(argv, clients, stdout=out, stderr=err, stdin=given, color=color)
+    return Result(status, out.getvalue(), err.getvalue())
+
+
+def start(*argv: str, url: str, **environment: str) -> subprocess.Popen[str]:
+    """``python -m lockkit locks …`` as a process. The caller waits for it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lockkit", "locks", *argv],
+        env={**os.environ, "LOCKKIT_URL": url, "PYTHONWARNINGS": "error", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def locks_process(*argv: str, url: str, **environment: str) -> Result:
+    process = start(*argv, url=url, **environment)
+    out, err = process.communicate(timeout=DEADLINE)
+    return Result(process.returncode, out, err)
+
+
+def hold(client: LockClient, name: str, *, owner: Owner | None = None, **claim: Any) -> Request:
+    """A claim that nobody renews, such as another machine's whose process hangs."""
+    who = owner or Owner("elsewhere", 4121, "MainThread", "POST /stock/42")
+    request = Request(name, os.urandom(16).hex(), **{"ttl": 60.0, **claim}, owner=who.encode())
+    client.backend.acquire(request._replace(mode=Mode.TRY))
+    return request
+
+
+def until(fact: Callable[[], object]) -> None:
+    """Wait for what only the store can tell."""
+    end = time.monotonic() + DEADLINE
+    while not fact():
+        assert time.monotonic() < end, "it did not come true"
+        threading.Event().wait(0.01)
+
+
+def dead_port() -> int:
+    """Where nobody listens."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def without(text: str, parts: Sequence[str]) -> bool:
+    return not any(part in text for part in parts)
+
+
+def lockkit_process(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if key != "LOCKKIT_URL"}
+    command = [sys.executable, "-m", "lockkit", *argv]
+    return subprocess.run(
+        command, env={**clean, **environment}, capture_output=True, text=True, check=False
+    )

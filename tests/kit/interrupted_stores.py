@@ -1,0 +1,73 @@
+"""Where interrupts are tested, and how long what they leave behind may stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cache_settings import cache
+from database_settings import complete, sqlite
+from django.db import connections
+from django.test import override_settings
+from lock_tables import table_at
+
+from lockkit.testing.servers import RedisServer
+
+TTL = 0.5
+LONG_TTL = 60.0
+"""Seconds. Those who wait for such a lock poll so rarely that only a message can be in time."""
+
+SOON = 1.0
+"""Seconds, for what takes milliseconds when nobody is in its way."""
+
+MOMENT = 0.005
+MOST = 2000
+
+
+@contextmanager
+def memory(_: pytest.FixtureRequest) -> Iterator[str]:
+    yield "memory://interrupts"
+
+
+@contextmanager
+def sqlite_file(request: pytest.FixtureRequest) -> Iterator[str]:
+    path: Path = request.getfixturevalue("tmp_path")
+    yield f"sqlite:///{path / 'locks.sqlite3'}"
+
+
+@contextmanager
+def postgresql(request: pytest.FixtureRequest) -> Iterator[str]:
+    with table_at(request.getfixturevalue("postgres_server")) as url:
+        yield f"sqlalchemy+{url}"
+
+
+@contextmanager
+def redis(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.getfixturevalue("redis_url")
+
+
+@contextmanager
+def django_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    database = sqlite(request.getfixturevalue("tmp_path") / "shop.sqlite3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connections.settings, "default", complete(database))
+        yield "django://default"
+
+
+@contextmanager
+def django_cache(request: pytest.FixtureRequest) -> Iterator[str]:
+    server: RedisServer = request.getfixturevalue("redis_server")
+    server.flush()
+    with override_settings(CACHES={"default": cache(server.port)}):
+        yield "django-redis://default"
+
+
+STORES = [memory, sqlite_file, postgresql, redis]
+DJANGOS = [django_database, django_cache]
+"""The same code as above, over other connections: a block and a wait pass through all of it."""
+
+
+def name_of(store: Callable[..., object]) -> str:
+    return store.__name__

@@ -1,0 +1,183 @@
+"""No false all-clear: what was looked at is named, and so is what else is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from command_line import lockkit_process, locks
+
+import lockkit
+import lockkit.aio
+from lockkit.leases.client import LockClient
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return "memory://places"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/locks.sqlite3"
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return str(request.getfixturevalue("lock_table_url"))
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[LockClient]:
+    found = lockkit.connect(url, key_prefix="shop")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def misspelt(url: str) -> Iterator[LockClient]:
+    found = lockkit.connect(url, key_prefix="shopp")
+    yield found
+    found.close()
+
+
+def test_a_misspelt_prefix_is_told(shop: LockClient, misspelt: LockClient) -> None:
+    with shop.lock("stock:42"):
+        shown = locks(misspelt)
+        assert (shown.status, shown.out) == (0, "")
+        assert "nothing is held in" in shown.err
+        assert "key prefix 'shopp'; other key prefixes there: 'shop' (has locks)" in shown.err
+        assert "'shop' (has locks)" in locks(misspelt, "show", "stock:42").out
+        assert "'shop' (has locks)" in locks(misspelt, "release", "stock:42", "--yes").err
+        document = json.loads(locks(misspelt, "--format", "json").out)
+        assert document["stores"]["default"]["key_prefix"] == "shopp"
+        assert document["stores"]["default"]["other_prefixes"] == {"shop": True}
+        document = json.loads(locks(shop, "--format", "json").out)
+        assert document["stores"]["default"]["other_prefixes"] is None
+    assert "other key prefixes" not in locks(shop).err
+
+
+def test_with_nothing_kept_it_is_told_so(shop: LockClient, misspelt: LockClient) -> None:
+    with shop.lock("stock:42"):
+        pass
+    assert "(has locks)" not in locks(misspelt).err
+
+
+def test_looking_leaves_no_prefix_behind(shop: LockClient, misspelt: LockClient) -> None:
+    locks(misspelt)
+    locks(misspelt, "show", "x")
+    with shop.lock("stock:42"):
+        assert "shopp" not in locks(shop, "show", "nothing").out
+
+
+def test_the_database_is_named(shop: LockClient, url: str, tmp_path: Path) -> None:
+    said = locks(shop).err
+    if url.startswith("redis"):
+        assert "database 0), key prefix 'shop'" in said
+        with lockkit.connect(url.rpartition("/")[0] + "/3") as other:
+            assert "database 3)" in locks(other).err
+    elif url.startswith("sqlite"):
+        assert f"{os.path.realpath(tmp_path)}/locks.sqlite3, where nobody has ever locked)" in said
+    elif url.startswith("sqlalchemy"):
+        assert "postgresql://" in said
+    assert ":postgres@" not in said
+
+
+def test_each_client_of_redis_writes_its_note_once(redis_url: str) -> None:
+    server = redis.Redis.from_url(redis_url)
+    with lockkit.connect(redis_url, key_prefix="shop") as client:
+        list(client.holders())
+        assert not server.exists("lockkit:prefixes"), "looking writes nothing"
+        client.lock("a").acquire().release()
+        assert server.zrange("lockkit:prefixes", 0, -1) == [b"shop"]
+        assert server.pttl("lockkit:prefixes") > 29 * 86400 * 1000
+        server.delete("lockkit:prefixes")
+        client.lock("a").acquire().release()
+        assert not server.exists("lockkit:prefixes")
+
+    async def lock() -> None:
+        async with lockkit.aio.connect(redis_url, key_prefix="async") as found:
+            for _ in range(2):
+                await (await found.lock("a").acquire()).release()
+
+    asyncio.run(lock())
+    assert server.zrange("lockkit:prefixes", 0, -1) == [b"async"]
+    server.close()
+
+
+def test_the_note_is_bounded_and_forgets_the_oldest(redis_url: str) -> None:
+    server = redis.Redis.from_url(redis_url)
+    server.zadd("lockkit:prefixes", {f"old-{n}": n for n in range(20)})
+    server.zadd("lockkit:prefixes", {f"new-{n}": 2**50 + n for n in range(300)})
+    with lockkit.connect(redis_url, key_prefix="shop") as client:
+        client.lock("a").acquire().release()
+    kept = server.zrange("lockkit:prefixes", 0, -1)
+    assert b"shop" in kept
+    assert b"old-15" not in kept
+    assert len(kept) == 321 - 16
+    server.close()
+
+
+def test_memory_says_that_it_cannot_see_other_processes() -> None:
+    ended = lockkit_process("--url", "memory://", "locks")
+    assert ended.returncode == 0
+    assert "locks of other processes cannot be seen" in ended.stderr
+    shown = lockkit_process("--url", "memory://", "locks", "show", "x")
+    assert "locks of other processes cannot be seen" in shown.stdout
+
+
+def blank(path: Path) -> None:
+    """An SQLite file without a table."""
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA journal_mode=DELETE")
+        database.execute("CREATE TABLE x (y)")
+        database.execute("DROP TABLE x")
+    database.close()
+
+
+@pytest.mark.parametrize("make", [Path.touch, blank])
+def test_an_empty_file_is_not_written_by_looking(make: object, tmp_path: Path) -> None:
+    path = tmp_path / "locks.sqlite3"
+    make(path)  # type: ignore[operator]
+    before = path.read_bytes()
+    with lockkit.connect(f"sqlite:///{path}") as client:
+        shown = locks(client)
+        assert "where nobody has ever locked" in shown.err
+        assert "free" in locks(client, "show", "x").out
+        assert list(client.last_words()) == []
+        assert client.backend.prefixes() == {}
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    with lockkit.connect(f"sqlite:///{path}") as client, client.lock("x"):
+        assert locks(client, "--format", "json").names == ["x"]
+
+
+def test_nor_from_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "locks.sqlite3").touch()
+    ended = lockkit_process("--url", f"sqlite:///{tmp_path}/locks.sqlite3", "locks")
+    assert ended.returncode == 2
+    assert "locks.sqlite3 is empty: nobody has ever locked there" in ended.stderr
+    assert (tmp_path / "locks.sqlite3").read_bytes() == b""
+
+
+def test_looking_drops_no_lock_that_sqlite_has_in_this_process(tmp_path: Path) -> None:
+    """Another client of this process looks, again and again, while steps are under way."""
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    with lockkit.connect(url) as client:
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.is_set():
+                with lockkit.connect(url) as other:
+                    list(other.holders())
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        for number in range(50):
+            with client.lock(f"job:{number % 3}"):
+                pass
+        done.set()
+        looking.join()

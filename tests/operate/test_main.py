@@ -1,0 +1,167 @@
+"""``python -m lockkit``, for programs without a framework."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import hold, lockkit_process
+
+import lockkit
+from lockkit.__main__ import main
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/locks.sqlite3"
+
+
+def test_url_and_key_prefix(url: str) -> None:
+    client = lockkit.connect(url, key_prefix="shop")
+    hold(client, "stock:42")
+    client.close()
+    shop = lockkit_process("--url", url, "--key-prefix", "shop", "locks")
+    assert "stock:42" in shop.stdout
+    assert lockkit_process("--url", url, "locks").stdout == ""
+
+
+def test_a_file_that_is_not_there_is_not_all_clear(url: str, tmp_path: Path) -> None:
+    shown = lockkit_process("--url", url, "locks")
+    assert shown.returncode == 2
+    assert f"there is no file {os.path.realpath(tmp_path)}/locks.sqlite3" in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert lockkit_process("--url", url, "locks", "run", "job", "--", "true").returncode == 0
+    assert lockkit_process("--url", url, "locks").returncode == 0
+
+
+@pytest.mark.parametrize("argv", [[], ["show", "run"], ["--match", "run"]])
+def test_nor_is_one_that_the_environment_names(
+    argv: list[str], url: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LOCKKIT_URL", url)
+    with pytest.raises(SystemExit) as ended:
+        main(["locks", *argv])
+    assert ended.value.code == 2
+    assert "there is no file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nor_is_the_embedded_store_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["locks"])
+    assert "nobody has ever locked there" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("environment", [{}, {"LOCKKIT_URL": ""}, {"LOCKKIT_URL": "bogus://"}])
+def test_help_and_usage_errors_need_no_store(environment: dict[str, str], tmp_path: Path) -> None:
+    """As on the first day, when nobody has locked yet."""
+    environment |= {"XDG_STATE_HOME": str(tmp_path)}
+    shown = lockkit_process("locks", "release", "--help", **environment)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("usage: lockkit locks release")
+    for argv, says in (["list", "--bogus"], "arguments: --bogus"), (["run", "x"], "what to run"):
+        shown = lockkit_process("locks", *argv, **environment)
+        assert (shown.returncode, shown.stdout) == (2, "")
+        assert says in shown.stderr
+        assert "LOCKKIT_URL" not in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_url_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a variable of the shell that is not set."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--url", "", "locks"])
+    assert ended.value.code == 2
+    assert "is not a URL, but empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [["--url", "{}"], ["--url={}"]])
+def test_options_may_follow_the_command(form: list[str], url: str) -> None:
+    client = lockkit.connect(url, key_prefix="shop")
+    hold(client, "stock:42")
+    client.close()
+    options = [text.format(url) for text in form]
+    shown = lockkit_process("locks", "show", *options, "stock:42", "--key-prefix", "shop")
+    assert "stock:42" in shown.stdout
+    print_them = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--url", "x"]
+    for dashes in ([], ["--"]):
+        ran = lockkit_process("locks", "run", *options, "job", *dashes, *print_them)
+        assert (ran.stdout, ran.stderr) == ("['--url', 'x']\n", "")
+
+
+def test_version() -> None:
+    shown = lockkit_process("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"lockkit {lockkit.__version__}\n")
+
+
+def test_an_empty_variable_is_an_error() -> None:
+    shown = lockkit_process("locks", LOCKKIT_URL="")
+    assert shown.returncode == 2
+    assert "LOCKKIT_URL is empty in the environment" in shown.stderr
+
+
+def test_an_empty_key_prefix_is_one(url: str) -> None:
+    client = lockkit.connect(url, key_prefix="")
+    hold(client, "stock:42")
+    client.close()
+    assert "stock:42" in lockkit_process("--url", url, "--key-prefix", "", "locks").stdout
+
+
+def test_lockkit_url(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "stock:42")
+    client.close()
+    assert "stock:42" in lockkit_process("locks", LOCKKIT_URL=url).stdout
+
+
+def test_the_embedded_store_is_the_default(tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path)}
+    ran = lockkit_process("locks", "run", "job", "--", "true", **state)
+    assert ran.returncode == 0
+    assert ran.stderr == (
+        f"lockkit: LOCKKIT_URL is not set: locks are kept in sqlite:///{tmp_path}/lockkit/"
+        "locks.sqlite3, which only this user's processes on this host share. Set it, or give "
+        "--url\n"
+    )
+    assert (tmp_path / "lockkit" / "locks.sqlite3").exists()
+    shown = lockkit_process("locks", **state)
+    assert shown.returncode == 0
+    assert shown.stderr == (
+        f"nothing is held in sqlite:///{tmp_path}/lockkit/locks.sqlite3, key prefix 'lockkit'\n"
+    )
+
+
+@pytest.mark.parametrize("argv", [[], ["lock"], ["--no-such-option", "locks"]])
+def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: lockkit" in capsys.readouterr().err
+
+
+def test_a_wrong_url_says_so_and_shows_no_password() -> None:
+    ended = lockkit_process("--url", "rediss2://user:canary@host/0", "locks")
+    assert ended.returncode == 2
+    assert "no backend for the URL scheme 'rediss2'" in ended.stderr
+    assert "canary" not in ended.stderr
+
+
+def test_listing_imports_no_framework_and_no_driver(url: str) -> None:
+    lockkit_process("--url", url, "locks", "run", "job", "--", "true")
+    program = (
+        "import sys; from lockkit.__main__ import main; "
+        f"main(['--url', {url!r}, 'locks']); "
+        "print(sorted({'django', 'flask', 'click', 'redis', 'asyncio', 'sqlalchemy'}"
+        " & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL) == "[]\n"

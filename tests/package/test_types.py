@@ -1,0 +1,249 @@
+"""What type checkers say of code that uses lockkit: mypy and pyright, both strict.
+
+A line of the programs below that ends with ``# wrong`` must be an error, and no other line is one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from places import ROOT
+from type_checkers import Errors, errors_of_mypy, errors_of_pyright
+
+OPTIONS = """
+import lockkit
+from lockkit import aio
+from lockkit_django import alocks as django_alocks, locked as django_locked, locks as django_locks
+from lockkit_flask import alocks, locked as flask_locked, locks
+
+lockkit.connect("memory://", ttl=3, options={"size": 5})
+lockkit.connect("memory://", tll=3)  # wrong
+aio.connect("memory://", ttl="3")  # wrong
+
+client = lockkit.connect("memory://")
+client.lock("a", timeout=5, reentrant=True, owner="me", on_lost=print)
+client.lock("a", timout=5)  # wrong
+client.lock("a", ttl=None)  # wrong
+client.lock("a", in_atomic="allow")  # wrong
+client.semaphore("a", 3, fair=False, label="x")
+client.semaphore("a", 3, owner="me")  # wrong
+client.rwlock("a", owner="me").read().acquire()
+client.rwlock("a", reentrant=True)  # wrong
+client.of_kind("semaphore", "a", permits=3, timeout=None)
+client.of_kind("semaphore", "a", permit=3)  # wrong
+client.multi("a", "b", kind="read", timeout=1.5)
+client.multi("a", "b", timout=1.5)  # wrong
+aio.connect("memory://").lock("a", timout=5)  # wrong
+locks["default"].lock("a", timout=5)  # wrong
+alocks["default"].lock("a", timout=5)  # wrong
+
+django_locks["default"].lock("a", in_atomic="allow", timeout=0)
+django_locks["default"].semaphore("a", 3, in_atomic="allow")
+django_locks["default"].rwlock("a", in_atomic="allow").write()
+django_locks["default"].multi("a", in_atomic="allow")
+django_locks["default"].lock("a", in_atomic="alow")  # wrong
+django_locks["default"].lock("a", until="commit")
+django_locks["default"].multi("a", until="commit")
+django_locks["default"].lock("a", until="comit")  # wrong
+client.lock("a", until="commit")  # wrong
+django_locked("a", until="commit")
+django_locks["default"].lock("a", timout=5)  # wrong
+django_alocks["default"].lock("a", in_atomic="allow")
+django_alocks["default"].lock("a", timout=5)  # wrong
+
+lockkit.locked("a", ttl=5, timeout=None)
+lockkit.locked("a", tll=5)  # wrong
+lockkit.locked("a", when_held="wait")  # wrong
+django_locked("a", alias="b", in_atomic="allow")
+django_locked("a", alais="b")  # wrong
+flask_locked("a", alias="b")
+flask_locked("a", in_atomic="allow", until="commit")
+flask_locked("a", in_atomc="allow")  # wrong
+"""
+
+LOCKED = """
+from typing import assert_type
+from lockkit import Lease
+from lockkit.aio import AsyncLease
+from {package} import locked
+
+
+@locked("report:{{day}}")
+def plain(day: str, copies: int = 1) -> list[str]:
+    return [day] * copies
+
+
+@locked("report:{{day}}", when_held="skip")
+def skipped(day: str) -> list[str]:
+    return [day]
+
+
+@locked("report:{{day}}", when_held="skip", timeout=5)
+async def skipped_in_loop(day: str) -> list[str]:
+    return [day]
+
+
+@locked("report:{{day}}", lease_as="lease")
+def leased(lease: Lease, day: str) -> int:
+    return lease.fencing_token
+
+
+@locked("report:{{day}}", lease_as="lease")
+def leased_by_keyword(day: str, *, lease: Lease) -> int:
+    return lease.fencing_token
+
+
+@locked("report:{{day}}", lease_as="lease", when_held="skip")
+async def leased_in_loop(lease: AsyncLease, day: str) -> int:
+    return lease.fencing_token
+
+
+@locked("report:{{day}}", lease_as="lease", when_held="skip")
+def leased_or_skipped(day: str, lease: Lease) -> int:
+    return lease.fencing_token
+
+
+class Reports:
+    @locked("report:{{day}}", when_held="skip")
+    def make(self, day: str) -> int:
+        return 1
+
+    @locked("report:{{day}}", lease_as="lease")
+    def leased(self, day: str, lease: Lease) -> int:
+        return lease.fencing_token
+
+
+assert_type(plain("monday", copies=2), list[str])
+plain(5)  # wrong
+assert_type(skipped("monday"), list[str] | None)
+skipped("monday").sort()  # wrong
+skipped(5)  # wrong
+assert_type(leased("monday"), int)
+leased(5)  # wrong
+assert_type(leased_by_keyword("monday"), int)
+assert_type(leased_or_skipped("monday"), int | None)
+assert_type(Reports().make("monday"), int | None)
+assert_type(Reports().leased("monday"), int)
+
+
+async def in_loop() -> None:
+    assert_type(await skipped_in_loop("monday"), list[str] | None)
+    await skipped_in_loop(5)  # wrong
+    assert_type(await leased_in_loop("monday"), int | None)
+"""
+
+FLASK = """
+from typing import assert_type
+from lockkit import fencing
+from lockkit_flask import current_lease, lock_view
+
+
+@lock_view("stock:{sku}", timeout=5)
+def deduct(sku: str) -> dict[str, int]:
+    current_lease().check()
+    fencing.token_of(current_lease())
+    assert_type(current_lease()["stock:42"].fencing_token, int)
+    for name in current_lease().names:
+        current_lease()[name].extend(5)
+    return {"token": current_lease().fencing_token}
+
+
+assert_type(deduct("42"), dict[str, int])
+deduct(42)  # wrong
+lock_view("stock", timout=5)  # wrong
+current_lease().fencing_tokn  # wrong
+"""
+
+PROGRAMS = {
+    "options": OPTIONS,
+    "flask_app": FLASK,
+    **{
+        f"locked_{package}": LOCKED.format(package=package)
+        for package in ("lockkit", "lockkit_django", "lockkit_flask")
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("typed")
+    for name, program in PROGRAMS.items():
+        (folder / f"{name}.py").write_text(program)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_mypy(folder: Path) -> Errors:
+    return errors_of_mypy(folder, "--strict")
+
+
+@pytest.fixture(scope="module")
+def by_pyright(folder: Path) -> Errors:
+    return errors_of_pyright(folder, "strict", reportUnusedExpression=False)
+
+
+def wrong(program: str) -> set[int]:
+    lines = program.split("\n")
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("checker", ["by_mypy", "by_pyright"])
+def test_what_is_wrong_is_an_error_and_nothing_else(
+    name: str, checker: str, request: pytest.FixtureRequest
+) -> None:
+    found: Errors = request.getfixturevalue(checker)
+    errors = found.get(f"{name}.py", {})
+    assert errors.keys() == wrong(PROGRAMS[name]), errors
+
+
+DOCS = ROOT / "docs"
+PAGES = ("command", "flask", "kinds", "leases", "orders", "python", "../README")
+"""Each is one program, from top to bottom."""
+SHORT = (
+    # Views are as short as can be. What is in them is looked at.
+    "--allow-untyped-defs",
+    "--allow-incomplete-defs",
+    "--allow-untyped-calls",
+    "--allow-untyped-decorators",
+    "--disable-error-code=var-annotated",  # fields of models: the plugin of Django knows them
+    "--allow-subclassing-any",  # db.Model, which mypy cannot find; pyright looks for names
+    "--disable-error-code=name-defined",
+)
+
+
+@pytest.fixture(scope="module")
+def of_docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    for page in PAGES:
+        name = Path(page).name.lower()
+        (folder / f"{name}_page.py").write_text("".join(blocks(page)))
+    files: dict[str, str] = {"shop/__init__.py": ""}
+    for block in blocks("django"):
+        name = block.partition("\n")[0].removeprefix("# ")
+        files[name] = files.get(name, "") + block
+    del files["settings.py"]  # goes on with Django's own
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def blocks(page: str) -> list[str]:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    found: list[str] = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_what_the_docs_show_is_right_for_mypy(of_docs: Path) -> None:
+    assert errors_of_mypy(of_docs, "--strict", *SHORT) == {}
+
+
+@pytest.mark.timeout(400)
+def test_what_the_docs_show_is_right_for_pyright(of_docs: Path) -> None:
+    assert errors_of_pyright(of_docs, "standard") == {}

@@ -1,0 +1,28 @@
+"""sqlalchemy+postgresql://: a table in a server's database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from lock_tables import table_at
+
+from lockkit.testing.conformance import KINDS, BackendConformance, Needs
+from lockkit.testing.servers import PostgresServer
+from lockkit.testing.store import Store
+
+
+class TestSQLAlchemy(BackendConformance):
+    schemes = ("sqlalchemy",)
+    provides = Needs.PROCESSES | KINDS
+    cycles = 600  # of a store without messages
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, postgres_server: PostgresServer) -> Iterator[Store]:
+        with table_at(postgres_server) as url:
+            yield Store(f"sqlalchemy+{url}")
+
+    test_it_provides_what_its_capabilities_claim = None
+    """A server, but not yet with the promises under a failing network: those need a socket
+    timeout, which libpq has not."""
