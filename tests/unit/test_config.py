@@ -123,11 +123,14 @@ def test_wrong_values_name_the_key_and_the_remedy(key: str, value: object) -> No
         lockkit.connect("memory://", **{key.lower(): value})
 
 
-@pytest.mark.parametrize(("key", "value"), WRONG)
-def test_wrong_arguments_of_a_lock(key: str, value: object) -> None:
-    if key not in {"TTL", "ACQUIRE_TIMEOUT"} or value is None:
-        return
-    argument = {"TTL": "ttl", "ACQUIRE_TIMEOUT": "timeout"}[key]
+ARGUMENTS = {"TTL": "ttl", "ACQUIRE_TIMEOUT": "timeout"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [(ARGUMENTS[key], value) for key, value in WRONG if key in ARGUMENTS and value is not None],
+)
+def test_wrong_arguments_of_a_lock(argument: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=f"{argument} is "):
         lockkit.connect("memory://").lock("a", **{argument: value})  # type: ignore[arg-type]
 
