@@ -12,8 +12,8 @@ import lockkit
 from lockkit.leases.default_store import default_url, unchosen
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
-from lockkit.operate.commands.splitting import is_run, program_at
-from lockkit.operate.commands.terminal import printable
+from lockkit.operate.arguments import is_run, program_at
+from lockkit.operate.text import printable
 from lockkit.stores.registry import load_backend
 
 __all__ = ["main"]

@@ -12,8 +12,9 @@ from places import ROOT
 import lockkit
 import lockkit.operate.inspect
 from lockkit.operate.commands import OPTIONS, Exit
-from lockkit.operate.commands.arguments import COMMANDS, FORMATS
-from lockkit.operate.commands.stores import SORTS
+from lockkit.operate.formats import FORMATS
+from lockkit.operate.listing import SORTS
+from lockkit.operate.options import COMMANDS
 
 PAGE = (ROOT / "docs" / "command.md").read_text(encoding="utf-8")
 

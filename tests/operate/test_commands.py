@@ -19,9 +19,7 @@ from command_line import Screen, dead_port, hold, locks, locks_process, start, u
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.types import Mode, Owner, Request
-from lockkit.operate.commands import OPTIONS
-from lockkit.operate.commands.arguments import _ADD, _Parser
-from lockkit.operate.commands.terminal import duration, escape, seconds
+from lockkit.operate.text import duration, escape, seconds
 from lockkit.runtime import process
 
 HOSTILE = "a\u202eb\u200fc\\d é日 "
@@ -414,16 +412,6 @@ def test_help_goes_to_standard_output(memory: LockClient, argv: list[str]) -> No
     shown = locks(memory, *argv)
     assert shown.out.startswith("usage: locks")
     assert (shown.status, shown.err) == (0, "")
-
-
-def test_the_list_of_options_is_complete() -> None:
-    """OPTIONS says which options take values: the parsers must agree."""
-    found: set[str] = set()
-    for command, add in _ADD.items():
-        parser = _Parser("locks", command)
-        add(parser)
-        found |= {action.dest for action in parser._actions if action.option_strings}
-    assert found - {"help"} == set(OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.types import Mode, Owner, Request
-from lockkit.operate.commands.terminal import clipped, columns, escape, unescape
+from lockkit.operate.text import clipped, columns, escape, unescape
 
 HOSTILE = "a\u202eb\u200fc\\d é日 "
 LONG = "order:" + "0123456789abcdef" * 4

@@ -11,8 +11,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.operate.arguments import program_at
 from lockkit.operate.commands import OPTIONS, OrderRecords, run
-from lockkit.operate.commands.splitting import program_at
 from lockkit_django.handler import locks
 from lockkit_django.orders.gate import order_rules, store_for
 from lockkit_django.orders.prune import prune

@@ -1,23 +1,20 @@
-"""``locks prune``: the records of orders whose time is over."""
+"""``locks prune`` and ``locks check``: what only an application knows."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.model.errors import BackendError, ConfigurationError, StoreRefused
-from lockkit.operate.commands.exits import Exit, UsageError
-from lockkit.operate.commands.stores import Stores
-from lockkit.operate.commands.terminal import Console, escape, printable
+from lockkit.operate.console import Console, Exit, UsageError
+from lockkit.operate.text import escape, printable
 
-__all__ = ["OrderRecords", "Pruner", "RecordsFactory", "no_records", "prune"]
+if TYPE_CHECKING:
+    from lockkit.web.route_checks import Finding
 
 Pruner = Callable[[int], Iterator[int]]
 """Deletes what has expired, at most so many in a transaction; yields how many, after each."""
-
-
-IN_REDIS = "the records of orders are in Redis, where they expire by themselves"
 
 
 class OrderRecords(NamedTuple):
@@ -25,11 +22,7 @@ class OrderRecords(NamedTuple):
 
     databases: Mapping[str, Pruner]
     usual: tuple[str, ...]
-    why_none: str = IN_REDIS  #: what to say where the settings name none
-
-
-RecordsFactory = Callable[[], OrderRecords]
-"""Called for ``prune`` only: wrong settings of orders do not keep anybody from seeing locks."""
+    why_none: str = "the records of orders are in Redis, where they expire by themselves"
 
 
 def no_records() -> OrderRecords:
@@ -39,14 +32,14 @@ def no_records() -> OrderRecords:
     )
 
 
-def prune(
-    factory: RecordsFactory,
-    arguments: argparse.Namespace,
-    stores: Stores,  # noqa: ARG001  as of all commands
-    console: Console,
-) -> Exit:
-    """Delete, and say how many; what was deleted before a database failed is said, too."""
-    records = factory()
+def no_findings() -> Iterable[Finding]:
+    raise ConfigurationError(
+        "only an application has routes to check: 'flask locks check', in Django 'manage.py check'"
+    )
+
+
+def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console) -> Exit:
+    """Delete the records of orders whose time is over, and say how many."""
     for name in arguments.database or ():
         if name not in records.databases:
             known = ", ".join(map(escape, records.databases)) or "none"
@@ -59,6 +52,7 @@ def prune(
 
 
 def _prune(name: str, pruner: Pruner, batch: int, console: Console) -> Exit:
+    """What was deleted before a database failed is said, too."""
     deleted, ending = 0, Exit.OK
     try:
         for count in pruner(batch):
@@ -70,3 +64,13 @@ def _prune(name: str, pruner: Pruner, batch: int, console: Console) -> Exit:
         console.write(f"{escape(name)}: {deleted} expired order records deleted\n")
         console.flush()
     return ending
+
+
+def check(findings: Iterable[Finding], console: Console) -> Exit:
+    """Show what is wrong with the routes, each with its remedy; ``Exit.ERROR`` if anything is."""
+    found = list(findings)
+    for finding in found:
+        console.write(f"{printable(finding.text)}.\n    {printable(finding.remedy)}\n")
+    if not found:
+        console.write("nothing found\n")
+    return Exit.ERROR if found else Exit.OK

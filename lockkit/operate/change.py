@@ -1,0 +1,223 @@
+"""What an operator changes by hand: ``locks release``, ``release --damaged`` and ``resolve``.
+
+Each shows what it would change, asks, and changes exactly that: the store compares again in the
+step that changes, so what went to somebody else while the operator was reading is left alone.
+Every attempt is one line in the log, with who made it and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lockkit.leases.client import LockClient
+from lockkit.model.errors import BackendError
+from lockkit.model.types import LockInfo, LockState
+from lockkit.operate.columns import details
+from lockkit.operate.console import Console, Exit, UsageError
+from lockkit.operate.stores import Row, Stores
+from lockkit.operate.text import escape, printable
+from lockkit.runtime import process
+
+_log = logging.getLogger("lockkit.audit")
+"""One line for each attempt, as a warning: without a logging configuration it is printed."""
+
+
+class _Change(NamedTuple):
+    """One kind of change, in the words that the operator reads."""
+
+    command: str
+    verb: str
+    done: str
+    state: str  #: of what it changes
+    concerns: Callable[[LockInfo], bool]
+    question: str
+    make: Callable[[LockClient, LockInfo, str], bool]  #: False: it is not as it was shown
+    changed: str  #: why it was not done then
+    success: str
+    as_: str = ""  #: which of its two ways, for the log
+
+
+def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """One lease, or all that its owner holds by one fencing token."""
+    kind = _Change(
+        "release", "release", "released", "held",
+        lambda info: info.fence is not None
+        and info.state in (LockState.HELD, LockState.ABANDONED),
+        "Release this lease? Its holder is not stopped.",
+        lambda client, info, by: client.break_(info.name, fence=info.fence or 0, by=by),
+        "it is not the lease that was shown any more",
+        "released; its holder was not stopped",
+    )  # fmt: skip
+    return _change(kind, arguments, stores, console)
+
+
+def repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Delete what is kept of a name. What can be read is never deleted by this."""
+    kind = _Change(
+        "release --damaged", "delete", "deleted", "damaged",
+        lambda info: info.state is LockState.DAMAGED,
+        "Delete what is kept of this name? If somebody holds it, somebody else can get it, too.",
+        lambda client, info, _: client.repair(info.name),
+        "it can be read now",
+        "deleted",
+    )  # fmt: skip
+    return _change(kind, arguments, stores, console)
+
+
+def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Say how an order ended that is an orphan."""
+    from lockkit.orders.redis_records import resolve as resolved
+
+    done = arguments.done
+    kind = _Change(
+        "resolve", "resolve", "resolved", "an orphan",
+        lambda info: info.state is LockState.ORPHAN,
+        "Did this order take effect? Its duplicates will be told that it did." if done else
+        "Did this order not take effect? The next request with its ID will run.",
+        lambda client, info, _: resolved(client, info, done=done),
+        "it is not the orphan that was shown any more",
+        "resolved: done" if done else "resolved: it may be tried again",
+        "done" if done else "retry",
+    )  # fmt: skip
+    return _change(kind, arguments, stores, console)
+
+
+def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Show, ask, compare and change. Never more than one name."""
+    aliases = stores.select([arguments.alias] if arguments.alias else None)
+    rows = stores.of_name(aliases, arguments.name)
+    if stores.ending() is not Exit.OK:
+        console.complain(f"nothing was {kind.done}: {_unasked(arguments.name, rows, stores)}")
+        return stores.ending()
+    _check_name(arguments, rows)
+    meant = [row for row in rows if kind.concerns(row.info)]
+    if not meant:
+        states = {row.info.state for row in rows if row.is_now}
+        why = _nothing(kind, states) or f"is free in {stores.where(aliases)}"
+        hint = "; it is one exact name, never a pattern" if set(arguments.name) & set("*?[") else ""
+        console.complain(f"nothing to {kind.verb}: {escape(arguments.name)} {printable(why)}{hint}")
+        return Exit.ERROR
+    chosen = _chosen(meant, kind, arguments.fence)
+    for row in chosen:
+        console.write(details(row, console))
+    console.flush()
+    why_not = _why_not(chosen[0].info, kind, arguments, console)
+    if why_not is None and not _made(kind, chosen, arguments.reason, stores):
+        why_not = f": {kind.changed}"
+    if why_not is not None:
+        console.complain(f"not {kind.done}{why_not}")
+        return Exit.OK if why_not == DRY_RUN else Exit.ERROR
+    console.write(f"{kind.success}\n")
+    console.flush()
+    return Exit.OK
+
+
+DRY_RUN = ": this was a dry run"
+
+
+def _nothing(kind: _Change, states: set[LockState]) -> str:
+    """Why there is nothing to change in what is there; empty: it is free."""
+    if kind.verb != "release":
+        return f"is not {kind.state}"
+    if LockState.ORPHAN in states:
+        return "is an orphan, see locks resolve"
+    if LockState.DAMAGED in states:
+        return "is damaged; --damaged deletes what is kept"
+    return "has no holder with a fencing token" if states else ""
+
+
+def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
+    """The name may be in an alias that could not be asked."""
+    also = ", ".join(map(escape, [*stores.down, *stores.wrong]))
+    found = ", ".join(dict.fromkeys(escape(row.alias) for row in rows))
+    seen = f"is in {found}, and may be in {also} as well" if found else f"may be in {also}"
+    return f"{escape(name)} {seen}. Say which is meant with --alias"
+
+
+def _check_name(arguments: argparse.Namespace, rows: list[Row]) -> None:
+    """Raise UsageError for a clipped name that may be several, or that nobody will look at."""
+    name, names = escape(arguments.name), list(dict.fromkeys(row.info.name for row in rows))
+    if len(names) > 1:
+        raise UsageError(f"{name} is clipped: it may be {', '.join(map(escape, names))}")
+    is_clipped = names not in ([], [arguments.name])
+    if is_clipped and arguments.yes and arguments.fence is None:
+        raise UsageError(f"{name} is clipped: with --yes say the whole name, {escape(names[0])}")
+
+
+def _chosen(rows: list[Row], kind: _Change, fence: int | None) -> list[Row]:
+    """Those of one fencing token in one alias. Raises UsageError if it is not clear which."""
+    name, aliases = escape(rows[0].info.name), dict.fromkeys(escape(row.alias) for row in rows)
+    if len(aliases) > 1:
+        among = ", ".join(aliases)
+        raise UsageError(
+            f"{name} is {kind.state} in several aliases ({among}): say which with --alias"
+        )
+    fences = {row.info.fence for row in rows}
+    if len(fences) > 1 and fence is None:
+        raise UsageError(
+            f"{name} is {kind.state} by {len(rows)} at once: say which with --fence, as in "
+            "`locks show`"
+        )
+    one = fence if fence in fences else rows[0].info.fence
+    return [row for row in rows if row.info.fence == one]
+
+
+def _why_not(
+    info: LockInfo, kind: _Change, arguments: argparse.Namespace, console: Console
+) -> str | None:
+    """What keeps it from being done, before the store is asked. Raises UsageError where nobody
+    can be asked."""
+    if arguments.fence is not None and info.fence not in (None, arguments.fence):
+        return f": its fencing token is {info.fence}, not {arguments.fence}"
+    if arguments.dry_run:
+        return DRY_RUN
+    if not arguments.yes and not console.interactive:
+        raise UsageError("there is no terminal to ask: say --yes")
+    return None if arguments.yes or console.confirm(kind.question) else ""
+
+
+def _made(kind: _Change, rows: list[Row], reason: str | None, stores: Stores) -> bool:
+    """Change it, and write down who did it and what came of it."""
+    by = f"{_operator()}: {reason or 'no reason given'}"
+    try:
+        done = kind.make(stores.client(rows[0].alias), rows[0].info, by)
+    except BackendError as error:
+        _audit(kind, rows, reason, f"unknown: {type(error).__name__}")
+        raise
+    _audit(kind, rows, reason, kind.done if done else f"not {kind.done}: it had changed")
+    return done
+
+
+def _audit(kind: _Change, rows: list[Row], reason: str | None, outcome: str) -> None:
+    for alias, info, stuck in rows:
+        facts = {
+            "alias": alias,
+            "name": info.name,
+            "fence": info.fence,
+            "owner": info.owner or "-",
+            "state": info.state.value,
+            "stuck": stuck.code if stuck else "-",
+            **({"as": kind.as_} if kind.as_ else {}),
+            "reason": reason or "-",
+        }
+        words = " ".join(f"{key}={escape(str(value))}" for key, value in facts.items())
+        _log.warning(
+            "locks %s: operator=%s %s outcome=%s", kind.command, _operator(), words, outcome
+        )
+
+
+def _operator() -> str:
+    """Who is at work: ``root@web-1:4121 uid=0 sudo_user=ann``. The environment may be wrong; the
+    uid is the system's."""
+    try:
+        user = escape(getpass.getuser())
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        user = "?"
+    sudo_user = os.environ.get("SUDO_USER")
+    sudo = f" sudo_user={escape(sudo_user)}" if sudo_user else ""
+    return f"{user}@{process.host()}:{os.getpid()} uid={os.getuid()}{sudo}"

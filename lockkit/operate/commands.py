@@ -1,0 +1,99 @@
+"""The ``locks`` command: what is held, by whom, what is stuck; and an operator's release.
+
+It knows no framework and no driver: ``manage.py locks``, ``flask locks`` and
+``python -m lockkit locks`` are mounts that say which aliases there are and pass the arguments on.
+
+>>> import lockkit
+>>> store = {"default": lambda: lockkit.connect("memory://")}
+>>> run(["show", "stock:42"], store)  # doctest: +ELLIPSIS
+stock:42 is free in memory://, key prefix 'lockkit'; ...
+0
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lockkit.model.errors import BackendError, LockError, StoreRefused
+from lockkit.operate.arguments import OPTIONS, HelpAsked, parse
+from lockkit.operate.change import release, repair, resolve
+from lockkit.operate.console import Console, Exit, Readable, UsageError, Writable
+from lockkit.operate.listing import list_locks, show
+from lockkit.operate.stores import ClientFactory, Stores
+from lockkit.operate.text import printable
+from lockkit.operate.upkeep import OrderRecords, check, no_findings, no_records, prune
+
+if TYPE_CHECKING:
+    from lockkit.web.route_checks import Finding
+
+__all__ = ["OPTIONS", "ClientFactory", "Exit", "OrderRecords", "run"]
+
+
+def run(
+    argv: Sequence[str],
+    clients: Mapping[str, ClientFactory],
+    *,
+    stdout: Writable | None = None,
+    stderr: Writable | None = None,
+    stdin: Readable | None = None,
+    color: bool | None = None,
+    prog: str = "locks",
+    records: Callable[[], OrderRecords] = no_records,
+    findings: Callable[[], Iterable[Finding]] = no_findings,
+) -> int:
+    """Run the command and return its exit status, an ``Exit`` (or the program's, of ``locks run``).
+
+    argv: what follows ``locks``, with every ``--`` in it. clients: alias → a function that returns
+    its client; called only for the aliases that are looked at, and never closed here. Streams
+    default to the process's own. color: None means on a terminal, unless NO_COLOR is set.
+    records: says which are the databases with records of orders; called for ``locks prune`` only.
+    findings: says what is wrong with the application's routes; called for ``locks check`` only.
+    Raises nothing that a user can cause.
+    """
+    console = Console(stdout or sys.stdout, stderr or sys.stderr, stdin or sys.stdin, color)
+
+    def command() -> int:
+        arguments = parse(argv, prog)
+        stores = Stores(clients, console)
+        match arguments.command:
+            case "prune":
+                return prune(records(), arguments, console)
+            case "check":
+                return check(findings(), console)
+            case "run":
+                from lockkit.operate.program import run_program  # a listing starts no processes
+
+                return run_program(arguments, stores, console)
+            case "release" if arguments.damaged:
+                return repair(arguments, stores, console)
+        return _COMMANDS[arguments.command](arguments, stores, console)
+
+    try:
+        return int(_ended(command, console, prog))
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        console.forget_reader()
+        return Exit.OK
+
+
+_COMMANDS = {"list": list_locks, "show": show, "release": release, "resolve": resolve}
+
+
+def _ended(command: Callable[[], int], console: Console, prog: str) -> int:
+    try:
+        return command()
+    except HelpAsked as asked:
+        console.write(str(asked))
+        return Exit.OK
+    except UsageError as error:
+        console.complain(f"{error.usage}{prog}: {printable(str(error))}")
+        return Exit.USAGE
+    except BrokenPipeError:
+        raise
+    except (LockError, OSError) as error:
+        console.complain(f"{prog}: {printable(str(error))}")
+        is_down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
+        return Exit.STORE_DOWN if is_down else Exit.ERROR

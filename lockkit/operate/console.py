@@ -1,0 +1,127 @@
+"""The streams of the command, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from enum import IntEnum
+from typing import Protocol
+
+CLEAR = "\x1b[H\x1b[2J"
+
+
+class Exit(IntEnum):
+    """The exit statuses, of which scripts may rely on each."""
+
+    OK = 0
+    ERROR = 1  #: it could not be done, or was declined
+    USAGE = 2
+    STUCK = 3  #: ``--fail-on-stuck`` found something, also if another store is down
+    STORE_DOWN = 69  #: sysexits' EX_UNAVAILABLE: at least one store did not answer
+    NOT_ACQUIRED = 75  #: sysexits' EX_TEMPFAIL: ``run`` did not get the lock
+    INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """The arguments make no sense, or do not suffice. ``usage`` ends in a newline, or is empty."""
+
+    def __init__(self, message: str, usage: str = "") -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class Writable(Protocol):
+    """What is needed of a text stream to write to."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
+class Readable(Protocol):
+    """What is needed of a text stream to read answers from."""
+
+    def readline(self) -> str: ...
+
+    def isatty(self) -> bool: ...
+
+
+class Console:
+    """The three streams. Colour and questions only where there is a terminal."""
+
+    def __init__(
+        self, stdout: Writable, stderr: Writable, stdin: Readable, color: bool | None = None
+    ) -> None:
+        self._out = stdout
+        self._err = stderr
+        self._in = stdin
+        self.is_terminal = _isatty(stdout)
+        self.color = self.is_terminal and _color_wanted() if color is None else color
+        self.has_reader = True
+        self.interactive = _isatty(stdin) and _isatty(stderr)
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal, 80 if it does not say; None: it is not a terminal."""
+        return shutil.get_terminal_size().columns if self.is_terminal else None
+
+    def write(self, text: str) -> None:
+        if self.has_reader:
+            self._out.write(_encodable(text, self._out))
+
+    def flush(self) -> None:
+        if self.has_reader:
+            self._out.flush()
+
+    def forget_reader(self) -> None:
+        """The reader of our output has enough, as ``head`` does: nothing more is written, and the
+        interpreter must not complain when it flushes at exit."""
+        self.has_reader = False
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def clear(self) -> None:
+        """The screen; in a pipe, an empty line."""
+        self.write(CLEAR if self.is_terminal else "\n")
+
+    def complain(self, text: str) -> None:
+        """One message on standard error, after what has been written so far."""
+        with contextlib.suppress(OSError):  # a full disk, say: that is what the message is about
+            self.flush()
+        self._tell(text + "\n")
+
+    def confirm(self, question: str) -> bool:
+        """Ask; only y and yes mean yes. Only where ``interactive``."""
+        self._out.flush()
+        self._tell(f"{question} [y/N] ")
+        return self._in.readline().strip().lower() in ("y", "yes")
+
+    def red(self, text: str) -> str:
+        return f"\x1b[1;31m{text}\x1b[0m" if self.color else text
+
+    def _tell(self, text: str) -> None:
+        self._err.write(_encodable(text, self._err))
+        self._err.flush()
+
+
+def _encodable(text: str, stream: Writable) -> str:
+    """What an ASCII terminal cannot show is escaped, not an error in mid-listing."""
+    encoding = getattr(stream, "encoding", None)
+    if text.isascii() or not isinstance(encoding, str):
+        return text
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _isatty(stream: Writable | Readable) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # not a stream of a file, or closed; or there is none
+        return False
+
+
+def _color_wanted() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,180 @@
+"""What a listing looks like. Each format is written page by page, as the rows arrive."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from lockkit.operate.columns import (
+    ALIAS,
+    CSV,
+    FENCE,
+    NAME,
+    OWNER,
+    TABLE,
+    VERDICT,
+    WIDE,
+    Column,
+    as_csv,
+    as_json,
+)
+from lockkit.operate.console import Console
+from lockkit.operate.stores import Row, Stores
+from lockkit.operate.text import clipped, columns, escape, pad
+
+FORMATS = ("table", "wide", "json", "jsonl", "csv")
+TABLES = ("table", "wide")
+
+VERSION = 1
+"""Of the JSON document. Within a version keys are only added."""
+
+FORMULA = ("=", "+", "-", "@")
+"""What makes a spreadsheet run the text of a cell."""
+
+GAP = "  "
+INDENT = "    "
+LEAST = 8
+"""Columns that a name and an owner keep, however narrow the terminal is."""
+
+FULL_WIDTH = 110
+"""A narrower terminal shows no fencing tokens, and no alias where there is only one."""
+
+
+class Format:
+    """``start``, any number of ``page``, ``finish``; then again, with ``--watch``."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def start(self) -> None:
+        """There is nothing before the first row."""
+
+    def page(self, rows: Sequence[Row]) -> None:
+        raise NotImplementedError
+
+    def finish(self, stores: Stores) -> None:
+        """There is nothing after the last row: standard error says what is down, or empty."""
+
+
+def format_named(name: str, console: Console, *, one_alias: bool = False) -> Format:
+    if name in TABLES:
+        return _Table(console, wide=name == "wide", one_alias=one_alias)
+    return {"json": _Json, "jsonl": _JsonLines, "csv": _Csv}[name](console)
+
+
+class _Json(Format):
+    """``{"version": 1, "locks": […], "stores": {alias: …}, "down": {alias: error}}``."""
+
+    def start(self) -> None:
+        self._console.write(f'{{"version": {VERSION}, "locks": [')
+        self._separator = "\n"
+
+    def page(self, rows: Sequence[Row]) -> None:
+        texts = [json.dumps(as_json(row)) for row in rows]
+        self._console.write(self._separator + ",\n".join(texts))
+        self._separator = ",\n"
+
+    def finish(self, stores: Stores) -> None:
+        about = json.dumps(stores.about(nothing=self._separator == "\n"))
+        down = json.dumps({**stores.wrong, **stores.down})
+        self._console.write(f'\n], "stores": {about}, "down": {down}}}\n')
+
+
+class _JsonLines(Format):
+    """One object a line, each as in ``json``."""
+
+    def page(self, rows: Sequence[Row]) -> None:
+        self._console.write("".join(json.dumps(as_json(row)) + "\n" for row in rows))
+
+
+class _Csv(Format):
+    """For spreadsheets: text is escaped as in the table, and never a formula."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._write([CSV])
+
+    def page(self, rows: Sequence[Row]) -> None:
+        self._write([map(_csv_cell, as_csv(row).values()) for row in rows])
+
+    def _write(self, rows: Iterable[Iterable[object]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._console.write(text.getvalue())
+
+
+def _csv_cell(value: object) -> object:
+    text = escape(value) if isinstance(value, str) else ""
+    return f"'{text}" if text.startswith(FORMULA) else text or value
+
+
+class _Table(Format):
+    """Columns only ever grow wider, by the widest cell so far. On a terminal the narrow table
+    fits: names and owners are clipped, and ``show`` takes a clipped name."""
+
+    def __init__(self, console: Console, *, wide: bool, one_alias: bool) -> None:
+        super().__init__(console)
+        self._limit = None if wide else console.width
+        left_out: tuple[Column, ...] = ()
+        if self._limit is not None and self._limit < FULL_WIDTH:
+            left_out = (FENCE, ALIAS) if one_alias else (FENCE,)
+        self._columns = [each for each in (WIDE if wide else TABLE) if each not in left_out]
+
+    def start(self) -> None:
+        self._widths = {
+            column: max(len(column.title), 0 if self._is_clipped(column) else column.least)
+            for column in self._columns
+        }
+        self._begun = False
+
+    def page(self, rows: Sequence[Row]) -> None:
+        lines = [{column: column.cell(row) for column in self._columns} for row in rows]
+        for column in self._columns:
+            most = max(columns(line[column]) for line in lines)
+            self._widths[column] = max(self._widths[column], most)
+        widths = self._fitting()
+        if not self._begun:
+            self._begun = True
+            titles = {column: column.title for column in self._columns}
+            self._console.write(self._line(titles, widths))
+        for row, line in zip(rows, lines, strict=True):
+            text = self._line(line, widths, red=row.stuck is not None)
+            self._console.write(text + self._reason(row))
+
+    def _is_clipped(self, column: Column) -> bool:
+        return self._limit is not None and column in (NAME, OWNER)
+
+    def _fitting(self) -> dict[Column, int]:
+        """The widths, of which those of names and owners share what the others leave."""
+        if self._limit is None:
+            return self._widths
+        name, owner = self._widths[NAME], self._widths[OWNER]
+        others = sum(self._widths.values()) - name - owner
+        room = self._limit - others - len(GAP) * (len(self._columns) - 1)
+        if name + owner > room:
+            name = max(LEAST, min(name, max(room // 2, room - owner)))
+            owner = max(LEAST, min(owner, room - name))
+        return {**self._widths, NAME: name, OWNER: owner}
+
+    def _line(
+        self, cells: Mapping[Column, str], widths: Mapping[Column, int], *, red: bool = False
+    ) -> str:
+        texts = []
+        for column in self._columns:
+            text, width = cells[column], widths[column]
+            if self._is_clipped(column):
+                text = clipped(text, width)
+            text = pad(text, width, right=column.right)
+            texts.append(self._console.red(text) if red and column is VERDICT else text)
+        return GAP.join(texts).rstrip() + "\n"
+
+    def _reason(self, row: Row) -> str:
+        """Below its row: what is to be done about it need not fit beside it."""
+        text = escape(row.reason or "")
+        if self._limit is None:
+            return f"{INDENT}{text}\n" if text else ""
+        lines = textwrap.wrap(text, max(self._limit - len(INDENT), 20))
+        return textwrap.indent("".join(f"{line}\n" for line in lines), INDENT)

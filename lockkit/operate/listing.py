@@ -1,0 +1,178 @@
+"""``locks list`` and ``locks show``."""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from math import inf
+
+from lockkit.model.types import Owner
+from lockkit.operate.columns import details
+from lockkit.operate.console import Console, Exit, UsageError
+from lockkit.operate.formats import TABLES, Format, format_named
+from lockkit.operate.stores import PAGE, Limits, Row, Stores
+from lockkit.operate.text import escape, printable
+
+SORTS: Mapping[str, Callable[[Row], tuple[float | str, ...]]] = {
+    "alias": lambda row: (row.alias, row.info.name),
+    "name": lambda row: (row.info.name, row.alias),
+    "state": lambda row: (row.stuck is None, row.info.state.value, row.info.name),
+    "owner": lambda row: (str(row.info.owner or ""), row.info.name),
+    "age": lambda row: (-(row.info.age or 0.0), row.info.name),
+    "left": lambda row: (inf if row.info.left is None else row.info.left, row.info.name),
+    "waiters": lambda row: (-row.info.waiters_alive, -row.info.waiters, row.info.name),
+    "fence": lambda row: (inf if row.info.fence is None else row.info.fence, row.info.name),
+}
+"""What an operator looks for comes first: the oldest, the next to expire, the longest queue."""
+
+
+def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Show what matches, once or until interrupted.
+
+    With ``--watch`` and ``--fail-on-stuck`` it ends when something is stuck.
+    """
+    if arguments.reverse and not arguments.sort:
+        raise UsageError("--reverse needs --sort")
+    aliases = stores.select(arguments.alias)
+    form = format_named(arguments.format, console, one_alias=len(aliases) == 1)
+    while True:
+        ending = _Look(arguments, stores, aliases).show(form, console)
+        if arguments.watch is None or ending is Exit.STUCK or not console.has_reader:
+            return ending
+        time.sleep(arguments.watch)
+        stores.forgive()
+        if arguments.format in TABLES:
+            console.clear()
+
+
+def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """All that is known of one name, in each alias. A free name is an answer, not an error."""
+    aliases = stores.select(arguments.alias)
+    rows = stores.of_name(aliases, arguments.name)
+    if arguments.format != "table":
+        _write(_paged(rows), format_named(arguments.format, console), stores, console)
+        return stores.ending()
+    if not any(row.is_now for row in rows) and stores.ending() is Exit.OK:
+        where = printable(stores.where(aliases))
+        console.write(f"{escape(arguments.name)} is free in {where}\n" + ("\n" if rows else ""))
+    for row in rows:
+        console.write(details(row, console))
+    console.flush()
+    return stores.ending()
+
+
+class _Look:
+    """One look at all that matches: whether anything did, and whether any of it is stuck."""
+
+    def __init__(self, arguments: argparse.Namespace, stores: Stores, aliases: list[str]) -> None:
+        self._arguments = arguments
+        self._stores = stores
+        self._aliases = aliases
+        self._pages = self._matching()
+        self._matched = self._stuck = False
+
+    def show(self, form: Format, console: Console) -> Exit:
+        arguments = self._arguments
+        try:
+            _write(self._shown(), form, self._stores, console)
+        except BrokenPipeError:
+            if not arguments.fail_on_stuck:
+                raise
+            console.forget_reader()
+        if arguments.fail_on_stuck and self._any_stuck():
+            return Exit.STUCK
+        ending = self._stores.ending()
+        if not self._matched and ending is Exit.OK and arguments.format in TABLES:
+            nothing = "nothing matches" if _is_filtered(arguments) else "nothing is held"
+            console.complain(f"{nothing} in {printable(self._stores.where(self._aliases))}")
+        return ending
+
+    def _matching(self) -> Iterator[list[Row]]:
+        arguments = self._arguments
+        for page in self._stores.pages(self._aliases, limits=_limits(arguments)):
+            rows = [row for row in page if _matches(row, arguments)]
+            if rows:
+                self._matched = True
+                self._stuck = self._stuck or any(row.stuck for row in rows)
+                yield rows
+
+    def _shown(self) -> Iterator[list[Row]]:
+        """Sorted, all are read before the first is shown; kept are no more than the limit."""
+        sort, limit = self._arguments.sort, self._arguments.limit
+        if not sort:
+            return _limited(self._pages, limit)
+        rows, reverse = itertools.chain.from_iterable(self._pages), self._arguments.reverse
+        if limit is None:
+            return _paged(sorted(rows, key=SORTS[sort], reverse=reverse))
+        pick = heapq.nlargest if reverse else heapq.nsmallest
+        return _paged(pick(limit, rows, key=SORTS[sort]))
+
+    def _any_stuck(self) -> bool:
+        """``--limit`` ends what is shown, not what ``--fail-on-stuck`` looks at."""
+        while not self._stuck and next(self._pages, None) is not None:
+            pass
+        return self._stuck
+
+
+def _write(pages: Iterable[list[Row]], form: Format, stores: Stores, console: Console) -> None:
+    """Each page as soon as it is there."""
+    form.start()
+    for page in pages:
+        form.page(page)
+        console.flush()
+    form.finish(stores)
+    console.flush()
+
+
+def _limited(pages: Iterable[list[Row]], limit: int | None) -> Iterator[list[Row]]:
+    """At most so many rows; the stores are not asked for more."""
+    if limit is None:
+        yield from pages
+        return
+    for page in pages:
+        yield page[:limit]
+        limit -= len(page)
+        if limit <= 0:
+            return
+
+
+def _paged(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    left = iter(rows)
+    while page := list(itertools.islice(left, PAGE)):
+        yield page
+
+
+def _matches(row: Row, arguments: argparse.Namespace) -> bool:
+    info, limits = row.info, _limits(arguments)
+    if arguments.stuck:
+        is_meant = row.stuck is not None
+    else:
+        is_meant = _over(info.age, limits.older_than)
+        is_meant = is_meant and _over(info.waiting, limits.waiting_longer_than)
+    if arguments.match is not None:
+        is_meant = is_meant and fnmatchcase(info.name, arguments.match)
+    return is_meant and (arguments.owner is None or _owned(info.owner, arguments.owner))
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    return Limits(arguments.older_than, arguments.waiting_longer_than, arguments.lost)
+
+
+def _over(seconds: float | None, limit: float | None) -> bool:
+    return limit is None or (seconds or 0.0) > limit
+
+
+def _owned(owner: Owner | None, glob: str) -> bool:
+    if owner is None:
+        return False
+    ways = (owner.host, f"{owner.host}:{owner.pid}", owner.label, str(owner))
+    return any(fnmatchcase(way, glob) for way in ways)
+
+
+def _is_filtered(arguments: argparse.Namespace) -> bool:
+    said = arguments.stuck or arguments.match or arguments.owner
+    return bool(said) or _limits(arguments)[:2] != (None, None)

@@ -1,0 +1,103 @@
+"""Text for people and their terminals: escapes, widths, durations.
+
+Names, owners and error messages are hostile: they may come from a request. Nothing of them
+reaches a terminal unescaped.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+
+UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?(ms|[smhd]))+", re.ASCII)
+ESCAPE = r"\\(?:\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+ELLIPSIS = "…"
+
+
+def escape(text: str) -> str:
+    r"""Text as one cell of a table: what is not printable, ``\`` and blanks at the ends as escapes.
+
+    Two distinct texts never look alike by this: control characters, direction overrides and lone
+    surrogates are visible, and cannot act on the terminal.
+    """
+    escaped = "".join(map(_escaped, text))
+    return re.sub(r"^ +| +$", lambda blanks: r"\x20" * len(blanks[0]), escaped)
+
+
+def unescape(text: str) -> str:
+    """What ``escape`` was given, of what it returned. A backslash that begins no escape stays."""
+    return re.sub(ESCAPE, _unescaped, text)
+
+
+def clipped(text: str, width: int) -> str:
+    """Escaped text in so many columns. Where it is cut it ends in ``…``, never within an escape."""
+    if columns(text) <= width:
+        return text
+    taken, used = "", 1
+    for part in re.findall(f"{ESCAPE}|.", text):
+        used += columns(part)
+        if used > width:
+            break
+        taken += part
+    return taken + ELLIPSIS
+
+
+def printable(text: str) -> str:
+    """Sentences of an error: as ``escape``, but lines stay lines, and backslashes are let be."""
+    return "".join(c if c in "\\\n" else _escaped(c) for c in text)
+
+
+def duration(seconds: float | None) -> str:
+    """``0.8s``, ``29.2s``, ``2m05s``, ``3h12m``, ``2d03h``; None is ``-``."""
+    if seconds is None:
+        return "-"
+    sign, left = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if left < 59.95:  # noqa: PLR2004  (what rounds to a minute is one)
+        return f"{sign}{left:.1f}s"
+    minutes, rest = divmod(round(left), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{sign}{days}d{hours:02}h"
+    return f"{sign}{hours}h{minutes:02}m" if hours else f"{sign}{minutes}m{rest:02}s"
+
+
+def seconds(text: str) -> float:
+    """``90``, ``1.5h``, ``1h30m``, ``500ms`` as seconds. Raises ValueError."""
+    if not DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration such as 90, 5m or 1h30m")
+    return sum(float(n) * UNITS[unit] for n, unit in re.findall(r"([\d.]+)([a-z]*)", text))
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    blanks = " " * (width - columns(text))
+    return blanks + text if right else text + blanks
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal it takes."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _escaped(character: str) -> str:
+    if character == "\\":
+        return r"\\"
+    if character.isprintable():
+        return character
+    if character.isascii():
+        return f"\\x{ord(character):02x}"
+    return character.encode("ascii", "backslashreplace").decode()
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    digits = match[0][2:] or "5c"  # a backslash stands for itself
+    code = int(digits, 16)
+    return chr(code) if code <= sys.maxunicode else match[0]
