@@ -1,0 +1,69 @@
+"""Which views may have checks that a stored answer would pass by.
+
+A stored answer is given only where the checks of the view have passed: below them, on a view that
+has none, or where AUTHORIZE_REPLAY says so. A view has none if it is a plain function, or a class
+whose bases are the framework's own, under no wrapper but known ones; anything else is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from inspect import isroutine
+from typing import Any
+
+from lockkit.web.route_checks import Finding
+
+__all__ = ["module_of", "unknown_finding", "unknown_in_class", "unknown_wrapper", "wrappers"]
+
+Test = Callable[[Any], bool]
+
+
+def wrappers(view: Any) -> Iterator[Any]:
+    """A view, and what it was made of by ``functools.wraps``; the outermost first."""
+    yield view
+    while (view := getattr(view, "__wrapped__", None)) is not None:
+        yield view
+
+
+def unknown_wrapper(view: Any, is_known: Test, is_plain: Test = isroutine) -> str | None:
+    """The name of what may be a check around this function, or in its place; None: nothing."""
+    *around, function = wrappers(view)
+    unknown = [each for each in around if not is_known(each)]
+    unknown += [] if is_plain(function) else [function]
+    return _name_of(unknown[0]) if unknown else None
+
+
+def unknown_in_class(view: type, own: Collection[str], entries: Collection[str]) -> str | None:
+    """The name of a base or method that may check; None: there is none.
+
+    ``own``: the framework's modules and packages. ``entries``: what runs before the HTTP method.
+    """
+    for each in view.__mro__[:-1]:
+        if any(f"{each.__module__}.".startswith(f"{package}.") for package in own):
+            continue
+        if each is not view:
+            return f"{each.__module__}.{each.__qualname__}"
+        for name in sorted(vars(view).keys() & entries):
+            return f"{view.__qualname__}.{name}"
+    return None
+
+
+def module_of(function: Any) -> str:
+    """Where its code is: a wrapper has the ``__module__`` of what it wraps."""
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
+
+
+def unknown_finding(view: str, route: str, check: str, line: str) -> Finding:
+    """``check``: what may be one. ``line``: what to add to the view, and where."""
+    return Finding(
+        "replay-unknown",
+        f"{view} at {route!r} has {check}, which may check who asks: no answer of its orders is "
+        f"given again, and a duplicate gets 409 order-completed",
+        f"{line}; or set LOCKKIT_ORDERS['AUTHORIZE_REPLAY'].",
+    )
+
+
+def _name_of(layer: Any) -> str:
+    code = getattr(layer, "__code__", None)
+    name = type(layer).__qualname__ if code is None else code.co_qualname
+    return f"{module_of(layer) or type(layer).__module__}.{name.partition('.<locals>')[0]}"
