@@ -12,6 +12,7 @@
 # BENCH_ARGS ("--only scale --minutes 10", "--help"),
 # SOAK_ARGS ("--requests 1000 --shop flask --seed 7", "--help").
 
+SHELL := /bin/bash
 VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -23,6 +24,7 @@ CONSTRAINTS ?= --constraint constraints.txt
 BIN := $(VENV)/bin
 WHEELS := $(VENV)/wheel
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TIMED = TIMEFORMAT="make $@: %0R s, CPU %0U + %0S s"; time
 # The tests find the installed package or nothing: not the checkout, not a package of the user's.
 ISOLATED := env -u PYTHONPATH PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
 
@@ -38,7 +40,7 @@ serve: wheel $(VENV)/.demo
 
 # Each part runs, whatever the others find; it fails if one of them did.
 test: wheel $(VENV)/.dev servers
-	@$(MAKE) --no-print-directory --keep-going check tests
+	@$(TIMED) $(MAKE) --no-print-directory --keep-going check tests
 
 check: lint format types
 

@@ -10,12 +10,13 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from costs import Meter, slowest_files
 
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import (
@@ -41,6 +42,8 @@ LONG = (
     "tests/adapters/shared/test_preload.py",
     "tests/adapters/shared/test_streams.py",
 )
+
+METER = Meter()
 
 SomeServer = TypeVar("SomeServer", bound=Server)
 
@@ -171,6 +174,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     return result
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    METER.put_on(report)
+    return report
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if IN_CI and _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -179,6 +189,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = _skipped(terminalreporter.config)
     verdict = ": CI allows none" if IN_CI and skipped else ""
+    terminalreporter.section("slowest files")
+    reports = (report for found in terminalreporter.stats.values() for report in found)
+    for line in slowest_files(reports):
+        terminalreporter.write_line(line)
     terminalreporter.write_line(f"{skipped} tests were skipped{verdict}", red=bool(verdict))
 
 
