@@ -62,11 +62,21 @@ def repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> E
         "release --damaged", "delete", "deleted", "damaged",
         lambda info: info.state is LockState.DAMAGED,
         "Delete what is kept of this name? If somebody holds it, somebody else can get it, too.",
-        lambda client, info, _: client.repair(info.name),
-        "it can be read now",
+        lambda client, info, _: _repaired(client, info.name),
+        "it can be read now, or the lock of the order is held",
         "deleted",
     )  # fmt: skip
     return _change(kind, arguments, stores, console)
+
+
+def _repaired(client: LockClient, name: str) -> bool:
+    """What is kept of the lock, and of the order that it is of."""
+    done = client.repair(name)
+    if client.backend.records() is None:
+        return done
+    from lockkit.orders import redis_records
+
+    return redis_records.repair(client, name) or done
 
 
 def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lockkit.model.log import log
 from lockkit.orders.facts import FINGERPRINT_VERSION, Order
 from lockkit.orders.record import VERSION, Record, State
 from lockkit.orders.replies import (
@@ -26,12 +27,12 @@ def judge(order: Order, record: Record | None) -> Replay | Reject | None:
     if record is None:
         return form_expired() if order.stale else None
     if record.version > VERSION or not record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"):
-        return unreadable()
+        return _unreadable(order)
     if record.left <= 0:
         return form_expired() if order.stale else None
     if not order.same(record.fingerprint):
         return different()
-    return _known(record)
+    return _known(order, record)
 
 
 def left_running(record: Record | None) -> bool:
@@ -49,11 +50,17 @@ def met_orphan(decision: object) -> bool:
     return bool(getattr(decision, "orphan", False))
 
 
-def _known(record: Record) -> Replay | Reject | None:
+def _known(order: Order, record: Record) -> Replay | Reject | None:
     if record.state == State.DONE:
         return Replay(record.snapshot)
     if record.state == State.TOMBSTONE:
         return not_replayable(record.snapshot.header("Location"))
     if record.state == State.RUNNING:
         return None
+    return _unreadable(order)
+
+
+def _unreadable(order: Order) -> Reject:
+    """An operator is told which one: no duplicate of it will ever be answered."""
+    log.error("an order is refused, its record cannot be read: %s", order.lock_name)
     return unreadable()

@@ -11,10 +11,11 @@ a stale holder never writes over a newer try. Limit: the effects and the record 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lockkit.model.errors import ConfigurationError, LeaseLost
+from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.types import Claimed, Entry, LockInfo, LockState
 from lockkit.orders.facts import lock_name_of
 from lockkit.orders.record import DuplicateKeyError, Record, State, unreadable
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
     from lockkit.stores.base import AsyncRecords, Records
 
-__all__ = ["AsyncRedisRecords", "RedisRecords", "orphans", "resolve"]
+__all__ = ["AsyncRedisRecords", "RedisRecords", "orphans", "repair", "resolve"]
 
 
 DAMAGE = (
-    "the record of the order cannot be read, so it may have taken effect. Once you know, delete "
-    "the key that ends in o: and this name, and it can be tried again"
+    "the record of the order cannot be read, so it may have taken effect; its duplicates get 503. "
+    "Once you know that it has not: locks release {name} --damaged"
 )
 
 
@@ -50,7 +51,12 @@ class RedisRecords:
         return cls(records)
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
-        return _record(key, self._records.read(lock_name_of(key)))
+        name = lock_name_of(key)
+        entry = self._records.read(name)
+        if entry is not None and _is_damaged(entry):
+            with suppress(BackendError):  # it is a note for operators, no more
+                self._records.mark(name)
+        return _record(key, entry)
 
     def start(self, record: Record, fence: int, *, replaces: bool) -> None:
         """See ClaimStore.start."""
@@ -89,7 +95,12 @@ class AsyncRedisRecords:
         return cls(records)
 
     async def find(self, key: str, *, fresh: bool) -> Record | None:
-        return _record(key, await self._records.read(lock_name_of(key)))
+        name = lock_name_of(key)
+        entry = await self._records.read(name)
+        if entry is not None and _is_damaged(entry):
+            with suppress(BackendError):
+                await self._records.mark(name)
+        return _record(key, entry)
 
     async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
         claimed = await self._records.claim(
@@ -113,11 +124,23 @@ class AsyncRedisRecords:
 def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
     """Orders that were begun and whose end is not known; none in a store without records.
 
+    Also those whose record cannot be read; of those that have ended, once somebody has met it.
     ``name``: of the order's lock. The age is that of the claim.
     """
     records = locks.backend.records()
     for found, entry in () if records is None else records.orphans(name):
-        yield _info(found, load(entry.payload), entry)
+        if _is_damaged(entry):
+            damage = DAMAGE.format(name=found)
+            yield LockInfo(found, LockState.DAMAGED, left=entry.left, damage=damage)
+        elif entry.running:
+            yield _info(found, load(entry.payload), entry)
+
+
+def repair(locks: LockClient, name: str) -> bool:
+    """Delete the record of an order if it cannot be read and nobody holds the order's lock. False:
+    there is none such."""
+    records = locks.backend.records()
+    return records is not None and records.repair(name, _is_damaged)
 
 
 def resolve(locks: LockClient, orphan: LockInfo, *, done: bool) -> bool:
@@ -149,12 +172,22 @@ def _record(key: str, entry: Entry | None) -> Record | None:
     """What the store still has is not expired."""
     if entry is None:
         return None
-    wired = load(entry.payload)
+    wired = _read(entry)
     if wired is None:
         return unreadable(key)
-    running = wired.record.state == State.RUNNING
-    state = wired.record.state if running == entry.running else "unreadable"
-    return replace(wired.record, key=key, state=state, left=max(entry.left, 1))
+    return replace(wired.record, key=key, left=max(entry.left, 1))
+
+
+def _read(entry: Entry) -> Wired | None:
+    """The store and the record say the same of whether it runs."""
+    wired = load(entry.payload)
+    if wired is None or (wired.record.state == State.RUNNING) != entry.running:
+        return None
+    return wired
+
+
+def _is_damaged(entry: Entry) -> bool:
+    return _read(entry) is None and not is_newer(entry.payload)
 
 
 def _payload(record: Record) -> bytes:
@@ -172,8 +205,6 @@ def _check(claimed: Claimed, record: Record) -> None:
 
 
 def _info(name: str, wired: Wired | None, entry: Entry) -> LockInfo:
-    if wired is None and not is_newer(entry.payload):
-        return LockInfo(name, LockState.DAMAGED, left=entry.left, damage=DAMAGE)
     age = None if wired is None else max(wired.record.left - entry.left, 0.0)
     owner = None if wired is None else wired.owner
     return LockInfo(name, LockState.ORPHAN, owner, entry.fence, age=age, left=entry.left)

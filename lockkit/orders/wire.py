@@ -1,11 +1,13 @@
 """A record as bytes: a line of JSON, then the body of the response as it is. No pickle.
 
-The version comes first. What a newer release has written is never guessed at.
+The version comes first. What a newer release has written is never guessed at. What was damaged on
+the way is known by its checksum.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Any, NamedTuple
 
 from lockkit.model.types import Owner
@@ -19,6 +21,8 @@ from lockkit.orders.record import (
 )
 
 __all__ = ["Wired", "dump", "is_newer", "load"]
+
+CHECKSUM = 8  # characters
 
 
 class Wired(NamedTuple):
@@ -41,15 +45,17 @@ def dump(record: Record, owner: Owner | None = None) -> bytes:
         "headers": dump_headers(record.snapshot.headers),
         "owner": None if owner is None else owner.encode(),
     }
-    return json.dumps(document).encode() + b"\n" + record.snapshot.body
+    head, body = json.dumps(document).encode(), record.snapshot.body
+    return b"%b\n%b%b" % (head, _checksum(head, body), body)
 
 
 def load(payload: bytes, key: str = "") -> Wired | None:
     """None: it cannot be read, being of a newer version or none of ours."""
-    head, _, body = payload.partition(b"\n")
+    head, _, rest = payload.partition(b"\n")
+    checksum, body = rest[:CHECKSUM], rest[CHECKSUM:]
     try:
         document: dict[str, Any] = json.loads(head)
-        if document["version"] != VERSION:
+        if document["version"] != VERSION or checksum != _checksum(head, body):
             return None
         return Wired(_record(key, document, body), _owner(document["owner"]))
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
@@ -76,6 +82,10 @@ def _record(key: str, document: dict[str, Any], body: bytes) -> Record:
         state=State(document["state"]),
         snapshot=Snapshot(int(document["status"]), headers, body),
     )
+
+
+def _checksum(head: bytes, body: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(body, zlib.crc32(head))
 
 
 def _owner(text: object) -> Owner | None:

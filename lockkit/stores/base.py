@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lockkit.model.types import (
@@ -231,8 +231,15 @@ class Records(Protocol):
     def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
         """An operator's end for the orphan with this fence; no payload: forget it."""
 
+    def mark(self, name: str) -> None:
+        """Have the record listed from now on: it has ended, and cannot be read."""
+
+    def repair(self, name: str, is_damaged: Callable[[Entry], bool]) -> bool:
+        """Delete the record of this name if it is damaged, and nobody holds its lock."""
+
     def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
-        """What is running while nobody holds its lock; all of them, or the one of this name."""
+        """What is running while nobody holds its lock, and what was marked; or what has this name,
+        also if it has ended."""
 
     def health(self) -> Iterator[Danger]:
         """Dangers of the store's configuration to records. Errors as of ``Backend.health``."""
@@ -256,6 +263,8 @@ class AsyncRecords(Protocol):
     async def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool: ...
 
     async def drop(self, name: str, fence: int) -> bool: ...
+
+    async def mark(self, name: str) -> None: ...
 
 
 def reject_unknown_options(settings: AliasSettings, known: Sequence[str]) -> dict[str, Any]:

@@ -166,6 +166,9 @@ class _OffloadedRecords:
     async def drop(self, name: str, fence: int) -> bool:
         return await self._run(self._records.drop, name, fence)
 
+    async def mark(self, name: str) -> None:
+        await self._run(self._records.mark, name)
+
 
 def _page(found: Iterator[LockInfo]) -> tuple[list[LockInfo], LockError | None]:
     """Some more, and the error that ends them: what was read before it is shown, too."""

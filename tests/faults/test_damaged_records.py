@@ -5,24 +5,27 @@ A record of an order says that it may have taken effect; what cannot be read say
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from claiming import MADE, begun, order_of, rules
+from command_line import locks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lockkit
+from lockkit import aio
 from lockkit.leases.client import LockClient
 from lockkit.model.errors import LockError
 from lockkit.model.types import LockState
-from lockkit.orders import Order, Orders, Proceed, Reject, Replay, drive, give
+from lockkit.orders import Order, Orders, Proceed, Reject, Replay, adrive, drive, give, wire
 from lockkit.orders.facts import lock_name_of
 from lockkit.orders.judging import judge
 from lockkit.orders.record import Record, dump_headers, recorded
-from lockkit.orders.redis_records import RedisRecords, orphans
+from lockkit.orders.redis_records import AsyncRedisRecords, RedisRecords, orphans, repair
 from lockkit.stores.redis.layout import Keys
 from lockkit.testing.servers import RedisServer
 
@@ -58,6 +61,9 @@ class Case:
             drive(self.rules.settle(first, MADE), self.store, self.locks)
         give(first.lease)
 
+    def listed(self) -> list[LockState]:
+        return [info.state for info in orphans(self.locks)]
+
     def ask(self) -> Proceed | Replay | Reject | LockError:
         try:
             return drive(self.rules.admit(self.order), self.store, self.locks)
@@ -67,11 +73,11 @@ class Case:
 
 @pytest.fixture(scope="module")
 def case(redis_server: RedisServer) -> Iterator[Case]:
-    locks = lockkit.connect(redis_server.url, key_prefix="shop", ttl=30)
+    client = lockkit.connect(redis_server.url, key_prefix="shop", ttl=30)
     with redis_server.client() as admin:
-        yield Case(locks, admin)
+        yield Case(client, admin)
         admin.flushall()
-    locks.close()
+    client.close()
 
 
 @EXAMPLES
@@ -87,27 +93,94 @@ def test_whatever_stands_in_redis(case: Case, data: st.DataObject, done: bool) -
         value[:place] + something + value[place:],
         value[:place] + something + value[place + len(something):],
     ])), ex=60)  # fmt: skip
-    found = [info.state for info in orphans(case.locks)]
     answer = case.ask()
     assert isinstance(answer, Replay | Reject | LockError), "a second run"
+    found = case.listed()
     if isinstance(answer, Reject) and answer.code == "order-record-unreadable":
         assert answer.status == 503
-        assert done or LockState.DAMAGED in found or LockState.ORPHAN in found
+        is_newer = found == [LockState.ORPHAN] or wire.is_newer(case.admin.get(case.key)[17:])
+        assert found == [LockState.DAMAGED] or is_newer
+    before = case.admin.get(case.key)
+    assert repair(case.locks, case.order.lock_name) is (LockState.DAMAGED in found)
+    assert case.admin.get(case.key) == (None if LockState.DAMAGED in found else before)
 
 
+@pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("make", ["lpush", "sadd"])
-def test_a_key_of_another_type(case: Case, make: str) -> None:
-    case.begin(done=False)
+def test_a_key_of_another_type(case: Case, make: str, done: bool) -> None:
+    case.begin(done=done)
     case.admin.delete(case.key)
     getattr(case.admin, make)(case.key, "something")
+    answer = case.ask()
+    assert isinstance(answer, Reject)
+    assert answer.status == 503
     content = sorted(case.admin.keys())
     (info,) = orphans(case.locks)
     assert info.state is LockState.DAMAGED
     assert "cannot be read" in info.damage
-    answer = case.ask()
-    assert isinstance(answer, Reject)
-    assert answer.status == 503
     assert sorted(case.admin.keys()) == content
+    assert repair(case.locks, info.name)
+    assert not case.admin.exists(case.key)
+    assert case.listed() == []
+
+
+def test_one_that_is_done_is_listed_once_somebody_has_met_it(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing lists what is done; an operator can look at one by its name."""
+    case.begin(done=True)
+    case.admin.setrange(case.key, 20, "damaged")
+    name = case.order.lock_name
+    assert [info.state for info in orphans(case.locks, name)] == [LockState.DAMAGED]
+    assert case.listed() == []
+    assert isinstance(case.ask(), Reject)
+    assert name in caplog.text
+    assert case.listed() == [LockState.DAMAGED]
+    assert case.admin.zscore(Keys("shop").record(name)[2], name) > time.time() * 1e6
+
+
+async def test_the_same_awaited(case: Case, redis_server: RedisServer) -> None:
+    case.begin(done=True)
+    case.admin.setrange(case.key, 20, "damaged")
+    client = aio.connect(redis_server.url, key_prefix="shop")
+    answer = await adrive(case.rules.admit(case.order), AsyncRedisRecords.of(client), client)
+    await client.close()
+    assert isinstance(answer, Reject)
+    assert case.listed() == [LockState.DAMAGED]
+
+
+def test_what_is_done_and_can_be_read_is_not_told(case: Case) -> None:
+    case.begin(done=True)
+    assert list(orphans(case.locks, case.order.lock_name)) == []
+    assert not repair(case.locks, case.order.lock_name)
+    assert isinstance(case.ask(), Replay)
+
+
+def test_the_command_repairs_it(case: Case) -> None:
+    """The order may have taken effect: only an operator can know."""
+    case.begin(done=True)
+    case.admin.setrange(case.key, 20, "damaged")
+    case.ask()
+    name = case.order.lock_name
+    (row,) = locks(case.locks).rows
+    assert row[:4] == ["default", name, "damaged", "STUCK"]
+    shown = locks(case.locks, "show", name).out.replace("\n", " ")
+    assert f"locks release {name} --damaged" in shown
+    assert locks(case.locks, "release", name, "--damaged", "--yes").status == 0
+    answer = case.ask()
+    assert isinstance(answer, Proceed)
+    give(answer.lease)
+
+
+def test_it_is_not_repaired_while_its_lock_is_held(case: Case) -> None:
+    """Whoever holds it may be running the order."""
+    case.admin.flushall()
+    first = begun(case.rules, case.order, case.store, case.locks)
+    case.admin.setrange(case.key, 20, "damaged")
+    assert not repair(case.locks, case.order.lock_name)
+    assert case.admin.exists(case.key)
+    give(first.lease)
+    assert repair(case.locks, case.order.lock_name)
 
 
 @EXAMPLES

@@ -6,9 +6,11 @@ is held, and an operator's decision with the proof that it is not. Records expir
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from lockkit.model.errors import DamagedRecord
 from lockkit.model.types import Claimed, Entry
 from lockkit.stores.base import Danger
 from lockkit.stores.redis.aio_link import Link
@@ -37,6 +39,10 @@ _FINISH = script_of("layout", "whole", "clock", "record", "record_finish")
 _DROP = script_of("layout", "whole", "clock", "record", "record_drop")
 _RESOLVE = script_of("layout", "whole", "clock", "record", "record_resolve")
 _LIST = script_of("layout", "whole", "clock", "record_list")
+_MARK = script_of("clock", "record_mark")
+_REPAIR = script_of("layout", "whole", "clock", "record_repair")
+
+_OF_ANOTHER_TYPE = Entry(b"", 0, running=True, left=1.0)
 
 
 class _Commands:
@@ -94,6 +100,12 @@ class _Commands:
         keys = [self._keys.bucket(bucket), self._keys.running(bucket), *records]
         return evalsha(_LIST, keys, names)
 
+    def mark(self, name: str) -> Command:
+        return evalsha(_MARK, self._keys.record(name), [encoded(name)])
+
+    def repair(self, name: str, digest: bytes) -> Command:
+        return evalsha(_REPAIR, self._keys.record(name), [b"=" + encoded(name), digest])
+
     def bucket(self, name: str) -> int:
         return bucket_of(name)
 
@@ -108,7 +120,10 @@ class RedisRecords:
 
     def read(self, name: str) -> Entry | None:
         packed = self._commands.read(name)
-        return _entry(*look(lambda: pipeline(self._connections, packed)))
+        try:
+            return _entry(*look(lambda: pipeline(self._connections, packed)))
+        except DamagedRecord:
+            return _OF_ANOTHER_TYPE
 
     def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
@@ -128,6 +143,20 @@ class RedisRecords:
     def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
         """Not repeated: the second answer to a removal would be another one."""
         return bool(call(self._connections, self._commands.resolve(name, fence, payload, ttl)))
+
+    def mark(self, name: str) -> None:
+        self._repeatable(self._commands.mark(name))
+
+    def repair(self, name: str, is_damaged: Callable[[Entry], bool]) -> bool:
+        """Not repeated, as ``resolve`` is not."""
+        try:
+            value = self._ask(self._commands.read(name)[0])
+            if value is None or not is_damaged(_read(value, 0.0)):
+                return False
+            digest = hashlib.sha1(value, usedforsecurity=False).hexdigest().encode()
+        except DamagedRecord:  # it is of another type
+            digest = b""
+        return bool(call(self._connections, self._commands.repair(name, digest)))
 
     def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
         if name is not None:
@@ -198,7 +227,10 @@ class AsyncRedisRecords:
 
     async def read(self, name: str) -> Entry | None:
         packed = self._commands.read(name)
-        return _entry(*await self._link.look(lambda: self._link.pipeline(packed)))
+        try:
+            return _entry(*await self._link.look(lambda: self._link.pipeline(packed)))
+        except DamagedRecord:
+            return _OF_ANOTHER_TYPE
 
     async def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
@@ -214,6 +246,9 @@ class AsyncRedisRecords:
 
     async def drop(self, name: str, fence: int) -> bool:
         return bool(await self._repeatable(self._commands.drop(name, fence)))
+
+    async def mark(self, name: str) -> None:
+        await self._repeatable(self._commands.mark(name))
 
     async def _occupy(self) -> None:
         if self._keys.are_occupied:
@@ -233,8 +268,11 @@ def _entry(value: bytes | None, left: int) -> Entry | None:
     """``left`` in milliseconds: -2 when it expired between the two replies."""
     if value is None or left == -2:  # noqa: PLR2004
         return None
+    return _read(value, max(left, 0) / 1000)
+
+
+def _read(value: bytes, seconds: float) -> Entry:
     state, fence = value[:1], value[1:STATE_AND_FENCE]
-    seconds = max(left, 0) / 1000
     if not (fence.isdigit() and len(value) >= STATE_AND_FENCE and state in {RUNNING, DONE}):
         return Entry(b"", 0, running=True, left=seconds)  # nothing can be read of it
     return Entry(value[STATE_AND_FENCE:], int(fence), state == RUNNING, seconds)
