@@ -35,7 +35,15 @@ IDLE = 0
 def open_transactions() -> list[Transaction]:
     """Those of this thread that are the user's, on any database."""
     found = (each for each in connections.all(initialized_only=True) if _is_open(each))
-    return [vars(each).get(KEEPER) or _Outermost(each) for each in found]
+    return [_keeper(each) or _Outermost(each) for each in found]
+
+
+def _keeper(connection: BaseDatabaseWrapper) -> _Outermost | None:
+    keeper: _Outermost | None = vars(connection).get(KEEPER)
+    if keeper is not None and keeper.is_over():
+        keeper.give_back()
+        return None
+    return keeper
 
 
 def _is_open(connection: BaseDatabaseWrapper) -> bool:
@@ -56,14 +64,18 @@ class _Outermost(Transaction):
             "commit": self._commit,
             "rollback": self._then_ended,
             "close": self._close,
-            "set_autocommit": self._then_ended,
         }
         if is_atomic:  # of a test, it may be a savepoint
             self._hooks["savepoint_commit"] = self._commit
             self._hooks["savepoint_rollback"] = self._then_ended
+        self._hooks["set_autocommit"] = self._set_autocommit  # the last, if others are interrupted
 
     def is_open(self) -> bool:
         return vars(self._connection).get(KEEPER) is self
+
+    def is_over(self) -> bool:
+        """Nothing tells of the end of a block without a savepoint inside that of a test."""
+        return self._block is not None and self._is_left()
 
     def refuse_snapshot(self, name: str) -> None:
         refuse_level(_level_in_use(self._connection), name)
@@ -72,23 +84,34 @@ class _Outermost(Transaction):
         if self._connection.vendor == "sqlite":
             _take_write_lock(self._connection, lease.name)
         if not self.is_open():
-            vars(self._connection)[KEEPER] = self
-            for name, hook in self._hooks.items():
-                vars(self._connection)[name] = partial(hook, getattr(self._connection, name))
+            hooks = {
+                name: partial(hook, getattr(self._connection, name))
+                for name, hook in self._hooks.items()
+            }
+            vars(self._connection).update({**hooks, KEEPER: self})  # an interrupt leaves no half
         super().keep(lease)
 
     def _commit(self, commit: Callable[..., None], *args: Any) -> None:
         if self._is_left():
-            try:
-                self.check()
-            except LeaseLost:
-                roll_back = (
-                    self._connection.savepoint_rollback if args else self._connection.rollback
-                )
-                roll_back(*args)
-                raise
+            undo = self._connection.savepoint_rollback if args else self._connection.rollback
+            self._check_or(partial(undo, *args))
         commit(*args)
         self._end_if_left()
+
+    def _set_autocommit(
+        self, method: Callable[..., None], autocommit: bool, *args: Any, **options: Any
+    ) -> None:
+        """Where it was off, some databases commit at once."""
+        if autocommit and self._block is None:
+            self._check_or(self._connection.rollback)
+        self._then_ended(method, autocommit, *args, **options)
+
+    def _check_or(self, undo: Callable[[], None]) -> None:
+        try:
+            self.check()
+        except LeaseLost:
+            undo()
+            raise
 
     def _then_ended(self, method: Callable[..., None], *args: Any, **options: Any) -> None:
         method(*args, **options)
@@ -98,7 +121,7 @@ class _Outermost(Transaction):
         try:
             close()
         finally:
-            self._end()
+            self.give_back()
 
     def _is_left(self) -> bool:
         """Django takes a block from its list before it ends the block's transaction."""
@@ -106,13 +129,13 @@ class _Outermost(Transaction):
 
     def _end_if_left(self) -> None:
         if self._is_left():
-            self._end()
+            self.give_back()
 
-    def _end(self) -> None:
+    def give_back(self) -> None:
         if self.is_open():
             for name in (*self._hooks, KEEPER):
-                del vars(self._connection)[name]
-        self.give_back()
+                vars(self._connection).pop(name, None)  # an interrupt may have come before
+        super().give_back()
 
 
 def _level_in_use(connection: Any) -> str:

@@ -8,8 +8,10 @@ ended before a lock is asked for. One that has written is not ours to end: that 
 from __future__ import annotations
 
 import re
+import weakref
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from flask import current_app, has_app_context
 
@@ -18,7 +20,8 @@ from lockkit.model.errors import OpenTransaction
 if TYPE_CHECKING:
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
-    from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session, SessionTransaction
 
     from lockkit.leases.until import Transaction
     from lockkit_flask.opened import Opened
@@ -30,8 +33,9 @@ __all__ = [
     "drop_writes",
     "end_if_begun",
     "end_read",
-    "has_changed",
+    "has_begun",
     "has_writes",
+    "is_to_stay",
     "keep",
     "keeper_of",
     "only_reads",
@@ -48,9 +52,19 @@ does, has another ``g`` and another session, and belongs to the order all the sa
 """
 
 _WROTE = "lockkit.wrote"
+_LOCKED = "lockkit.locked"
+_BEGUN = "lockkit.begun"
+_NOTE = "lockkit.note"
 _KEEPER = "lockkit.keeper"
-_READS = re.compile(r"\s*(select|show|set|pragma|explain|values)\b", re.IGNORECASE)
+_READS = re.compile(r"[\s(]*(select|show|set|pragma|explain|values|begin)\b", re.IGNORECASE)
 _SAVEPOINTS = re.compile(r"\s*(savepoint|release|rollback)\b", re.IGNORECASE)
+_WITH = re.compile(r"[\s(]*with\b", re.IGNORECASE)
+_CHANGES = re.compile(r"\b(insert|update|delete|merge)\b", re.IGNORECASE)
+_LOCKS = re.compile(
+    r"\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b", re.IGNORECASE
+)
+LAST_WORDS = 100
+"""Characters at the end of a statement in which it says that it locks what it reads."""
 
 
 def database_of(app: Flask) -> SQLAlchemy | None:
@@ -62,10 +76,9 @@ def watch(db: SQLAlchemy) -> None:
     """Notice from now on which sessions have written. Once per extension, however many apps."""
     from sqlalchemy import event
 
-    if event.contains(db.session, "after_flush", _after_flush):
+    if event.contains(db.session, "after_begin", _after_begin):
         return
-    event.listen(db.session, "after_flush", _after_flush)
-    event.listen(db.session, "do_orm_execute", _before_statement)
+    event.listen(db.session, "after_begin", _after_begin)
     event.listen(db.session, "before_commit", _before_commit)
     event.listen(db.session, "after_transaction_end", _after_transaction)
 
@@ -88,6 +101,8 @@ def order_of_app() -> Opened | None:
 
 def only_reads(sql: str) -> bool:
     """Whether a statement is known to change nothing, or only where its transaction stands."""
+    if _WITH.match(sql):
+        return not _CHANGES.search(sql)
     return bool(_READS.match(sql) or _SAVEPOINTS.match(sql))
 
 
@@ -111,12 +126,12 @@ def end_read(name: str | None = None) -> None:
     session = current_session()
     if session is None:
         return
-    if has_changed(session):
+    why = is_to_stay(session)
+    if why:
         raise OpenTransaction(
-            f"{what} while db.session has changes that are not committed: it would be released "
-            f"before others can see them. Commit or roll back first, or hold the lock until the "
-            f"COMMIT: until='commit'; in_atomic='allow' is for a lock that protects nothing in a "
-            f"database",
+            f"{what} while db.session {why}: it would be released before others can see what is "
+            f"changed. Commit or roll back first, or hold the lock until the COMMIT: "
+            f"until='commit'; in_atomic='allow' is for a lock that protects nothing in a database",
             name=name,
         )
     end_if_begun(session)
@@ -141,7 +156,7 @@ def keeper_of(session: Session) -> Transaction | None:
 def has_writes() -> bool:
     """Whether the session has changes that are not committed."""
     session = current_session()
-    return session is not None and has_changed(session)
+    return session is not None and _has_changed(session)
 
 
 def drop_writes() -> None:
@@ -157,25 +172,51 @@ def roll_back() -> None:
         session.rollback()
 
 
-def has_changed(session: Session) -> bool:
-    """Whether something is new, changed or deleted in it, or was flushed since its last COMMIT."""
+def is_to_stay(session: Session) -> str:
+    """Why its transaction is not ours to end, for people; else nothing."""
+    if _has_changed(session):
+        return "has changes that are not committed"
+    if session.in_nested_transaction():
+        return "is inside begin_nested()"
+    if getattr(session, "_trans_context_manager", None) is not None:  # no other way
+        return "is inside begin()"
+    return "has locked rows" if session.info.get(_LOCKED) else ""
+
+
+def has_begun(session: Session) -> bool:
+    """Whether its transaction has reached a database, and may have a snapshot there."""
+    return bool(session.info.get(_BEGUN))
+
+
+def _has_changed(session: Session) -> bool:
+    """Whether something is new, changed or deleted in it, or was written since its last COMMIT."""
     if session.info.get(_WROTE) or session.new or session.deleted:
         return True
     return any(session.is_modified(changed) for changed in session.dirty)
 
 
-def _after_flush(session: Session, context: object) -> None:  # noqa: ARG001
-    session.info[_WROTE] = True
+def _after_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
+    """Have each statement noted: not all come by ``flush`` and ``execute`` of the session, such as
+    those of ``bulk_insert_mappings`` and of its ``connection()``."""
+    from sqlalchemy import event
+
+    session.info[_BEGUN] = True
+    note = session.info.setdefault(_NOTE, partial(_note_statement, weakref.ref(session)))
+    event.listen(connection, "before_cursor_execute", note)  # once for each, also if repeated
 
 
-def _before_statement(state: ORMExecuteState) -> None:
+def _note_statement(
+    ref: weakref.ref[Session], _connection: object, _cursor: object, sql: str, *_: object
+) -> None:
     """Whatever is not known to read counts as a write."""
-    if not state.is_select and not _reads(state.statement):
-        state.session.info[_WROTE] = True
-
-
-def _reads(statement: Any) -> bool:
-    return bool(_READS.match(getattr(statement, "text", "")))
+    session = ref()
+    if session is None or not session.in_transaction():
+        return
+    if not only_reads(sql):
+        if order_of_app() is None or current_session() is session:  # in an order several share it
+            session.info[_WROTE] = True
+    elif _LOCKS.search(sql, max(0, len(sql) - LAST_WORDS)):
+        session.info[_LOCKED] = True
 
 
 def _before_commit(session: Session) -> None:
@@ -187,7 +228,8 @@ def _before_commit(session: Session) -> None:
 
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
-        session.info.pop(_WROTE, None)
+        for key in (_WROTE, _LOCKED, _BEGUN):
+            session.info.pop(key, None)
         keeper: Transaction | None = session.info.pop(_KEEPER, None)
         if keeper is not None:
             keeper.give_back()

@@ -59,10 +59,10 @@ class _OfSession(Transaction):
         return sessions.keeper_of(self._session) is self and self._session.in_transaction()
 
     def refuse_snapshot(self, name: str) -> None:
-        """What has only read is ended; what has changes keeps its snapshot."""
-        if not sessions.has_changed(self._session):
+        """What has only read is ended; what is to stay keeps its snapshot, if it has one."""
+        if not sessions.is_to_stay(self._session):
             sessions.end_if_begun(self._session)
-        elif self._session.in_transaction():
+        elif sessions.has_begun(self._session):
             _refuse_level(self._session.connection(), name)
 
     def keep(self, lease: Lease) -> None:

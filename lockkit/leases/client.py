@@ -89,10 +89,7 @@ class LockClient(Kinds["Lock"]):
         return self.backend.repair(self._name(name))
 
     def close(self) -> None:
-        """Close connections. Leases still held are not released: they expire.
-
-        Not an end: what is used again connects again.
-        """
+        """Close connections. Leases still held expire. It may be used again, and connects then."""
         self._watchdog.stop()
         self.backend.close()
 
@@ -129,8 +126,7 @@ class Lock(BaseLock):
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
         KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
-        OutcomeUnknown when the store fails. After any of them nothing is
-        held, or at most until the TTL if the store cannot be told.
+        OutcomeUnknown when the store fails. Then nothing is held, or at most for the TTL.
         """
         is_reentrant = self.claim.kind is Kind.REENTRANT
         client = self._client
@@ -178,6 +174,10 @@ class Lock(BaseLock):
     def _is_inside(self) -> bool:
         """Whether it would be entered again."""
         return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
+
+    def _kept(self) -> Lease | None:
+        """What is held already until a transaction ends, and would be given again."""
+        return None
 
     def _itself(self) -> str:
         return entrants.of_thread()

@@ -7,6 +7,7 @@ otherwise by ``in_atomic="allow"`` or ``until="commit"``.
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,11 +27,12 @@ from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.leases.client import Lease, Lock, LockClient
 from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorator import locked_by
-from lockkit.leases.kinds import Kinds, RWLock
-from lockkit.leases.lease import BaseLock, Terms
+from lockkit.leases.kinds import RWLock
+from lockkit.leases.lease import Terms
 from lockkit.leases.until import (
     CommitLock,
     InAtomic,
+    InAtomicOptions,
     Transaction,
     TransactionOptions,
     Until,
@@ -61,20 +63,31 @@ __all__ = [
     "locked_with",
 ]
 
-L = TypeVar("L", bound=BaseLock)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _LockOptions(LockOptions, TransactionOptions, total=False): ...
+class _LockOptions(LockOptions, InAtomicOptions, total=False): ...
 
 
-class _OwnedOptions(OwnedOptions, TransactionOptions, total=False): ...
+class _OwnedOptions(OwnedOptions, InAtomicOptions, total=False): ...
 
 
-class _MutexOptions(MutexOptions, TransactionOptions, total=False): ...
+class _MutexOptions(MutexOptions, InAtomicOptions, total=False): ...
 
 
-class _KindOptions(KindOptions, TransactionOptions, total=False): ...
+class _KindOptions(KindOptions, InAtomicOptions, total=False): ...
+
+
+class _BlockingLockOptions(_LockOptions, TransactionOptions, total=False): ...
+
+
+class _BlockingOwnedOptions(_OwnedOptions, TransactionOptions, total=False): ...
+
+
+class _BlockingMutexOptions(_MutexOptions, TransactionOptions, total=False): ...
+
+
+class _BlockingKindOptions(_KindOptions, TransactionOptions, total=False): ...
 
 
 class _LockedOptions(LockedOptions, TransactionOptions, total=False):
@@ -83,26 +96,23 @@ class _LockedOptions(LockedOptions, TransactionOptions, total=False):
     alias: str
 
 
-class _Kinds(Kinds[L]):
-    """Every lock has ``in_atomic`` and ``until``, too."""
+class EnclosingClient(LockClient):
+    """``LockClient``, whose locks refuse to be acquired inside a transaction of this thread."""
 
     _own_options = TransactionOptions.__optional_keys__
 
     if TYPE_CHECKING:
 
-        def lock(self, name: str, **options: Unpack[_MutexOptions]) -> L: ...
-        def semaphore(self, name: str, permits: int, **options: Unpack[_LockOptions]) -> L: ...
-        def rwlock(self, name: str, **options: Unpack[_OwnedOptions]) -> RWLock[L]: ...
-        def of_kind(self, kind: str, name: str, **options: Unpack[_KindOptions]) -> L: ...
-
-
-class EnclosingClient(_Kinds[Lock], LockClient):
-    """``LockClient``, whose locks refuse to be acquired inside a transaction of this thread."""
-
-    if TYPE_CHECKING:
-
+        def lock(self, name: str, **options: Unpack[_BlockingMutexOptions]) -> Lock: ...
+        def semaphore(
+            self, name: str, permits: int, **options: Unpack[_BlockingLockOptions]
+        ) -> Lock: ...
+        def rwlock(self, name: str, **options: Unpack[_BlockingOwnedOptions]) -> RWLock[Lock]: ...
+        def of_kind(
+            self, kind: str, name: str, **options: Unpack[_BlockingKindOptions]
+        ) -> Lock: ...
         def multi(
-            self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
+            self, *names: str, kind: str = "mutex", **options: Unpack[_BlockingKindOptions]
         ) -> MultiLock: ...
 
     @staticmethod
@@ -143,13 +153,20 @@ class _EnclosingLock(Lock):
         return super().acquire(timeout, on_lost=on_lost)
 
 
-class AsyncEnclosingClient(_Kinds[AsyncLock], AsyncLockClient):
-    """The async twin of ``EnclosingClient``."""
+class AsyncEnclosingClient(AsyncLockClient):
+    """The async twin of ``EnclosingClient``. ``until`` is refused."""
 
     _lock_class: ClassVar[type[AsyncEnclosingLock]]
+    _own_options = TransactionOptions.__optional_keys__
 
     if TYPE_CHECKING:
 
+        def lock(self, name: str, **options: Unpack[_MutexOptions]) -> AsyncLock: ...
+        def semaphore(
+            self, name: str, permits: int, **options: Unpack[_LockOptions]
+        ) -> AsyncLock: ...
+        def rwlock(self, name: str, **options: Unpack[_OwnedOptions]) -> RWLock[AsyncLock]: ...
+        def of_kind(self, kind: str, name: str, **options: Unpack[_KindOptions]) -> AsyncLock: ...
         def multi(
             self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
         ) -> AsyncMultiLock: ...
@@ -240,7 +257,15 @@ def locked_with(clients: AliasClients, name: Name, **options: Any) -> Callable[.
     check_until(options.get("until"))
     check_options("@locked", options, _LockedOptions.__optional_keys__)
     alias = options.pop("alias", DEFAULT_ALIAS)
-    return locked_by(_Alias(clients, alias), name, when_held, lease_as, options)
+    decorate = locked_by(_Alias(clients, alias), name, when_held, lease_as, options)
+
+    def decorate_checked(function: Callable[..., Any]) -> Callable[..., Any]:
+        wrapper: Callable[..., Any] = decorate(function)
+        if inspect.iscoroutinefunction(wrapper):
+            only_blocking(options.get("until"))
+        return wrapper
+
+    return decorate_checked
 
 
 class AliasClients(NamedTuple):

@@ -50,13 +50,14 @@ class MultiLock:
         """Wait for all within ``timeout`` seconds. Errors as of ``Lock.acquire``, which name the
         one that was not granted; then none is held."""
         budget = Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
+        kept = [lock._kept() for lock in self._locks]
         leases: list[Lease] = []
         try:
             for lock in self._locks:
                 leases.append(lock.acquire(budget.left()))  # noqa: PERF401  kept if the next fails
             return MultiLease(leases)
         except BaseException as error:  # interrupted as well: all or none
-            _give_back(leases)
+            _give_back([lease for lease in leases if lease not in kept])
             if isinstance(error, AcquireTimeout):
                 error.waited = budget.waited
             raise
@@ -89,6 +90,8 @@ class MultiLock:
 
 
 def _give_back(leases: Sequence[Lease]) -> None:
+    for lease in leases:
+        lease._kept_by = ()  # not until the end of a transaction
     try:
         release_all(leases)
     except BackendError as failure:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from lockkit.leases.client import Lease, Lock
 from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import REENTERED
 from lockkit.model.errors import ConfigurationError, OpenTransaction
 from lockkit.model.types import UNSET, Unset
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CommitLock",
     "InAtomic",
+    "InAtomicOptions",
     "Transaction",
     "TransactionOptions",
     "Until",
@@ -35,11 +37,15 @@ InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]
 
 
-class TransactionOptions(TypedDict, total=False):
-    """``in_atomic="allow"``: for what is not in the database. ``until="commit"``: held until the
-    transaction that is open has ended."""
+class InAtomicOptions(TypedDict, total=False):
+    """``in_atomic="allow"``: for what is not in the database."""
 
     in_atomic: InAtomic
+
+
+class TransactionOptions(InAtomicOptions, total=False):
+    """``until="commit"``: held until the transaction that is open has ended."""
+
     until: Until | None
 
 
@@ -94,10 +100,9 @@ class Transaction(ABC):
         lease._kept_by = (*lease._kept_by, self)
         self._leases.append(lease)
 
-    def kept(self, name: str, client: LockClient) -> Lease | None:
-        """What it keeps of this name already: a service may be called twice in it."""
-        found = (lease for lease in self._leases if lease.name == name and not lease.lost)
-        return next((lease for lease in found if lease._client is client), None)
+    def kept(self, lock: CommitLock) -> Lease | None:
+        """What it keeps already that is no less than this: a service may be called twice in it."""
+        return next((lease for lease in self._leases if lock._is_served_by(lease)), None)
 
     def check(self) -> None:
         """The last look before COMMIT. Raises LeaseLost."""
@@ -108,7 +113,9 @@ class Transaction(ABC):
     def give_back(self) -> None:
         """After the end. What goes wrong here is logged: the transaction stands as it is."""
         while self._leases:
-            give_back(self._leases.pop())
+            lease = self._leases.pop()
+            if not lease.released:
+                give_back(lease)
 
 
 class CommitLock(Lock):
@@ -136,18 +143,31 @@ class CommitLock(Lock):
         Raises OpenTransaction if the transaction has a snapshot that is older than the grant.
         """
         transactions = self._open()
-        for transaction in transactions:
-            kept = transaction.kept(self.name, self._client)
-            if kept is not None:
-                return kept
-            if not self._is_inside():
+        kept = self._kept()
+        if kept is None and not self._is_inside():
+            for transaction in transactions:
                 transaction.refuse_snapshot(self.name)
-        lease = super().acquire(timeout, on_lost=on_lost)
+        lease = super().acquire(timeout, on_lost=on_lost) if kept is None else kept
         try:
             for transaction in transactions:
-                transaction.keep(lease)
+                if transaction not in lease._kept_by:
+                    transaction.keep(lease)
         except BaseException:  # interrupted as well: it is to be released now
-            lease._kept_by = ()
-            lease.release()
+            if kept is None:
+                lease._kept_by = ()
+                lease.release()
             raise
         return lease
+
+    def _kept(self) -> Lease | None:
+        found = (transaction.kept(self) for transaction in self._open())
+        return next((lease for lease in found if lease is not None), None)
+
+    def _is_served_by(self, lease: Lease) -> bool:
+        """Whether it holds this name, as this kind, for the same owner, and alone if asked so."""
+        held = lease._hold.request
+        if lease.lost or lease._client is not self._client or held.name != self.name:
+            return False
+        if held.kind is not self.claim.kind or held.shared > self.claim.shared:
+            return False
+        return held.kind not in REENTERED or held.entrant == self._entrant()

@@ -52,6 +52,8 @@ django_locked("a", until="commit")
 django_locks["default"].lock("a", timout=5)  # wrong
 django_alocks["default"].lock("a", in_atomic="allow")
 django_alocks["default"].lock("a", timout=5)  # wrong
+django_alocks["default"].lock("a", until="commit")  # wrong
+alocks["default"].multi("a", until="commit")  # wrong
 
 lockkit.locked("a", ttl=5, timeout=None)
 lockkit.locked("a", tll=5)  # wrong

@@ -13,10 +13,17 @@ from django.db import DatabaseError, connections, transaction
 from django_project.servers import KINDS, place
 from django_project.shop.models import Sale
 from django_project.spy import SpyBackend
+from interrupting import Interrupting
 from orders_django import mysql
 
 import lockkit
-from lockkit.model.errors import ConfigurationError, LeaseLost, LockHeld
+from lockkit.model.errors import (
+    ConfigurationError,
+    KindMismatch,
+    LeaseLost,
+    LockHeld,
+    UpgradeRefused,
+)
 from lockkit_django import OpenTransaction, alocks, locked, locks
 
 __all__ = ["mysql"]
@@ -181,6 +188,83 @@ def test_the_same_transaction_asks_for_it_twice(using: str, seen: list[int]) -> 
     assert seen == [2, 2]
 
 
+def ask(kind: str, **options: Any) -> lockkit.Lease:
+    return locks["default"].of_kind(kind, "a", timeout=0, until="commit", **options).acquire()
+
+
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_what_is_held_already_is_given_only_for_the_same(using: str) -> None:
+    with transaction.atomic(using):
+        ask("read")
+        with pytest.raises(UpgradeRefused):
+            ask("write")
+    with transaction.atomic(using):
+        assert ask("write") is ask("write") is ask("read")
+    with transaction.atomic(using):
+        assert ask("semaphore", permits=3) is ask("semaphore", permits=3)
+        with pytest.raises(KindMismatch):
+            ask("mutex")
+    with transaction.atomic(using):
+        ask("reentrant", owner="x")
+        with pytest.raises(LockHeld):
+            ask("reentrant", owner="y")
+    assert is_free("a")
+
+
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_of_several_it_keeps_all_or_none(using: str) -> None:
+    several = locks["default"].multi("a", "b", "c", until="commit", timeout=0)
+    with locks["default"].lock("c"), transaction.atomic(using):
+        sell(using, "a")
+        assert several.try_acquire() is None
+        assert (is_free("a"), is_free("b")) == (False, True)
+    assert is_free("a")
+
+
+@pytest.mark.parametrize("using", ["postgresql"], indirect=True)
+def test_of_several_transactions_the_last_one_releases_it(using: str) -> None:
+    later = connections["default"]
+    with transaction.atomic(using):
+        sell(using)
+        later.set_autocommit(False)
+        sell(using)
+    assert not is_free()
+    later.rollback()
+    assert is_free()
+    later.set_autocommit(True)
+
+
+@pytest.mark.django_db(databases="__all__")
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_in_a_testcase_a_block_without_a_savepoint_ends_with_the_next_lock(using: str) -> None:
+    with transaction.atomic(using, savepoint=False):
+        sell(using)
+    with transaction.atomic(using):
+        with transaction.atomic(using):
+            lease = sell(using)
+        assert not lease.released
+    assert is_free()
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_interrupted_anywhere_it_leaves_nothing_behind(using: str) -> None:
+    places = iter(range(1, 10_000))
+    interrupts = Interrupting(0)
+    while interrupts.places >= (at := next(places)) - 1:
+        with Interrupting(at) as interrupts, transaction.atomic(using):
+            sell(using)
+        assert not hooks(using), interrupts.where
+        assert connections[using].get_autocommit()
+        for info in locks["default"].holders():  # the store was not told, so it is to expire
+            assert info.fence is not None
+            locks["default"].break_(info.name, fence=info.fence)
+        Sale.objects.using(using).all().delete()
+        with transaction.atomic(using):
+            sell(using)
+        assert is_free(), interrupts.where
+
+
 def test_a_lost_lease_is_no_commit(using: str) -> None:
     @transaction.atomic(using)
     def lose_it() -> None:
@@ -194,6 +278,20 @@ def test_a_lost_lease_is_no_commit(using: str) -> None:
     assert Sale.objects.using(using).count() == 0
     assert not hooks(using)
     Sale.objects.using(using).create(sku="the connection works")
+
+
+@pytest.mark.parametrize("using", ["sqlite", "mysql"], indirect=True)
+def test_a_lost_lease_is_no_commit_by_switching_autocommit_on_either(using: str) -> None:
+    connections[using].set_autocommit(False)
+    lease = sell(using)
+    locks["default"].break_("stock:42", fence=lease.fencing_token)
+    with suppress(LeaseLost):
+        lease.extend()
+    with pytest.raises(LeaseLost):
+        connections[using].set_autocommit(True)
+    connections[using].set_autocommit(True)
+    assert Sale.objects.using(using).count() == 0
+    assert not hooks(using)
 
 
 def test_locked_may_be_called_inside_a_transaction(using: str, seen: list[int]) -> None:
@@ -291,7 +389,9 @@ def test_what_it_is_not_for() -> None:
         client.lock("a", until="commit")  # type: ignore[call-arg]
 
     async def in_loop() -> None:
-        alocks["default"].lock("a", until="commit")
+        alocks["default"].lock("a", until="commit")  # type: ignore[call-arg]
 
+    with pytest.raises(ConfigurationError, match="sync_to_async"):
+        locked("a", until="commit")(in_loop)
     with pytest.raises(ConfigurationError, match="sync_to_async"):
         async_to_sync(in_loop)()

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
     MakeApp = Callable[..., Flask]
 
+INSERT = "INSERT INTO \"order\" (name) SELECT 'x'"
 WRITES: dict[str, Callable[[], object]] = {
     "new": lambda: db.session.add(Order(name="pending")),
     "flushed": lambda: (db.session.add(Order(name="flushed")), db.session.flush()),
     "core": lambda: db.session.execute(sa.insert(Order).values(name="core")),
+    "bulk": lambda: db.session.bulk_insert_mappings(Order, [{"name": "bulk"}]),
+    "objects": lambda: db.session.bulk_save_objects([Order(name="objects")]),
+    "connection": lambda: db.session.connection().execute(sa.insert(Order).values(name="x")),
+    "driver": lambda: db.session.connection().exec_driver_sql(INSERT),
+    "cte": lambda: db.session.execute(sa.text(f"WITH a AS (SELECT 1) {INSERT} FROM a")),
     "dirty": lambda: setattr(db.session.get(User, 1), "seen", 7),
     "deleted": lambda: db.session.delete(db.session.get(User, 1)),
 }
@@ -121,6 +127,43 @@ def test_a_lock_by_hand_after_a_change_is_refused(context: Flask, write: str) ->
         pass
 
 
+@pytest.mark.parametrize("opened", ["begin", "begin_nested"])
+def test_a_lock_by_hand_inside_a_block_of_the_session_is_refused(
+    context: Flask, opened: str
+) -> None:
+    with getattr(db.session, opened)():
+        for asks in BY_HAND.values():
+            with pytest.raises(OpenTransaction, match=rf"inside {opened}\(\).*until='commit'"):
+                asks()
+        db.session.add(Order(name="the block goes on"))
+    db.session.commit()
+    assert rows(context) == 1
+
+
+@pytest.mark.parametrize("opened", ["begin", "begin_nested"])
+def test_a_block_of_the_session_goes_on_under_a_lock_until_its_commit(
+    context: Flask, at_release: list[int], opened: str
+) -> None:
+    with getattr(db.session, opened)():
+        db.session.get(User, 1)
+        with locks["default"].lock("stock:42", until="commit"):
+            db.session.add(Order(name="x"))
+    db.session.commit()
+    assert at_release == [1]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_rows_that_are_locked_stay_locked(context: Flask) -> None:
+    assert db.session.scalar(sa.select(User.seen).with_for_update()) == 0
+    with pytest.raises(OpenTransaction, match="has locked rows"):
+        locks["default"].lock("stock:42").acquire()
+    with locks["default"].lock("stock:42", until="commit"):
+        pass
+    assert not is_free()
+    db.session.rollback()
+    assert is_free()
+
+
 def test_a_lock_by_hand_ends_what_has_only_read(make_shop: MakeApp, database: str) -> None:
     """Else a snapshot would hide what the last holder has committed."""
     level = "SERIALIZABLE" if database.startswith("sqlite") else "REPEATABLE READ"
@@ -135,6 +178,21 @@ def test_a_lock_by_hand_ends_what_has_only_read(make_shop: MakeApp, database: st
                 assert db.session.scalar(count) == 1
             db.session.execute(sa.delete(Order))
             db.session.commit()
+
+
+READS: dict[str, Callable[[], object]] = {
+    "query": lambda: db.session.get(User, 1),
+    "cte": lambda: db.session.scalar(sa.select(sa.select(User).cte().c.seen)),
+    "union": lambda: db.session.scalar(sa.union(sa.select(User.id), sa.select(User.seen))),
+    "driver": lambda: db.session.connection().exec_driver_sql("SELECT 1").all(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_whatever_has_only_read_is_ended(context: Flask, read: str) -> None:
+    READS[read]()
+    with locks["default"].lock("stock:42"):
+        assert not db.session().in_transaction()
 
 
 def test_what_is_not_in_the_database_may_be_locked_anywhere(shop: Flask) -> None:
@@ -311,13 +369,28 @@ def test_a_snapshot_that_is_older_than_the_grant_is_refused(make_shop: MakeApp, 
     assert rows(shop) == 1
 
 
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_without_a_statement_there_is_no_snapshot_yet(make_shop: MakeApp) -> None:
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": "REPEATABLE READ"})
+    count = sa.select(sa.func.count()).select_from(Order)
+    with shop.app_context():
+        db.session.add(Order(name="pending"))
+        with locks["default"].lock("stock:42", until="commit"), db.session.no_autoflush:
+            with db.engine.begin() as other:
+                other.execute(sa.insert(Order).values(name="x"))
+            assert db.session.scalar(count) == 1
+        db.session.rollback()
+
+
 def test_what_it_is_not_for(context: Flask) -> None:
     with pytest.raises(ConfigurationError, match="'commit'"):
         locks["default"].lock("a", until="rollback")  # type: ignore[arg-type]
 
     async def in_loop() -> None:
-        alocks["default"].lock("a", until="commit")
+        alocks["default"].lock("a", until="commit")  # type: ignore[call-arg]
 
+    with pytest.raises(ConfigurationError, match="sync_to_async"):
+        locked("a", until="commit")(in_loop)
     with pytest.raises(ConfigurationError, match="sync_to_async"):
         context.ensure_sync(in_loop)()
     bare = Flask("bare")
