@@ -241,7 +241,7 @@ class BaseLease:
     @property
     def _foreign(self) -> bool:
         """Made before a fork: it belongs to the parent."""
-        return self._hold.generation != process.generation()
+        return not process.is_generation(self._hold.generation)
 
     def _check_alive(self) -> None:
         self.check()

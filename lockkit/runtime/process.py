@@ -27,6 +27,7 @@ __all__ = [
     "host",
     "instance_id",
     "is_dead",
+    "is_generation",
     "operator",
     "owner",
     "owner_text",
@@ -46,6 +47,8 @@ class _Process:
         "generation",
         "host",
         "instance",
+        "known_as",
+        "noticing",
         "owners",
         "pid",
         "registering",
@@ -57,6 +60,8 @@ class _Process:
         self.generation = 0
         self.host = os.uname().nodename
         self.renew()
+        self.known_as = self.pid
+        self.noticing = threading.Lock()
 
     def renew(self) -> None:
         self.generation += 1
@@ -132,6 +137,12 @@ def generation() -> int:
     return _process.generation
 
 
+def is_generation(number: int) -> bool:
+    """Whether it is this process's, also after a fork of which nobody has told."""
+    _notice_fork()
+    return number == _process.generation
+
+
 def host() -> str:
     return _process.host
 
@@ -161,6 +172,7 @@ def acting_for(pid: int) -> Iterator[None]:
 
 def owner(label: str, thread: str | None = None) -> Owner:
     """This process and thread (or the named asyncio task) as an owner."""
+    _notice_fork()
     return Owner(
         _process.host,
         _process.pid,
@@ -173,6 +185,7 @@ def owner(label: str, thread: str | None = None) -> Owner:
 
 def owner_text(label: str, thread: str | None = None) -> str:
     """The same, encoded; remembered, because a process names the same few again and again."""
+    _notice_fork()
     name = thread or threading.current_thread().name
     key = (label, name)
     text = _process.owners.get(key)
@@ -204,7 +217,7 @@ def after_fork(method: Callable[[], Any]) -> None:
 def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None:
     """Have bound methods called before each fork, and after it in the parent.
 
-    A fork made in C, as uwsgi's, does not call them: the child must not rely on them.
+    A fork made in C, as uWSGI's, does not call them: the child must not rely on them.
     """
     _register(_before_fork, before)
     _register(_in_parent, in_parent)
@@ -242,9 +255,19 @@ def _call(registered: list[_Method], *arguments: object) -> None:
             method(*arguments)
 
 
+def _notice_fork() -> None:
+    """One made in C, as uWSGI's, tells nobody; then what the child asks for would be its parent's,
+    and free as soon as that is gone."""
+    if os.getpid() != _process.known_as:
+        with _process.noticing:
+            if os.getpid() != _process.known_as:
+                _in_child()
+
+
 def _in_child() -> None:
     _process.renew()
     _call(_after_fork)
+    _process.known_as = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):

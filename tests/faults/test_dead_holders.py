@@ -29,10 +29,12 @@ print("held", flush=True)
 time.sleep(600)
 """
 FORK = """\
-import os, sys, time, lockkit
+import ctypes, os, sys, time, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
 lease = locks.lock("parents").acquire()
-if os.fork() == 0:
+fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+if fork() == 0:
+    lease.release()
     lease = locks.lock("childs").acquire()
     print(os.getpid(), flush=True)
 time.sleep(600)
@@ -149,8 +151,10 @@ def test_a_zombie_is_not_known_to_be_gone() -> None:
     assert process.is_dead(owner)
 
 
-def test_each_process_after_a_fork_for_itself(client: LockClient, url: str) -> None:
-    with running(FORK, url) as (parent, child):
+@pytest.mark.parametrize("how", ["python", "c"])
+def test_each_process_after_a_fork_for_itself(client: LockClient, url: str, how: str) -> None:
+    """A fork that is made in C, such as uWSGI's, tells Python nothing."""
+    with running(FORK, url, how) as (parent, child):
         assert not is_free(client, "parents")
         parent.kill()
         parent.wait()
