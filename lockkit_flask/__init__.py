@@ -16,16 +16,15 @@ from __future__ import annotations
 from lockkit.model.errors import DriverMissing, OpenTransaction
 
 try:
-    from lockkit_flask.decorators import lock_view
-    from lockkit_flask.extension import AppLocks, LockKit
-    from lockkit_flask.forms import new_order_id, order_id_field
-    from lockkit_flask.guests import remember_guest
-    from lockkit_flask.held import current_lease
-    from lockkit_flask.idempotent import idempotent
-    from lockkit_flask.opened import CurrentOrder, current_order
-    from lockkit_flask.proxies import alocks, locks
+    from lockkit_flask.extension import LockKit
+    from lockkit_flask.leases.request_leases import current_lease
+    from lockkit_flask.orders.forms import new_order_id, order_id_field, remember_guest
+    from lockkit_flask.orders.idempotent import idempotent
+    from lockkit_flask.orders.open_order import CurrentOrder, current_order
     from lockkit_flask.signals import order_conflict, order_orphaned, order_replayed
+    from lockkit_flask.state import AppLocks, alocks, locks
     from lockkit_flask.tasks import locked
+    from lockkit_flask.web.lock_view import lock_view
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("flask", "werkzeug"):
         raise

@@ -18,16 +18,6 @@ from lockkit.web.views import ViewSettings, read_view_settings
 if TYPE_CHECKING:
     from flask import Flask
 
-__all__ = [
-    "Config",
-    "UserHook",
-    "default_location",
-    "dotted",
-    "model_of_user",
-    "read_config",
-    "require_users",
-]
-
 SETTINGS = ("LOCKKIT", "LOCKKIT_URL", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS", "LOCKKIT_USER")
 UserHook = Callable[[], object]
 """Returns the primary key of the authenticated user, or None for nobody."""

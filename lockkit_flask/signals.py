@@ -19,8 +19,6 @@ from lockkit.orders import Reject, met_orphan, replies
 if TYPE_CHECKING:
     from lockkit.orders import Decision, Order
 
-__all__ = ["order_conflict", "order_orphaned", "order_replayed", "send", "tell"]
-
 _signals = Namespace()
 
 order_replayed = _signals.signal("order-replayed", "A stored answer was given again.")

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.enclosing import AliasClients, as_locked, locked_with
-from lockkit_flask.proxies import alocks, locks
+from lockkit_flask.state import alocks, locks
 
 if TYPE_CHECKING:
     from lockkit.leases.decorated import Name
-
-__all__ = ["locked"]
 
 CLIENTS = AliasClients(locks.__getitem__, alocks.__getitem__)
 

@@ -166,7 +166,7 @@ def _default_client(alias: str = "default") -> LockClient:
 def _flask_client(alias: str, app: Flask | None) -> LockClient | None:
     if app is None and not _current_app_has_locks():
         return None
-    from lockkit_flask.extension import app_locks
+    from lockkit_flask.state import app_locks
 
     return app_locks(app)[alias]
 

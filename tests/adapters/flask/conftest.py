@@ -10,7 +10,7 @@ from flask import Flask
 from flask_project import create_app, db
 
 from lockkit_flask import LockKit
-from lockkit_flask.extension import app_locks
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from flask.views import MethodView
 from werkzeug.routing import BaseConverter
 
 from lockkit_flask import lock_view
-from lockkit_flask.checks import findings
+from lockkit_flask.operate.checks import findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

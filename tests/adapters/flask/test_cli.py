@@ -95,7 +95,9 @@ def test_a_wrong_url_is_one_line(url: str, tmp_path: Path) -> None:
     info = tmp_path / "shop_commands-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-commands\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[flask.commands]\nlocks = lockkit_flask.cli:locks\n")
+    (info / "entry_points.txt").write_text(
+        "[flask.commands]\nlocks = lockkit_flask.operate.command:locks\n"
+    )
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = _flask(tmp_path, "locks", LOCKKIT_URL=url, PYTHONPATH=paths)
     assert (done.returncode, done.stdout) == (1, "")

@@ -14,7 +14,7 @@ from werkzeug.test import EnvironBuilder
 from lockkit.model.errors import InvalidName
 from lockkit.model.naming import Template
 from lockkit.web.facts import lock_name
-from lockkit_flask.facts import RequestFacts
+from lockkit_flask.web.request import RequestView
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 
@@ -95,7 +95,7 @@ def _flask_name(template: str, environ: dict[str, Any]) -> str:
     app = Flask("app")
     app.add_url_rule("/stock/<sku>", "stock", lambda sku: "", methods=["POST"])
     with app.request_context(environ) as context:
-        return _name(template, RequestFacts(context.request, lambda: "7"))
+        return _name(template, RequestView(context.request, lambda: "7"))
 
 
 def _django_name(template: str, environ: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from flask_project import Order, User, db
 
 import lockkit
 from lockkit_flask import lock_view, locks
-from lockkit_flask.extension import app_locks
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

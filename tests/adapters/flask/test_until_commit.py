@@ -13,7 +13,7 @@ from flask_project import Order, User, db
 import lockkit
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit_flask import LockKit, OpenTransaction, alocks, locked, locks
-from lockkit_flask.extension import app_locks
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from flask import Flask, request
 
 from flask_project import create_app, db, put
 from lockkit import BackendUnavailable
-from lockkit_flask.extension import app_locks
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from flask.typing import ResponseReturnValue
@@ -109,7 +109,7 @@ def _break_on_demand(app: Flask) -> None:
     """As when the database cannot be reached."""
     orders = app_locks(app).orders
     assert orders is not None
-    records: Any = orders.store.records
+    records: Any = orders.records
     find = records.find
 
     def find_or_fail(key: str, *, fresh: bool) -> Any:

@@ -15,9 +15,10 @@ from flask.sessions import SessionInterface, SessionMixin
 from flask_project import Order, User, create_app, db, die, put
 
 import lockkit
-from lockkit_flask import LockKit, held, locks, remember_guest
-from lockkit_flask.extension import app_locks
-from lockkit_flask.records import TABLE_NAME
+from lockkit_flask import LockKit, locks, remember_guest
+from lockkit_flask.leases import request_leases
+from lockkit_flask.orders.table import TABLE_NAME
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -377,7 +378,7 @@ def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask], ends: Callable
 def lost() -> bool:
     """Whether the request has been told that it lost the lock of its order."""
     try:
-        held.check_all()
+        request_leases.check_all()
     except lockkit.LeaseLost:
         return True
     return False
@@ -439,7 +440,7 @@ def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
         db.session.commit()
     found = app_locks(shop).orders
     assert found is not None
-    find, looked = found.store.records.find, []
+    find, looked = found.records.find, []
 
     def find_and_be_overtaken(key: str, *, fresh: bool) -> Any:
         record = find(key, fresh=fresh)
@@ -450,7 +451,7 @@ def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
             other.join()
         return record
 
-    monkeypatch.setattr(found.store.records, "find", find_and_be_overtaken)
+    monkeypatch.setattr(found.records, "find", find_and_be_overtaken)
     assert post(shop, "/one").headers["Idempotent-Replayed"] == "true"
     assert (orders(shop, "one"), records(shop)) == (2, 1)
 

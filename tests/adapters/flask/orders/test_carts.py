@@ -10,7 +10,7 @@ from flask_project import db, put
 
 from lockkit.model.errors import LeaseLost
 from lockkit_flask import current_order, locks
-from lockkit_flask.held import _all
+from lockkit_flask.leases.request_leases import of_this_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def forgets() -> ResponseReturnValue:
 
 def loses() -> ResponseReturnValue:
     """Somebody breaks its lock meanwhile."""
-    (held,) = _all()
+    (held,) = of_this_request()
     assert locks["default"].break_(held.lease.name, fence=current_order.fencing_token)
     with pytest.raises(LeaseLost):
         held.lease.extend()  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from flask_project import Order, db, put
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask import new_order_id
-from lockkit_flask.records import TABLE_NAME
+from lockkit_flask.orders.table import TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

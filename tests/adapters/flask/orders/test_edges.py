@@ -18,8 +18,8 @@ from werkzeug.routing import BaseConverter
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask import current_lease, idempotent, lock_view
-from lockkit_flask.extension import app_locks
-from lockkit_flask.records import TABLE_NAME
+from lockkit_flask.orders.table import TABLE_NAME
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,7 +340,7 @@ def test_expired_records_of_a_newer_release_are_not_pruned(shop: Flask) -> None:
         db.session.commit()
         orders = app_locks().orders
         assert orders is not None
-        assert sum(orders.store.records.prune(10)) == 1  # type: ignore[attr-defined]
+        assert sum(orders.records.prune(10)) == 1
     assert post(shop, "/one", **{"X-Order-ID": "A-2"}).status_code == 503
 
 

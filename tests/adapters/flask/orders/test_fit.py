@@ -26,7 +26,7 @@ from lockkit_flask import (
     order_orphaned,
     order_replayed,
 )
-from lockkit_flask.records import TABLE_NAME
+from lockkit_flask.orders.table import TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -544,7 +544,7 @@ def test_a_lock_that_would_end_before_the_order_is_an_error(shop: Flask) -> None
 
 
 def test_expired_records_are_pruned_in_batches(shop: Flask) -> None:
-    from lockkit_flask.extension import app_locks
+    from lockkit_flask.state import app_locks
 
     shop.add_url_rule("/buy", view_func=idempotent(sell), methods=["POST"])
     for number in range(5):
@@ -554,7 +554,7 @@ def test_expired_records_are_pruned_in_batches(shop: Flask) -> None:
     with shop.app_context():
         db.session.execute(sa.text(f"UPDATE {TABLE_NAME} SET expires = 1 WHERE order_id <> '4'"))
         db.session.commit()
-        (store,) = orders.stores()
-        assert list(store.records.prune(3)) == [3, 1]  # type: ignore[attr-defined]
+        (table,) = orders.tables()
+        assert list(table.prune(3)) == [3, 1]
         left = db.session.execute(sa.text(f"SELECT order_id FROM {TABLE_NAME}")).scalars().all()
     assert left == ["4"]

@@ -12,7 +12,7 @@ from flask_project.claims import create_app, die, pay
 import lockkit
 from lockkit.orders.redis_records import orphans, resolve
 from lockkit_flask import idempotent, locks, order_orphaned
-from lockkit_flask.extension import app_locks
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -289,7 +289,7 @@ def test_the_answer_cannot_be_stored(shop: Flask, monkeypatch: pytest.MonkeyPatc
         raise lockkit.BackendUnavailable("down")
 
     with monkeypatch.context() as broken:
-        broken.setattr(found.store.records, "finish", fail)
+        broken.setattr(found.records, "finish", fail)
         answer = post(shop, "/answers")
     assert (answer.status_code, answer.json["code"]) == (503, "order-outcome-unknown")
     assert post(shop, "/answers").json["code"] == "order-orphaned"

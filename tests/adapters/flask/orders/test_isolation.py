@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from flask import Flask, request
 from flask_project import Order, create_app, db, put
 
-from lockkit_flask.extension import app_locks
-from lockkit_flask.records import TABLE_NAME
+from lockkit_flask.orders.table import TABLE_NAME
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,7 +242,7 @@ def _pruned(shop: Machine) -> list[int]:
     with shop.app.app_context():
         orders = app_locks().orders
         assert orders is not None
-        return [count for store in orders.stores() for count in store.records.prune(1000)]  # type: ignore[attr-defined]
+        return [count for table in orders.tables() for count in table.prune(1000)]
 
 
 def test_the_longest_answer_that_is_kept(machine: Callable[[], Machine]) -> None:

@@ -13,8 +13,8 @@ from werkzeug.exceptions import Forbidden
 
 from lockkit.model.errors import LeaseLost
 from lockkit_flask import current_order, idempotent, locks
-from lockkit_flask.held import _all
-from lockkit_flask.records import TABLE_NAME
+from lockkit_flask.leases.request_leases import of_this_request
+from lockkit_flask.orders.table import TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def breaks() -> ResponseReturnValue:
 def loses() -> ResponseReturnValue:
     """Somebody breaks its lock meanwhile."""
     guess()
-    (held,) = _all()
+    (held,) = of_this_request()
     assert locks["default"].break_(held.lease.name, fence=current_order.fencing_token)
     with pytest.raises(LeaseLost):
         held.lease.extend()  # type: ignore[union-attr]

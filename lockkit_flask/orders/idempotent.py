@@ -4,23 +4,53 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import current_app, request
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import IdSource
-from lockkit_flask import misplaced
-from lockkit_flask.extension import app_locks
-from lockkit_flask.options import ATTRIBUTE, ViewOptions
+from lockkit_flask.state import app_locks
+from lockkit_flask.web import misplaced
+from lockkit_flask.web.places import places_of, places_of_request
 
-__all__ = ["idempotent"]
+if TYPE_CHECKING:
+    from flask import Flask, Request
 
 P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V", bound=Callable[..., Any])
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+_ATTRIBUTE = "_lockkit_idempotent"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """Overrides of LOCKKIT_ORDERS for one view; None: as the settings say."""
+
+    sources: tuple[IdSource, ...] | None = None
+    required: bool | None = None
+    using: str | None = None
+    exempt: bool = False
+    inside: bool = False  #: the view opens its order itself, below its own checks
+
+
+DEFAULTS = ViewOptions()
+
+
+def options_of(request: Request) -> ViewOptions:
+    """Of the view of a request: on its method, on the function, or on the class."""
+    found = (getattr(place, _ATTRIBUTE, None) for place in reversed(places_of_request(request)))
+    return next((options for options in found if isinstance(options, ViewOptions)), DEFAULTS)
+
+
+def binds_of(app: Flask) -> set[str]:
+    """The databases that views of this app name with ``@idempotent(using=…)``."""
+    marked = [place for view in app.view_functions.values() for place in places_of(view)]
+    found = [getattr(place, _ATTRIBUTE, DEFAULTS).using for place in marked]
+    return {using for using in found if using is not None}
 
 
 class _Idempotent:
@@ -60,7 +90,7 @@ class _Idempotent:
 
     def exempt(self, view: V, /) -> V:
         """This view's requests are no orders, whatever the settings say."""
-        setattr(view, ATTRIBUTE, ViewOptions(exempt=True))
+        setattr(view, _ATTRIBUTE, ViewOptions(exempt=True))
         return view
 
 
@@ -88,6 +118,6 @@ def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
             )
         return cast(R, orders.run(call, options, view))
 
-    setattr(idempotent_view, ATTRIBUTE, options)
+    setattr(idempotent_view, _ATTRIBUTE, options)
     misplaced.note("idempotent", view, idempotent_view, depth=3)
     return idempotent_view

@@ -1,4 +1,4 @@
-"""Order IDs for plain HTML forms: ``{{ order_id_field() }}``, and the guest's secret.
+"""Whose order it is where nobody is logged in: order IDs for plain HTML forms, and guests.
 
 The secret lives in a signed cookie of its own, because many apps clear the session when somebody
 logs in. ``lockkit.orders.forms`` says what it is good for. The first answer to a user
@@ -9,9 +9,10 @@ use it.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from typing import TYPE_CHECKING
 
-from flask import after_this_request, current_app, has_request_context, request
+from flask import after_this_request, current_app, has_request_context, request, session
 from markupsafe import Markup
 
 from lockkit.model.errors import ConfigurationError
@@ -20,16 +21,15 @@ from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret
 from lockkit.orders.settings import UNSAFE_METHODS
 from lockkit.orders.uncovered import tell_uncovered
 from lockkit.web.views import request_label
-from lockkit_flask.extension import app_locks
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from flask import Flask, Request, Response
 
     from lockkit.orders import OrderSettings
 
-__all__ = ["form_ids", "guest_of", "install", "new_order_id", "order_id_field", "tell_if_uncovered"]
-
 STATIC = "static"
+_GUEST = "lockkit_guest"
 _SECRET = "lockkit.guest"  # noqa: S105  a key of the environ
 
 
@@ -50,6 +50,21 @@ def new_order_id() -> str:
     _order_settings()
     after_this_request(_only_for_this_visitor)
     return form_ids.issue(None if _user() is not None else _secret())
+
+
+def remember_guest() -> None:
+    """Give the visitor's session a random ID, if it has none, so that orders can be theirs.
+
+    Call it in the view that shows the order form: Flask's own sessions have no ID.
+    """
+    if _GUEST not in session:
+        session[_GUEST] = secrets.token_urlsafe(16)
+
+
+def guest() -> str | None:
+    """The ID, if ``remember_guest`` was called in this session."""
+    found = session.get(_GUEST)
+    return found if isinstance(found, str) else None
 
 
 def guest_of(user: str | None) -> str | None:

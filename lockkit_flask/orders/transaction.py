@@ -8,51 +8,44 @@ the response is known.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from flask import session
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
-from lockkit.model.errors import ConfigurationError, LeaseLost
-from lockkit.orders import DuplicateKeyError, Keep, Refused, StillRunningError, replies
+from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
+from lockkit.orders import Keep, Refused, replies
 from lockkit.orders.record import refuses
-from lockkit_flask import held, sessions
-from lockkit_flask.opened import Opened
-from lockkit_flask.records import unavailable
-from lockkit_flask.refusals import refused
-from lockkit_flask.visit import SessionBefore
+from lockkit_flask.leases import db_session, request_leases
+from lockkit_flask.orders.open_order import OpenOrder
+from lockkit_flask.orders.table import unavailable
+from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import sqlalchemy as sa
     from flask import Response
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-    from lockkit.orders import Orders, Proceed, Record
-    from lockkit_flask.records import Records
-
-__all__ = ["Joined", "install"]
+    from lockkit.orders import Record
+    from lockkit_flask.orders.table import OrderTable
 
 _INSTALLED = "_lockkit_joins"
 REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 
 
-class Joined(Opened):
+class SharedTransaction(OpenOrder):
     """One order's transaction, while its request runs. ``connection`` is used by nobody else."""
 
+    records: OrderTable
     connection: sa.Connection | None = None
-
-    def __init__(self, orders: Orders, proceed: Proceed, records: Records) -> None:
-        super().__init__(orders, proceed)
-        self._records = records
-        self._committed = False  #: by the view: a savepoint of this connection was released
-        self._failed = False  #: the view raised, and all was rolled back
-        self._refused = False  #: the view raised a refusal, which rolls nothing back
-        self._wrote = False  #: something besides the record, on this connection
+    _committed = False  #: by the view: a savepoint of this connection was released
+    _failed = False  #: the view raised, and all was rolled back
+    _refused = False  #: the view raised a refusal, which rolls nothing back
 
     def begin(self) -> None:
         """BEGIN, with the record: a second runner that holds no lock waits here for the first.
@@ -60,37 +53,23 @@ class Joined(Opened):
         From now on the sessions of the app work inside the transaction, here.
         """
         self._visit = SessionBefore()
-        try:
-            self._begin()
-        except IntegrityError as error:
-            raise DuplicateKeyError from error
-        except SQLAlchemyError as error:
-            raise unavailable(error) from error
+        with self.records.typed_errors():
+            self.engine = self.records.engine
+            self.connection = self.engine.connect()
+            try:
+                _refuse_autocommit(self.connection)
+                self.connection.begin()
+                running = self.orders.running(self.proceed.order)
+                replaces, wait = self.proceed.replaces, self.proceed.patience
+                self.records.insert(self.connection, running, replaces=replaces, wait=wait)
+                event.listen(self.connection, "release_savepoint", self._note_commit)
+            except BaseException:  # interrupted as well: its connection is in a transaction
+                self._discard()
+                raise
         self.active = True
-
-    def _begin(self) -> None:
-        self.engine = self._records.engine()
-        self.connection = self.engine.connect()
-        try:
-            _refuse_autocommit(self.connection)
-            self.connection.begin()
-            running = self.orders.running(self.proceed.order)
-            replaces, wait = self.proceed.replaces, self.proceed.patience
-            self._records.insert(self.connection, running, replaces=replaces, wait=wait)
-            event.listen(self.connection, "before_cursor_execute", self._note_statement)
-            event.listen(self.connection, "release_savepoint", self._note_commit)
-        except BaseException:  # interrupted as well: its connection is in a transaction
-            self._discard()
-            raise
 
     def forgo(self) -> None:
         self.close()
-
-    def _note_commit(self, *_: object) -> None:
-        self._committed = True
-
-    def _note_statement(self, _connection: object, _cursor: object, sql: str, *_: object) -> None:
-        self._wrote = self._wrote or not sessions.only_reads(sql)
 
     def note_failure(self, error: BaseException) -> None:
         """Roll back at once: error handlers write outside of the order's transaction.
@@ -113,21 +92,7 @@ class Joined(Opened):
         if not isinstance(outcome, Keep):
             self._roll_back()
             return response
-        if self._failed:
-            return self._keep_refusal(outcome.record, response)
-        return self._commit(outcome.record, response)
-
-    def _sends_a_guest_away(self) -> bool:
-        """Whether the view redirects somebody without a user, and has saved nothing.
-
-        So do checks of one's own that ask for a login. It is no result: the same form may be sent
-        again after the login, and there is nothing here that could happen twice. Whoever commits
-        has a result: a function of the database may write, however its statement looks.
-        """
-        facts = self.facts
-        if facts is None or facts.status not in REDIRECTS or not self.of_guest:
-            return False
-        return not (self._committed or self._wrote or sessions.has_writes())
+        return (self._keep if self._failed else self._commit)(outcome.record, response)
 
     def close(self) -> None:
         """Give the connection back, rolling back what was not committed. Idempotent."""
@@ -141,10 +106,23 @@ class Joined(Opened):
             self.detach()
             self._discard()
 
+    def _note_commit(self, *_: object) -> None:
+        self._committed = True
+
+    def _sends_a_guest_away(self) -> bool:
+        """Whether the view redirects somebody without a user, and has saved nothing.
+
+        So do checks of one's own that ask for a login. It is no result: the same form may be sent
+        again after the login, and there is nothing here that could happen twice. Whoever commits
+        has a result: a function of the database may write, however its statement looks.
+        """
+        redirects = self.facts is not None and self.facts.status in REDIRECTS
+        return redirects and self.of_guest and not (self._committed or db_session.has_writes())
+
     def _roll_back(self) -> None:
         """Undo all of it. Sessions work on connections of their own again."""
         try:
-            sessions.roll_back()
+            db_session.roll_back()
         finally:
             self.active = False
             self._discard()  # which rolls back
@@ -155,32 +133,28 @@ class Joined(Opened):
         if connection is not None:
             connection.close()
 
-    def _keep_refusal(self, record: Record, response: Response) -> Response:
-        """The view raised, so nothing of it is left; a 4xx made of that is the order's answer."""
-        if response.status_code >= HTTPStatus.BAD_REQUEST:
-            return self._keep(record, response)
-        if self._committed:
+    def _keep(self, record: Record, response: Response) -> Response:
+        """The view raised, so nothing of it is left; a 4xx made of that is the order's answer.
+
+        A database that does not take it is no harm: the next try is refused anew.
+        """
+        if response.status_code < HTTPStatus.BAD_REQUEST:
+            if not self._committed:
+                return response
             raise ConfigurationError(
                 "a view raised after it had committed, so its order was rolled back, but an error "
                 "handler answers with success. Return a response instead of raising"
             )
-        return response
-
-    def _keep(self, record: Record, response: Response) -> Response:
-        """A database that does not take it is no harm: the next try is refused anew."""
         try:
-            held.check_all()
-            sessions.roll_back()  # of error handlers and hooks: the pool may have one connection
+            request_leases.check_all()
+            db_session.roll_back()  # of error handlers and hooks: the pool may have one connection
             replaces, wait = self.proceed.replaces, self.proceed.patience
-            self._records.keep(record, replaces=replaces, wait=wait)
+            with self.records.typed_errors(), self.records.engine.begin() as connection:
+                self.records.insert(connection, record, replaces=replaces, wait=wait)
         except LeaseLost:
             return refused(replies.lease_lost())
-        except IntegrityError as error:
-            raise DuplicateKeyError from error
-        except StillRunningError:
+        except BackendError:
             pass
-        except SQLAlchemyError as error:
-            unavailable(error)
         return response
 
     def _commit(self, record: Record | None, response: Response) -> Response:
@@ -189,15 +163,21 @@ class Joined(Opened):
         ``record``: None to delete it, because the view has refused.
         """
         is_success = record is not None and response.status_code < HTTPStatus.BAD_REQUEST
-        if is_success and sessions.has_writes():
+        if is_success and db_session.has_writes():
             raise ConfigurationError(
                 "the view of an order answers with success, but has changes in db.session that "
                 "are not committed. Commit them before the response leaves; nothing was saved"
             )
+        assert self.connection is not None
         try:
-            held.check_all()
-            sessions.roll_back()
-            self._end(record)
+            request_leases.check_all()
+            db_session.roll_back()
+            if record is None:
+                self.records.forget(self.connection, self.proceed.order.key)
+            else:
+                self.records.update(self.connection, record)
+            self.active = False
+            self.connection.commit()
         except LeaseLost:
             return refused(replies.lease_lost())
         except DBAPIError as error:
@@ -205,14 +185,25 @@ class Joined(Opened):
             return _not_committed(error)
         return response
 
-    def _end(self, record: Record | None) -> None:
-        assert self.connection is not None
-        if record is None:
-            self._records.forget(self.connection, self.proceed.order.key)
-        else:
-            self._records.update(self.connection, record)
-        self.active = False
-        self.connection.commit()
+
+class SessionBefore:
+    """What the visitor's session was before the view: a cart that is emptied comes back with it.
+
+    Limit: what the view itself has saved, with a server-side session's own methods, stays there.
+    """
+
+    def __init__(self) -> None:
+        self._data = deepcopy(dict(session))
+        self._modified = session.modified
+        self._is_over = False
+
+    def restore(self) -> None:
+        """Once: what an error handler puts into the session after it stays."""
+        if not self._is_over and dict(session) != self._data:
+            session.clear()
+            session.update(self._data)
+            session.modified = self._modified
+        self._is_over = True
 
 
 def _not_committed(error: DBAPIError) -> Response:
@@ -239,8 +230,8 @@ def _status(error: HTTPException) -> int:
     return error.response.status_code if error.response else error.code or 500
 
 
-def install(db: SQLAlchemy) -> None:
-    """Teach the sessions of this extension to join. Once, however many apps it serves.
+def teach_to_join(db: SQLAlchemy) -> None:
+    """Have the sessions of this extension join. Once, however many apps it serves.
 
     The class that is changed is the one which this ``db``'s session factory made for itself, so
     no other session learns it; and whatever session the view gets from ``db`` has learnt it.
@@ -248,25 +239,16 @@ def install(db: SQLAlchemy) -> None:
     session_class: Any = db.session.session_factory.class_
     if hasattr(session_class, _INSTALLED):
         return
-    session_class.get_bind = _joining(session_class.get_bind)
-    setattr(session_class, _INSTALLED, True)
+    choose = session_class.get_bind
 
-
-def _joining(choose: Callable[..., Any]) -> Callable[..., Any]:
     def get_bind(self: Session, *args: Any, **kwargs: Any) -> sa.Engine | sa.Connection:
         bind: sa.Engine | sa.Connection = choose(self, *args, **kwargs)
-        connection = _connection_for(bind)
-        if connection is None:
+        order: Any = db_session.order_of_app()
+        if order is None or not order.active or bind is not order.engine:
             return bind
         self.join_transaction_mode = "create_savepoint"
-        return connection
+        joined: sa.Connection = order.connection
+        return joined
 
-    return get_bind
-
-
-def _connection_for(bind: object) -> sa.Connection | None:
-    """That of the order which runs, if this is its database."""
-    joined = sessions.order_of_app()
-    if not isinstance(joined, Joined) or not joined.active or bind is not joined.engine:
-        return None
-    return joined.connection
+    session_class.get_bind = get_bind
+    setattr(session_class, _INSTALLED, True)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import sys
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flask import current_app, request
+from flask import request
 
 from lockkit.leases.decorating import is_written_above
 from lockkit.model.errors import ConfigurationError
+from lockkit_flask.web.places import layers_of
 
 if TYPE_CHECKING:
     from flask import Flask
-
-__all__ = ["note", "refuse"]
 
 _ABOVE = "_lockkit_above"
 """Where a function has itself, what was made of it, and by which decorator."""
@@ -33,26 +32,17 @@ def note(decorator: str, view: object, wrapper: object, *, depth: int = 2) -> No
 
 
 def refuse(app: Flask, **_: object) -> None:
-    """Raise ConfigurationError if the view of the current request is to run without them."""
+    """Raise ConfigurationError if the view of the current request is to run without them.
+
+    A function may have a route with the decorator, and on purpose one without it.
+    """
     view = app.view_functions.get(request.endpoint or "")
     below, wrapper, decorator = getattr(view, _ABOVE, (None, None, ""))
-    if view is None or below is not view or _is_registered(wrapper):
+    if view is None or below is not view:
+        return
+    if any(wrapper is layer for each in app.view_functions.values() for layer in layers_of(each)):
         return
     raise ConfigurationError(
         f"@{decorator} stands above the route of {below.__qualname__}, so Flask knows the view "
         f"without it. Put @app.route, or what registers the view, at the top"
     )
-
-
-def _is_registered(wrapper: object) -> bool:
-    """A function may have a route with the decorator, and on purpose one without it."""
-    return any(
-        wrapper is layer for view in current_app.view_functions.values() for layer in _layers(view)
-    )
-
-
-def _layers(view: Any) -> list[Any]:
-    found = [view]
-    while hasattr(found[-1], "__wrapped__"):
-        found.append(found[-1].__wrapped__)
-    return found

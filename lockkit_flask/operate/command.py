@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 from flask import Flask, current_app, has_app_context
@@ -12,14 +12,8 @@ from flask.cli import ScriptInfo
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.operate.commands import OrderRecords, run
-from lockkit_flask.checks import findings, store_findings
-from lockkit_flask.extension import app_locks
-
-if TYPE_CHECKING:
-    from lockkit.web.route_checks import Finding
-    from lockkit_flask.records import Records
-
-__all__ = ["locks"]
+from lockkit_flask.operate.checks import every_finding
+from lockkit_flask.state import app_locks
 
 T = TypeVar("T")
 
@@ -41,17 +35,13 @@ class _Mount(click.Command):
 @click.pass_context
 def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
     """The exit statuses are those of ``lockkit.operate.commands``."""
-    with _app(ctx).app_context():
+    app = _app(ctx)
+    with app.app_context():
         found = _settled(app_locks)
         clients = {alias: partial(found.__getitem__, alias) for alias in found}
-        look = partial(_look, _app(ctx))
+        look = partial(every_finding, app)
         prog = ctx.command_path
         ctx.exit(run(argv, clients, prog=prog, records=_order_records, findings=look))
-
-
-def _look(app: Flask) -> Iterator[Finding]:
-    yield from findings(app)
-    yield from store_findings(app)
 
 
 def _app(ctx: click.Context) -> Flask:
@@ -70,15 +60,8 @@ def _settled(step: Callable[[], T]) -> T:
 
 def _order_records() -> OrderRecords:
     """The binds that the settings and the views name. Orders in Redis have nothing to prune."""
-    from lockkit_flask.records import Records  # imports SQLAlchemy
-
     orders = app_locks().orders
     if orders is None:
         return OrderRecords({}, (), "this app has no orders: LOCKKIT_ORDERS is not set")
-    found = [store.records for store in orders.stores()]
-    databases = {_bind(each): each.prune for each in found if isinstance(each, Records)}
+    databases = {table.using or "default": table.prune for table in orders.tables()}
     return OrderRecords(databases, tuple(databases))
-
-
-def _bind(records: Records) -> str:
-    return records.table.metadata.info.get("bind_key") or "default"

@@ -6,28 +6,29 @@ be made first. What cannot be asked from outside is never assumed to have passed
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from flask import current_app, request
+from flask.views import MethodView
 
 from lockkit.model.log import log
 from lockkit.orders import replies
 from lockkit_flask.conf import dotted
-from lockkit_flask.options import layers_of
-from lockkit_flask.refusals import refused
+from lockkit_flask.web.places import layers_of as wrapped_in
+from lockkit_flask.web.places import places_of_request
+from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
     from flask import Request, Response
 
     from lockkit.orders import OrderSettings
 
-__all__ = ["Authorization"]
-
 Check = Callable[[Callable[[], Any]], Callable[[], Any]]
 
-OURS = ("lockkit_flask.decorators", "lockkit_flask.idempotent")
+OURS = ("lockkit_flask.web.lock_view", "lockkit_flask.orders.idempotent")
 FLASK_LOGIN = "flask_login.utils"
 KNOWN = ("login_required", "fresh_login_required")
 
@@ -79,6 +80,28 @@ def _below_checks(response: Response) -> Any:
             return refused(replies.not_replayable())
         asked = check(asked)
     return asked()
+
+
+def layers_of(request: Request) -> Iterator[Any]:
+    """What can be seen around the view and its method: decorators made by ``functools.wraps``.
+
+    And a ``dispatch_request`` of one's own, where the methods are the view: it may check, too.
+    """
+    for holder in places_of_request(request):
+        *layers, last = wrapped_in(holder)
+        yield from layers
+        if last is not None and last is _dispatcher(request):
+            yield last
+
+
+def _dispatcher(request: Request) -> Any:
+    """What a MethodView has instead of Flask's own way to its methods, if it has."""
+    view: Any = current_app.view_functions[request.endpoint or ""]
+    view_class = getattr(view, "view_class", None)
+    if not (isinstance(view_class, type) and issubclass(view_class, MethodView)):
+        return None
+    found = inspect.unwrap(view_class.dispatch_request)
+    return None if found is MethodView.dispatch_request else found
 
 
 def _known_check(module: str | None, layer: Any) -> Check | None:

@@ -2,74 +2,67 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.log import log
-from lockkit.orders import (
-    Record,
-    StillRunningError,
-    dump_headers,
-)
+from lockkit.orders import DuplicateKeyError, Record, StillRunningError, dump_headers
 from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
 from lockkit.orders.record import VERSION, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["TABLE_NAME", "Records", "record_table"]
+    from flask_sqlalchemy import SQLAlchemy
 
 TABLE_NAME = "lockkit_order"
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 
-def record_table(metadata: sa.MetaData) -> sa.Table:
-    """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it.
+class OrderTable:
+    """The records in one database of the current app, by its bind key.
 
-    The columns mean the same as in Django's table of the same name: the two may be one.
+    The engine is asked for at each use: tests exchange engines. Raises BackendUnavailable, and
+    ConfigurationError for what is no bind key, or if the table was never made.
     """
-    if TABLE_NAME in metadata.tables:
-        return metadata.tables[TABLE_NAME]
-    return sa.Table(
-        TABLE_NAME,
-        metadata,
-        sa.Column("key", sa.String(64), primary_key=True),
-        sa.Column("order_id", sa.String(255), nullable=False),
-        sa.Column("request", sa.String(255), nullable=False),
-        sa.Column("fingerprint", sa.String(100), nullable=False),
-        sa.Column("created", sa.BigInteger, nullable=False),
-        sa.Column("expires", sa.BigInteger, nullable=False, index=True),
-        sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("status", sa.Integer, nullable=False),
-        sa.Column("headers", sa.Text, nullable=False),
-        sa.Column("body", sa.LargeBinary(LARGEST_BODY), nullable=False),
+
+    MISSING = (
+        f"the database has no table {TABLE_NAME!r} for the records of orders",
+        "make it with LockKit.create_tables(), db.create_all() or a migration",
     )
 
+    def __init__(self, db: SQLAlchemy, using: str | None) -> None:
+        if using not in db.metadatas:
+            raise ConfigurationError(
+                f"LOCKKIT_ORDERS['USING'], or that of @idempotent, is not a bind key: {using!r}"
+            )
+        self.table = _table(db.metadatas[using])
+        self.using = using
+        self._db = db
 
-class Records:
-    """The rows of one app. ``engine`` is asked for at each use: tests exchange engines."""
+    @property
+    def engine(self) -> sa.Engine:
+        return self._db.engines[self.using]
 
-    def __init__(self, table: sa.Table, engine: Callable[[], sa.Engine]) -> None:
-        self.table = table
-        self.engine = engine
+    def of(self, using: str) -> OrderTable:
+        """Those in another database; this one, if it is that."""
+        return self if using == self.using else OrderTable(self._db, using)
+
+    def create(self) -> None:
+        """Unless it is there."""
+        self.table.create(self.engine, checkfirst=True)
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
-        """What is recorded, outside of any transaction.
-
-        Raises BackendUnavailable, and ConfigurationError if the table was never made.
-        """
+        """What is recorded, outside of any transaction."""
         left = self.table.c.expires - self._clock()
         query = sa.select(self.table, left.label("left")).where(self.table.c.key == key)
-        try:
-            with _for_one_query(self.engine()) as connection:
-                row = connection.execute(query).mappings().first()
-        except SQLAlchemyError as error:
-            raise self._failure(error) from error
+        with self.typed_errors(), _for_one_query(self.engine) as connection:
+            row = connection.execute(query).mappings().first()
         return None if row is None else recorded(dict(row), row["left"])
 
     def insert(
@@ -116,31 +109,49 @@ class Records:
     def prune(self, batch: int) -> Iterator[int]:
         """Delete what has expired, so many at a time; yields how many, after each COMMIT.
 
-        Those of a newer release stay: what their columns mean is not known here. Raises
-        BackendUnavailable.
+        Those of a newer release stay: what their columns mean is not known here.
         """
         is_over = self.table.c.expires <= self._clock()
         expired = sa.and_(is_over, self.table.c.version <= VERSION)
         some = sa.select(self.table.c.key).where(expired).limit(batch)
         while True:
-            try:
-                with self.engine().begin() as connection:
-                    keys = list(connection.scalars(some))
-                    gone = sa.delete(self.table).where(self.table.c.key.in_(keys), expired)
-                    count = connection.execute(gone).rowcount if keys else 0
-            except SQLAlchemyError as error:
-                raise self._failure(error) from error
+            with self.typed_errors(), self.engine.begin() as connection:
+                keys = list(connection.scalars(some))
+                gone = sa.delete(self.table).where(self.table.c.key.in_(keys), expired)
+                count = connection.execute(gone).rowcount if keys else 0
             if not keys:
                 return
             yield count
 
-    def keep(self, record: Record, *, replaces: bool, wait: float) -> None:
-        """A refusal, in a transaction of its own: the one of the order is rolled back."""
-        with self.engine().begin() as connection:
-            self.insert(connection, record, replaces=replaces, wait=wait)
+    @contextmanager
+    def typed_errors(self) -> Iterator[None]:
+        """An outage passes, and repeating helps; a table that was never made does not come.
+
+        Raises DuplicateKeyError for a key that is there.
+        """
+        try:
+            yield
+        except IntegrityError as error:
+            raise DuplicateKeyError from error
+        except SQLAlchemyError as error:
+            if self._has_answered(error) and self.is_missing():
+                raise ConfigurationError(": ".join(self.MISSING)) from error
+            raise unavailable(error) from error
+
+    def is_missing(self) -> bool:
+        """Raises BackendUnavailable."""
+        try:
+            return not sa.inspect(self.engine).has_table(self.table.name)
+        except SQLAlchemyError as error:
+            raise unavailable(error) from error
+
+    @staticmethod
+    def _has_answered(error: SQLAlchemyError) -> bool:
+        """SQLite says OperationalError for all."""
+        return isinstance(error, ProgrammingError) or "no such table" in str(error)
 
     def _clock(self) -> sa.ColumnElement[int]:
-        return sa.literal_column(clock_of(self.engine().dialect.name), sa.BigInteger)
+        return sa.literal_column(clock_of(self.engine.dialect.name), sa.BigInteger)
 
     def _row(self, record: Record) -> dict[str, Any]:
         return {
@@ -155,22 +166,29 @@ class Records:
             "body": record.snapshot.body,
         }
 
-    def _failure(self, error: SQLAlchemyError) -> LockError:
-        """An outage passes, and repeating helps; a table that was never made does not come."""
-        if not self._is_missing(error):
-            return unavailable(error)
-        return ConfigurationError(
-            f"the database has no table {TABLE_NAME!r} for the records of orders: make it with "
-            f"LockKit.create_tables(), db.create_all() or a migration"
-        )
 
-    def _is_missing(self, error: SQLAlchemyError) -> bool:
-        """Asked only where the database has answered: SQLite says OperationalError for all."""
-        answered = isinstance(error, ProgrammingError) or "no such table" in str(error)
-        try:
-            return answered and not sa.inspect(self.engine()).has_table(self.table.name)
-        except SQLAlchemyError:
-            return False
+def _table(metadata: sa.MetaData) -> sa.Table:
+    """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it.
+
+    The columns mean the same as in Django's table of the same name: the two may be one.
+    """
+    if TABLE_NAME in metadata.tables:
+        return metadata.tables[TABLE_NAME]
+    return sa.Table(
+        TABLE_NAME,
+        metadata,
+        sa.Column("key", sa.String(64), primary_key=True),
+        sa.Column("order_id", sa.String(255), nullable=False),
+        sa.Column("request", sa.String(255), nullable=False),
+        sa.Column("fingerprint", sa.String(100), nullable=False),
+        sa.Column("created", sa.BigInteger, nullable=False),
+        sa.Column("expires", sa.BigInteger, nullable=False, index=True),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("headers", sa.Text, nullable=False),
+        sa.Column("body", sa.LargeBinary(LARGEST_BODY), nullable=False),
+    )
 
 
 def _execute(connection: sa.Connection, sql: str) -> Sequence[Any] | None:

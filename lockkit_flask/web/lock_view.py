@@ -13,18 +13,15 @@ from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, 
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
 from lockkit.web.views import Guard, refusal_of, request_label
-from lockkit_flask import held, misplaced, sessions
-from lockkit_flask.extension import app_locks
-from lockkit_flask.facts import RequestFacts
-from lockkit_flask.options import holders_of, places_of
-from lockkit_flask.refusals import http_exception
+from lockkit_flask.leases import db_session, request_leases
+from lockkit_flask.state import app_locks
+from lockkit_flask.web import misplaced
+from lockkit_flask.web.places import places_of, places_of_request
+from lockkit_flask.web.refusals import http_exception
+from lockkit_flask.web.request import RequestView
 
 if TYPE_CHECKING:
-    from flask import Request
-
     from lockkit.web.views import AnyLease
-
-__all__ = ["LockedView", "guards_of", "lock_view", "views_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,19 +76,26 @@ def lock_view(
     return decorate
 
 
-def views_of(request: Request, view: object = None) -> tuple[LockedView, ...]:
-    """The lock_view decorators on the view of a request, and on its method; outermost first.
+def take_locks(view: object) -> Callable[[], Any] | None:
+    """Take those of the current request's view for its order; if one is busy, how to say so.
 
     ``view``: a function below it, for decorators that cannot be seen from outside.
     """
-    places = (*holders_of(request), view)
-    return tuple(dict.fromkeys(locked for place in places for locked in _marks(place)))
+    for locked in _marked([*places_of_request(request), view]):
+        try:
+            locked.enter_once()
+        except AcquireTimeout as error:
+            return functools.partial(locked.refuse, error)
+    return None
 
 
 def guards_of(view: Any) -> tuple[Guard, ...]:
     """Of the lock_view decorators on a view, its class and its methods."""
-    marked = [locked for place in places_of(view) for locked in _marks(place)]
-    return tuple(dict.fromkeys(locked.guard for locked in marked))
+    return tuple(dict.fromkeys(locked.guard for locked in _marked(places_of(view))))
+
+
+def _marked(places: list[Any]) -> list[LockedView]:
+    return list(dict.fromkeys(locked for place in places for locked in _marks(place)))
 
 
 def _marks(view: object) -> tuple[LockedView, ...]:
@@ -109,7 +113,7 @@ class LockedView:
 
     def run(self, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The view's answer under the lock, or that of ``on_busy``."""
-        lease = held.held_by(self)
+        lease = request_leases.held_by(self)
         if lease is not None:  # taken before the transaction of an order, and kept until its end
             return _run_under(lease, view, args, kwargs)
         try:
@@ -120,28 +124,29 @@ class LockedView:
             answer = _run_under(lease, view, args, kwargs)
         finally:
             if self._hold == "view":
-                held.release(lease)
+                request_leases.release(lease)
         if self._hold == "response":
-            held.until_closed(lease)
+            request_leases.until_closed(lease)
         return answer
 
     def enter(self) -> AnyLease:
         """Take the lock for the current request. Raises AcquireTimeout, or the HTTP exception."""
         locks = app_locks()
         try:
-            names = self._names(RequestFacts(request, locks.config.user_pk))
+            facts = RequestView(request, locks.config.user_pk)
+            names = self.guard.names_for(facts, **(request.view_args or {}))
             label = request_label(request.method, request.path)
             lease = self.guard.acquire(locks[self.guard.alias], names, locks.config.views, label)
         except AcquireTimeout:
             raise
         except LockError as error:
-            self._abort(error)
-        held.add(self, lease)
+            _abort(error)
+        request_leases.add(self, lease)
         return lease
 
     def enter_once(self) -> None:
         """Have the lock until the order of the current request has ended."""
-        if held.held_by(self) is None:
+        if request_leases.held_by(self) is None:
             self.enter()
         elif self._hold == "view":
             raise ConfigurationError(
@@ -152,30 +157,24 @@ class LockedView:
     def refuse(self, error: AcquireTimeout) -> Any:
         """The answer to a busy lock; without ``on_busy``, raises the HTTP exception."""
         if self._on_busy is None:
-            self._abort(error)
+            _abort(error)
         return current_app.ensure_sync(self._on_busy)(error)
 
-    def _names(self, facts: RequestFacts) -> list[str]:
-        return self.guard.names_for(facts, **(request.view_args or {}))
 
-    def _abort(self, error: LockError) -> NoReturn:
-        """Raise what Flask makes the answer of; a defect stays the error it is."""
-        refusal = refusal_of(error, app_locks().config.views.busy_status)
-        if refusal is None:
-            raise error
-        raise http_exception(refusal, error) from error
+def _abort(error: LockError) -> NoReturn:
+    """Raise what Flask makes the answer of; a defect stays the error it is."""
+    refusal = refusal_of(error, app_locks().config.views.busy_status)
+    if refusal is None:
+        raise error
+    raise http_exception(refusal, error) from error
 
 
 def _run_under(lease: AnyLease, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    answer = current_app.ensure_sync(view)(*args, **kwargs)
-    _check(lease)
-    return answer
-
-
-def _check(lease: AnyLease) -> None:
     """Raise LeaseLost if the view outlived its lease; what it has not committed is dropped."""
+    answer = current_app.ensure_sync(view)(*args, **kwargs)
     try:
         lease.check()
     except LeaseLost:
-        sessions.roll_back()
+        db_session.roll_back()
         raise
+    return answer

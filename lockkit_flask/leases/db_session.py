@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING
 
-from flask import current_app, has_app_context
+from flask import appcontext_pushed, current_app, has_app_context
 
 from lockkit.model.errors import OpenTransaction
 
@@ -24,27 +24,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, SessionTransaction
 
     from lockkit.leases.until import Transaction
-    from lockkit_flask.opened import Opened
+    from lockkit_flask.orders.open_order import OpenOrder
 
-__all__ = [
-    "ORDER",
-    "current_session",
-    "database_of",
-    "drop_writes",
-    "end_if_begun",
-    "end_read",
-    "has_begun",
-    "has_writes",
-    "is_to_stay",
-    "keep",
-    "keeper_of",
-    "only_reads",
-    "order_of_app",
-    "roll_back",
-    "watch",
-]
-
-ORDER: ContextVar[Opened | None] = ContextVar("lockkit_order", default=None)
+ORDER: ContextVar[OpenOrder | None] = ContextVar("lockkit_order", default=None)
 """The order that runs in this thread or task.
 
 Not in ``g``: what pushes an app context of its own while the view runs, as an eager task of Celery
@@ -72,8 +54,20 @@ def database_of(app: Flask) -> SQLAlchemy | None:
     return app.extensions.get("sqlalchemy")
 
 
-def watch(db: SQLAlchemy) -> None:
-    """Notice from now on which sessions have written. Once per extension, however many apps."""
+def watch_at_first_context(app: Flask) -> None:
+    """Notice which sessions have written. Flask-SQLAlchemy may be set up after lockkit."""
+
+    def watch(sender: Flask, **_: object) -> None:
+        db = database_of(sender)
+        if db is not None:
+            appcontext_pushed.disconnect(watch, sender)
+            _listen(db)
+
+    appcontext_pushed.connect(watch, app, weak=False)
+
+
+def _listen(db: SQLAlchemy) -> None:
+    """Once per extension, however many apps it serves."""
     from sqlalchemy import event
 
     if event.contains(db.session, "after_begin", _after_begin):
@@ -91,12 +85,12 @@ def current_session() -> Session | None:
     return db.session()
 
 
-def order_of_app() -> Opened | None:
+def order_of_app() -> OpenOrder | None:
     """The order of the current app that runs here."""
-    opened = ORDER.get()
-    if opened is None or not has_app_context() or opened.app != current_app:
+    order = ORDER.get()
+    if order is None or not has_app_context() or order.app != current_app:
         return None
-    return opened
+    return order
 
 
 def only_reads(sql: str) -> bool:
@@ -113,8 +107,8 @@ def end_read(name: str | None = None) -> None:
     has written, or is about to: that is for the app to commit.
     """
     what = "an order begins" if name is None else f"the lock {name!r} was asked for"
-    opened = order_of_app()
-    if opened is not None and opened.active:
+    order = order_of_app()
+    if order is not None and order.active:
         raise OpenTransaction(
             f"{what} while the transaction of an order is open: it would be released before the "
             f"order commits. Have @lock_view on the view function itself, or below decorators that "
@@ -157,12 +151,6 @@ def has_writes() -> bool:
     """Whether the session has changes that are not committed."""
     session = current_session()
     return session is not None and _has_changed(session)
-
-
-def drop_writes() -> None:
-    """Roll back what was written and not committed, as the end of the app context would."""
-    if has_writes():
-        roll_back()
 
 
 def roll_back() -> None:

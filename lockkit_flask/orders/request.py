@@ -5,53 +5,49 @@ from __future__ import annotations
 import hashlib
 import sys
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
-from flask import current_app, request, session, url_for
+from flask import current_app, request, session
 from werkzeug.wsgi import get_input_stream
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
-from lockkit.orders.forgery import without_tokens
-from lockkit_flask import sessions
+from lockkit.orders import FileFacts, Identity, Payload, RequestFacts
 from lockkit_flask.conf import dotted, model_of_user
-from lockkit_flask.forgery import tokens
-from lockkit_flask.forms import guest_of
-from lockkit_flask.guests import guest
+from lockkit_flask.leases import db_session
+from lockkit_flask.orders.answers import response_facts
+from lockkit_flask.orders.forms import guest, guest_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
-    from flask import Request, Response
+    from flask import Request
     from werkzeug.datastructures import FileStorage
 
-    from lockkit.orders import Order, OrderSettings
+    from lockkit.orders import Order, OrderSettings, ResponseFacts
     from lockkit_flask.conf import UserHook
-
-__all__ = ["FactsReader", "Recovery", "asks_to_log_in", "is_of_guest", "response_facts"]
 
 URL_ENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 CHUNK = 65536
 _GUEST = "_lockkit_is_of_guest"
-ANY = sys.maxsize
 
 
-class FactsReader:
+class RequestReader:
     """Turns requests into facts; the hooks of the settings are imported once."""
 
     def __init__(self, settings: OrderSettings, user_pk: UserHook) -> None:
         self._user_pk = user_pk
         self._scope = dotted("LOCKKIT_ORDERS['SCOPE']", settings.scope)
         self._tenant = dotted("LOCKKIT_ORDERS['TENANT']", settings.tenant)
+        self._recover = dotted("LOCKKIT_ORDERS['RECOVER']", settings.recover)
         self._limit = settings.max_request
 
     def read(self, request: Request) -> RequestFacts:
         environ = request.environ
+        rule: Any = request.url_rule
         return RequestFacts(
             method=request.method,
             path=request.path,
-            route=_route(request),
+            route=f"{rule.host or rule.subdomain or ''}{rule.rule}",
             header=request.headers.get,
             read_payload=lambda: self._payload(request),
             read_identity=lambda: self._identity(request),
@@ -62,6 +58,16 @@ class FactsReader:
             sent_path=environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""),
             unseen=_is_unseen(environ),
         )
+
+    def recover(self, order: Order) -> ResponseFacts | None:
+        """What RECOVER knows of an order whose response was not kept; None: nothing."""
+        if self._recover is None:
+            return None
+        answer = current_app.ensure_sync(self._recover)(request, order.order_id)
+        response = None if answer is None else current_app.make_response(answer)
+        facts = None if response is None else response_facts(response, sys.maxsize)
+        db_session.end_read()  # the view, if it runs now, must not see what the hook saw
+        return facts
 
     def _payload(self, request: Request) -> Payload:
         vars(request).setdefault("stream", self._stream(request))
@@ -96,42 +102,16 @@ class FactsReader:
         return f"{model_of_user(self._user_pk)}:{user}"
 
     def _identity(self, request: Request) -> Identity:
-        known = self._user()
-        vars(request)[_GUEST] = known is None and "Authorization" not in request.headers
+        user = self._user()
+        vars(request)[_GUEST] = user is None and "Authorization" not in request.headers
         return Identity(
             scope=self._scope(request) if self._scope else None,
-            user=known,
+            user=user,
             authorization=request.headers.get("Authorization"),
             session=_session_key(),
             tenant=(self._tenant(request) or "") if self._tenant else "",
-            guest=guest_of(known),
+            guest=guest_of(user),
         )
-
-
-class Recovery:
-    """The RECOVER hook of the settings, as the engine asks it."""
-
-    def __init__(self, settings: OrderSettings) -> None:
-        self._hook = dotted("LOCKKIT_ORDERS['RECOVER']", settings.recover)
-
-    def __call__(self, order: Order) -> ResponseFacts | None:
-        """What the app knows of an order whose response was not kept; None: nothing."""
-        if self._hook is None:
-            return None
-        answer = current_app.ensure_sync(self._hook)(request, order.order_id)
-        facts = None if answer is None else response_facts(current_app.make_response(answer), ANY)
-        sessions.end_read()  # the view, if it runs now, must not see what the hook saw
-        return facts
-
-
-def response_facts(response: Response, max_body: int) -> ResponseFacts:
-    """A body that streams is left alone, unless it says that it is small.
-
-    An HTTPException's response does: Flask makes an iterator of what is in memory.
-    """
-    body = None if _streams(response, max_body) else response.get_data()
-    facts = ResponseFacts(response.status_code, list(response.headers.items()), body)
-    return without_tokens(facts, tokens())
 
 
 def is_of_guest(request: Request) -> bool:
@@ -139,40 +119,10 @@ def is_of_guest(request: Request) -> bool:
     return bool(vars(request).get(_GUEST))
 
 
-def asks_to_log_in(response: Response) -> bool:
-    """Whether it is the redirect to the login page of Flask-Login."""
-    manager = getattr(current_app, "login_manager", None)
-    if manager is None or not 300 <= response.status_code < 400:  # noqa: PLR2004
-        return False
-    view = manager.blueprint_login_views.get(request.blueprint) or manager.login_view
-    return view is not None and _path(response.location) == _path(_url_of(view))
-
-
-def _url_of(view: str) -> str:
-    """Flask-Login takes an endpoint, or a URL."""
-    return view if view.startswith(("https://", "http://", "/")) else url_for(view)
-
-
-def _path(url: str | None) -> str:
-    return urlsplit(url or "").path
-
-
-def _streams(response: Response, max_body: int) -> bool:
-    if response.direct_passthrough:
-        return True
-    length = response.headers.get("Content-Length", type=int)
-    return response.is_streamed and (length is None or length > max_body)
-
-
 def _is_unseen(environ: WSGIEnvironment) -> bool:
     """Werkzeug reads a body without a length only where the server says that it ends."""
     chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
     return chunked and "wsgi.input_terminated" not in environ
-
-
-def _route(request: Request) -> str:
-    rule: Any = request.url_rule
-    return f"{rule.host or rule.subdomain or ''}{rule.rule}"
 
 
 def _session_key() -> str | None:
@@ -196,5 +146,4 @@ def _file(field: str, file: FileStorage) -> FileFacts:
         digest.update(chunk)
         size += len(chunk)
     file.stream.seek(0)
-    kind = file.content_type or ""
-    return FileFacts(field, file.filename or "", size, digest.hexdigest(), kind)
+    return FileFacts(field, file.filename or "", size, digest.hexdigest(), file.content_type or "")

@@ -1,4 +1,4 @@
-"""What is wrong with an app's routes: for ``flask locks check``, and for the log, once."""
+"""What is wrong with an app: for ``flask locks check``, and for the log, once."""
 
 from __future__ import annotations
 
@@ -12,22 +12,13 @@ from werkzeug.routing import AnyConverter, BaseConverter
 
 from lockkit.model.log import log
 from lockkit.orders.dangers import dangers
-from lockkit.web.route_checks import (
-    Finding,
-    Route,
-    Url,
-    field_findings,
-    fillings,
-    path_findings,
-)
-from lockkit_flask.decorators import guards_of
-from lockkit_flask.extension import app_locks
+from lockkit.web.route_checks import Finding, Route, Url, field_findings, fillings, path_findings
+from lockkit_flask.state import app_locks
+from lockkit_flask.web.lock_view import guards_of
 
 if TYPE_CHECKING:
     from flask import Flask
     from werkzeug.routing import Rule
-
-__all__ = ["findings", "store_findings", "tell_at_first_request"]
 
 
 def findings(app: Flask) -> Iterator[Finding]:
@@ -39,13 +30,16 @@ def findings(app: Flask) -> Iterator[Finding]:
     yield from field_findings(_routes(app))
 
 
-def store_findings(app: Flask) -> Iterator[Finding]:
-    """Of orders with STORE "redis". Asks its Redis; raises BackendError if that is down."""
+def every_finding(app: Flask) -> Iterator[Finding]:
+    """Also those of where the records of orders are: asks it. Raises BackendError if it is down."""
+    yield from findings(app)
     locks = app_locks(app)
-    if locks.config.orders is None or not locks.config.orders.claims:
-        return
-    for danger in dangers(locks.config.orders.alias, locks, locks.__getitem__):
-        yield Finding(danger.identifier, danger.text, danger.remedy)
+    for table in locks.orders.tables() if locks.orders is not None else ():
+        if table.is_missing():
+            yield Finding("no-order-table", *table.MISSING)
+    if locks.config.orders is not None and locks.config.orders.claims:
+        for danger in dangers(locks.config.orders.alias, locks, locks.__getitem__):
+            yield Finding(danger.identifier, danger.text, danger.remedy)
 
 
 def tell_at_first_request(app: Flask) -> None:

@@ -18,7 +18,7 @@ from werkzeug.wsgi import ClosingIterator
 from lockkit.leases.giving_back import give_back
 from lockkit.leases.handover import leave_thread
 from lockkit.model.errors import ConfigurationError
-from lockkit_flask import sessions
+from lockkit_flask.leases import db_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 
     from lockkit.leases.multi_lease import ViewLease
     from lockkit.web.views import AnyLease
-
-__all__ = [
-    "Held",
-    "add",
-    "after",
-    "check_all",
-    "current_lease",
-    "held_by",
-    "install",
-    "release",
-    "until_closed",
-]
 
 _KEY = "_lockkit_held"
 
@@ -85,18 +73,14 @@ def add(owner: object, lease: AnyLease, *, is_view: bool = True) -> None:
 
 def held_by(owner: object) -> AnyLease | None:
     """The lease that this decorator took for the current request, if it did."""
-    for held in _all():
-        if held.owner is owner and held.request is _this_request() and not held.lease.released:
-            return held.lease
-    return None
+    return next((held.lease for held in of_this_request() if held.owner is owner), None)
 
 
 def check_all() -> None:
     """Raise LeaseLost if a lease of the current request was lost."""
-    for held in _all():
-        if held.request is _this_request() and not held.lease.released:
-            held.lease.check()
-    order = sessions.order_of_app()
+    for held in of_this_request():
+        held.lease.check()
+    order = db_session.order_of_app()
     if order is not None and order.kept is not None:
         order.kept.check()
 
@@ -135,12 +119,18 @@ def current_lease() -> ViewLease:
     ``current_lease()["stock:42"].fencing_token``. Raises ConfigurationError where no view of the
     current request holds a lock.
     """
-    mine = [held.lease for held in _all() if _is_of_view(held)]
+    mine = [held.lease for held in of_this_request() if held.is_view]
     if not mine:
         raise ConfigurationError(
             "current_lease() is for views below @lock_view, while they run: none holds a lock here"
         )
     return mine[-1]
+
+
+def of_this_request() -> list[Held]:
+    """What is still held for it, the innermost last."""
+    this = _this_request()
+    return [held for held in _all() if held.request is this and not held.lease.released]
 
 
 def _end(ended: Callable[[], object], _: object) -> None:
@@ -160,23 +150,17 @@ def _at_end_of_request() -> None:
 
     Then the end of the request is the end of the lock, and of what was not committed under it.
     """
-    if not _context_outlives_request():
-        return
-    mine = [held for held in _all() if held.request is _this_request()]
-    if mine:
-        sessions.drop_writes()
+    mine = of_this_request() if _context_outlives_request() else []
+    if mine and db_session.has_writes():
+        db_session.roll_back()
     for held in reversed(mine):
-        release(held.lease)
         _all().remove(held)
+        release(held.lease)
 
 
 def _all() -> list[Held]:
     found: list[Held] = g.get(_KEY, [])
     return found
-
-
-def _is_of_view(held: Held) -> bool:
-    return held.is_view and held.request is _this_request() and not held.lease.released
 
 
 def _this_request() -> object:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Reject
 
-__all__ = ["answer_lock_errors", "http_exception", "note_order", "refused"]
-
-
 _ORDER_ID = "_lockkit_order_id"
 
 

@@ -14,14 +14,12 @@ if TYPE_CHECKING:
 
     from lockkit_flask.conf import UserHook
 
-__all__ = ["RequestFacts"]
-
 URL_ENCODED = "application/x-www-form-urlencoded"
 LONGEST_FORM = 500_000
 """Bytes: what Flask itself keeps of a form in memory. A longer one is left to its 413."""
 
 
-class RequestFacts:
+class RequestView:
     """One request. Nothing of it is read before a field asks for it.
 
     A body larger than MAX_CONTENT_LENGTH is Werkzeug's 413, as in the view itself.

@@ -1,0 +1,1 @@
+"""Locks that know of the transaction of ``db.session``, and the leases of requests that run."""

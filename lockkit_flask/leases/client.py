@@ -1,0 +1,98 @@
+"""Clients that know of the transaction of ``db.session``: locks enclose it, or last until its end.
+
+A lock that is acquired inside a transaction is released before that commits, so somebody else can
+take it and read what was there before. A transaction that has only read is ended instead; inside
+an order, or with changes in the session, such an acquire raises OpenTransaction.
+
+With ``until="commit"`` a lease is held until the transaction has ended: by the outermost COMMIT or
+ROLLBACK of the session, however it comes, or by the order's, where the view's ``commit()`` only
+ends a savepoint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flask import current_app, has_app_context
+
+from lockkit.leases.enclosing import AsyncEnclosingClient, EnclosingClient
+from lockkit.leases.until import Transaction, refuse_level
+from lockkit.model.errors import ConfigurationError
+from lockkit_flask.leases import db_session, request_leases
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from lockkit.leases.client import Lease
+    from lockkit_flask.orders.open_order import OpenOrder
+
+
+def open_transactions() -> list[Transaction]:
+    """That of the order which runs here, else that of the session, which may be still to begin."""
+    order = db_session.order_of_app()
+    if order is not None and order.active:
+        order.kept = order.kept or _OfOrder(order)
+        return [order.kept]
+    db = db_session.database_of(current_app)
+    if db is None:
+        raise ConfigurationError("until='commit' needs the db.session of Flask-SQLAlchemy")
+    session = db.session()
+    return [db_session.keeper_of(session) or _OfSession(session)]
+
+
+class FlaskLockClient(EnclosingClient):
+    """``LockClient``, whose locks refuse to be acquired inside a transaction with changes."""
+
+    _transactions = staticmethod(open_transactions)
+
+    @staticmethod
+    def _refuse(name: str) -> None:
+        if has_app_context():
+            db_session.end_read(name)
+
+
+class AsyncFlaskLockClient(AsyncEnclosingClient):
+    """The async twin of ``FlaskLockClient``."""
+
+    @staticmethod
+    async def _refuse(name: str) -> None:
+        FlaskLockClient._refuse(name)
+
+
+class _OfOrder(Transaction):
+    def __init__(self, order: OpenOrder) -> None:
+        super().__init__()
+        self._order: Any = order
+
+    def is_open(self) -> bool:
+        return bool(self._order.active)
+
+    def refuse_snapshot(self, name: str) -> None:
+        """SQLite has let it write already, so nobody else could meanwhile."""
+        _refuse_level(self._order.connection, name)
+
+
+class _OfSession(Transaction):
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def is_open(self) -> bool:
+        return db_session.keeper_of(self._session) is self and self._session.in_transaction()
+
+    def refuse_snapshot(self, name: str) -> None:
+        """What has only read is ended; what is to stay keeps its snapshot, if it has one."""
+        if not db_session.is_to_stay(self._session):
+            db_session.end_if_begun(self._session)
+        elif db_session.has_begun(self._session):
+            _refuse_level(self._session.connection(), name)
+
+    def keep(self, lease: Lease) -> None:
+        super().keep(lease)
+        db_session.keep(self._session, self)
+        request_leases.add(self, lease, is_view=False)  # until the context's end, if none comes
+
+
+def _refuse_level(connection: Any, name: str) -> None:
+    if connection.dialect.name != "sqlite":
+        refuse_level(str(connection.get_isolation_level()), name)

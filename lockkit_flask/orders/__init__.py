@@ -1,0 +1,1 @@
+"""Orders exactly once: from a request to its one answer."""
