@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 from flask.views import MethodView
+from flask_project import db
 from werkzeug.routing import BaseConverter
 
-from lockkit_flask import lock_view
+from lockkit_flask import LockKit, lock_view
 from lockkit_flask.operate.checks import findings
 
 if TYPE_CHECKING:
@@ -134,3 +135,18 @@ def test_what_is_wrong_is_told_at_the_first_request(
     assert [level for level, _ in told] == [logging.ERROR, logging.WARNING]
     assert "'^order/', which fits no route" in told[0][1]
     assert "{sku:int}" in told[1][1]
+
+
+def test_a_missing_table_of_order_records_is_told(make_shop: Callable[..., Flask]) -> None:
+    app = make_shop()
+    table = db.metadata.tables["lockkit_order"]
+    command = app.test_cli_runner()
+    with app.app_context():
+        table.drop(db.engine)
+    found = command.invoke(args=["locks", "check"])
+    assert found.exit_code == 1
+    assert "no table 'lockkit_order'" in found.output
+    assert "LockKit.create_tables()" in found.output
+    with app.app_context():
+        LockKit.create_tables()
+    assert "no table" not in command.invoke(args=["locks", "check"]).output
