@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["handlers", "is_operation", "ninja_operation", "show_types"]
+__all__ = ["class_of", "handlers", "is_operation", "ninja_operation", "show_types"]
 
 API_VIEW = "rest_framework.decorators"
 NINJA = "ninja.operation"
@@ -23,7 +23,7 @@ def handlers(view: Any, method: str | None) -> Iterator[Any]:
     if operation is not None:
         yield operation.run  # decorate_view wraps it
         yield operation.view_func
-    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    cls = class_of(view)
     if cls is None or method is None:
         return
     name = (getattr(view, "actions", None) or {}).get(method.lower(), method.lower())
@@ -32,6 +32,11 @@ def handlers(view: Any, method: str | None) -> Iterator[Any]:
             yield handler
             if _module_of(handler) == API_VIEW:
                 yield from _captured(handler, "func")
+
+
+def class_of(view: Any) -> Any | None:
+    """The class of a callback that ``as_view`` has made, of DRF's or Django's."""
+    return getattr(view, "cls", None) or getattr(view, "view_class", None)
 
 
 def ninja_operation(view: Any, method: str | None) -> Any | None:

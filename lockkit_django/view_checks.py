@@ -15,13 +15,18 @@ from django.utils.translation import override
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import read_order_settings
+from lockkit.orders.view_checks import unknown_finding
 from lockkit.web.route_checks import Finding, Route, Url, field_findings, path_findings
 from lockkit_django.handlers import ninja_operation
+from lockkit_django.orders.authorize import unknown_below, unknown_check
+from lockkit_django.orders.options import options_of
 from lockkit_django.pending import guards_of
 from lockkit_django.routes import Routed, routes
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
+
+    from lockkit.orders import OrderSettings
 
 __all__ = ["check_views", "register"]
 
@@ -31,6 +36,7 @@ LEVELS = {
     "bare-field": (checks.Warning, "W006"),
     "path-of-no-route": (checks.Warning, "W104"),
     "path-of-some-languages": (checks.Warning, "W105"),
+    "replay-unknown": (checks.Warning, "W107"),
 }
 AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
@@ -38,6 +44,7 @@ AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 def register() -> None:
     checks.register(check_views, "lockkit")
     checks.register(check_paths, "lockkit")
+    checks.register(check_replays, "lockkit")
     checks.register(check_transactions, "lockkit")
 
 
@@ -55,6 +62,18 @@ def check_paths(**_: Any) -> list[CheckMessage]:
         return []  # there are none, or E101 says it
     urls = _urls() if patterns else []
     return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
+
+
+def check_replays(**_: Any) -> list[CheckMessage]:
+    """W107."""
+    try:
+        rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
+    except ConfigurationError:
+        return []
+    if rules.authorize_replay is not None:
+        return []
+    found = (finding for routed in routes() for finding in _not_repeated(routed, rules))
+    return [message_of(finding) for finding in dict.fromkeys(found)]
 
 
 def check_transactions(**_: Any) -> list[CheckMessage]:
@@ -95,6 +114,27 @@ def _parameters(routed: Routed, method: str) -> dict[str, bool]:
         typed = inspect.signature(operation.view_func).parameters.items()
         found |= {name: each.annotation in (str, "str", each.empty) for name, each in typed}
     return {**found, **dict.fromkeys(routed.given, False)}
+
+
+def _not_repeated(routed: Routed, rules: OrderSettings) -> Iterator[Finding]:
+    paths = routed.paths()
+    for method in METHODS:
+        options = options_of(routed.view, method)
+        is_order = options.inside or any(rules.covers(method, path) for path in paths)
+        if is_order and not options.exempt:
+            look = unknown_below if options.inside else unknown_check
+            unknown = look(routed.view, method)
+            if unknown is not None:
+                line = _line_for(routed.view, method)
+                yield unknown_finding(_name(routed.view), routed.shown, unknown, line)
+
+
+def _line_for(view: Any, method: str) -> str:
+    if ninja_operation(view, method) is not None:
+        return "Put @idempotent on the function, below the operation's decorator"
+    if hasattr(getattr(view, "cls", None), "initial"):
+        return f"Let {view.cls.__name__} inherit IdempotentMixin, before its other bases"
+    return "Put @idempotent on the function or method, below its checks"
 
 
 def _is_text(converter: Any) -> bool:

@@ -19,7 +19,7 @@ from lockkit.orders.dangers import dangers
 from lockkit.stores.registry import load_backend
 from lockkit_django import conf
 from lockkit_django.handler import locks
-from lockkit_django.orders.facts import in_signed_cookies
+from lockkit_django.orders.identity import in_signed_cookies
 from lockkit_django.orders.options import options_of
 from lockkit_django.routes import routed_views
 

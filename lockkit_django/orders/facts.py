@@ -17,7 +17,6 @@ from django.http import HttpRequest, HttpResponseBase, QueryDict, RawPostDataExc
 from django.http.multipartparser import MultiPartParser
 from django.shortcuts import resolve_url
 from django.utils.datastructures import MultiValueDict
-from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
 from lockkit.model.errors import ConfigurationError
@@ -26,24 +25,19 @@ from lockkit.orders.facts import as_sent
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.orderid import MalformedOrderIdError
 from lockkit_django.facts import query_string
-from lockkit_django.forms import guest_of
 from lockkit_django.orders.forgery import tokens_in
 
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
 
-    from lockkit.orders import OrderSettings
 
 __all__ = [
     "asks_to_log_in",
-    "identity_of",
-    "in_signed_cookies",
     "keep_body",
     "request_facts",
     "response_facts",
 ]
 
-SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 LOCALE = "django.middleware.locale.LocaleMiddleware"
@@ -95,23 +89,6 @@ def asks_to_log_in(request: HttpRequest, response: HttpResponseBase) -> bool:
     match = request.resolver_match
     pages = {getattr(getattr(match, "func", None), "login_url", None), settings.LOGIN_URL}
     return urlsplit(location).path in {urlsplit(resolve_url(page)).path for page in pages if page}
-
-
-def in_signed_cookies(session: type[object]) -> bool:
-    """Whether sessions of this class live in their cookies."""
-    return any(base.__module__ == SIGNED_COOKIES for base in session.__mro__)
-
-
-def identity_of(request: HttpRequest, rules: OrderSettings) -> Identity:
-    """Whose order it is: call it after authentication."""
-    return Identity(
-        scope=_hook(rules.scope, request),
-        user=_user(request),
-        authorization=request.headers.get("Authorization"),
-        session=_session(request),
-        tenant=_hook(rules.tenant, request) or "",
-        guest=guest_of(request),
-    )
 
 
 def keep_body(request: HttpRequest, limit: int) -> None:
@@ -229,39 +206,3 @@ def _spooled(stream: Any) -> int | None:
     size = stream.seek(0, SEEK_END)
     stream.seek(position)
     return size
-
-
-def _hook(path: str | None, request: HttpRequest) -> str | None:
-    if path is None:
-        return None
-    answer = import_string(path)(request)
-    if answer is not None and not isinstance(answer, str):
-        raise ConfigurationError(f"{path} must return a string or None, not {type(answer)}")
-    return answer
-
-
-def _user(request: HttpRequest) -> str | None:
-    """Unique over all user models: 7 of the customers is not 7 of the staff.
-
-    Django Ninja leaves the user that a token stands for in ``request.auth``.
-    """
-    for user in (getattr(request, "user", None), getattr(request, "auth", None)):
-        if user is None or getattr(user, "is_authenticated", False) is not True:
-            continue
-        if user.pk is not None:
-            meta = getattr(user, "_meta", None)
-            # Not type(user), which of everybody's is SimpleLazyObject.
-            return f"{meta.label if meta else user.__class__.__qualname__}:{user.pk}"
-    return None
-
-
-def _session(request: HttpRequest) -> str | None:
-    """The key of a session that the store knows: a made-up cookie is nobody's.
-
-    A session that lives in its cookie has no key that stays the same.
-    """
-    session = getattr(request, "session", None)
-    if session is None or in_signed_cookies(type(session)):
-        return None
-    session.keys()  # loads it: only then is the key of an unknown one gone
-    return session.session_key if not session.is_empty() else None

@@ -29,10 +29,11 @@ from lockkit.orders.redis_records import AsyncRedisRecords, RedisRecords
 from lockkit.orders.settings import SOURCE
 from lockkit_django.forms import form_ids
 from lockkit_django.handler import alocks, locks
-from lockkit_django.orders.authorize import RefusedError, identity_for, may_replay
+from lockkit_django.orders.authorize import may_replay
 from lockkit_django.orders.claim import Claimed
 from lockkit_django.orders.endings import Ending, OrderStopped
 from lockkit_django.orders.facts import request_facts
+from lockkit_django.orders.identity import RefusedError, identity_for
 from lockkit_django.orders.opened import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions
 from lockkit_django.orders.own import OwnTransaction

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.orders import IdSource
-from lockkit_django.handlers import handlers
+from lockkit_django.handlers import class_of, handlers
 
 __all__ = ["ATTRIBUTE", "DEFAULTS", "ViewOptions", "options_of"]
 
@@ -31,8 +31,7 @@ DEFAULTS = ViewOptions()
 
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
     """The options of a view: on the callback, its class, or what answers this HTTP method."""
-    cls = getattr(callback, "cls", None) or getattr(callback, "view_class", None)
-    for holder in (callback, cls, *handlers(callback, method)):
+    for holder in (callback, class_of(callback), *handlers(callback, method)):
         options = getattr(holder, ATTRIBUTE, None)
         if isinstance(options, ViewOptions):
             return options

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.module_loading import import_string
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import ResponseFacts
 from lockkit_django.orders.facts import response_facts
+from lockkit_django.orders.identity import value_of
 
 __all__ = ["recovered"]
 
@@ -19,9 +19,7 @@ def recovered(path: str, request: HttpRequest, order_id: str) -> ResponseFacts |
     Raises ConfigurationError for an answer that is neither a response nor None, and what the
     function raises.
     """
-    hook = import_string(path)
-    ask = async_to_sync(hook) if iscoroutinefunction(hook) else hook
-    response = ask(request, order_id)
+    response = value_of(import_string(path)(request, order_id))
     if response is None:
         return None
     if not isinstance(response, HttpResponseBase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from lockkit_django.orders.facts import in_signed_cookies
+from lockkit_django.orders.identity import in_signed_cookies
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

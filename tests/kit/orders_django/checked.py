@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial, update_wrapper, wraps
 from typing import Any
 
 from django.contrib.auth.decorators import login_required, user_passes_test
-from django.contrib.auth.mixins import LoginRequiredMixin
+from django.contrib.auth.mixins import LoginRequiredMixin, UserPassesTestMixin
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -55,6 +55,23 @@ def staff_only(view: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
+def unseen(view: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without ``functools.wraps``."""
+
+    def inner(request: Any, *args: Any, **kwargs: Any) -> Any:
+        if not may():
+            raise PermissionDenied
+        return view(request, *args, **kwargs)
+
+    return inner
+
+
+def asked_first(view: Callable[..., Any], request: Any, *args: Any) -> Any:
+    if not may():
+        raise PermissionDenied
+    return view(request, *args)
+
+
 class Made(View):
     raise_exception = True  # for the mixins
 
@@ -88,7 +105,22 @@ class DecoratedPost(Made):
     pass
 
 
-class Setup(Made):
+class ChecksInItsBase(Made):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        if not may():
+            raise PermissionDenied
+        return super().post(request)
+
+
+class ProjectBase(ChecksInItsBase):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return super().post(request)
+
+
+class Setup(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
+
     def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         super().setup(request, *args, **kwargs)
         if not may():
@@ -103,6 +135,21 @@ class ChecksInsideDispatch(StaffMixin, Made):
 @method_decorator(idempotent, name="dispatch")
 class MixinInsideDispatch(LoginRequiredMixin, Made):
     pass
+
+
+class Plain(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
+
+
+class Permitted(UserPassesTestMixin, View):
+    raise_exception = True
+
+    def test_func(self) -> bool:
+        return may()
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
 
 
 class Open(APIView):
@@ -124,7 +171,13 @@ class OwnInitialMixed(IdempotentMixin, OwnInitial):
     pass
 
 
-class OwnCheck(Open):
+class OwnCheck(APIView):
+    authentication_classes = ()
+    permission_classes: Any = ()
+
+    def post(self, request: Any) -> Response:
+        return Response({"secret": sell("checked")}, status=201)
+
     def check_permissions(self, request: Any) -> None:
         super().check_permissions(request)
         if not may():
@@ -165,13 +218,10 @@ def _harmless() -> dict[str, Callable[..., Any]]:
         "condition": condition(),
         "never-cache": never_cache,
         "cache-control": cache_control(private=True),
-        "cache-page": cache_page(60),
         "vary": vary_on_cookie,
         "frames": xframe_options_deny,
         "slash": no_append_slash,
         "csrf-exempt": csrf_exempt,
-        "csrf-protect": csrf_protect,  # the middleware has compared it before
-        "csrf-cookie": ensure_csrf_cookie,
         "sensitive": sensitive_post_parameters("card"),
         "sensitive-variables": sensitive_variables(),
         "atomic": transaction.atomic,
@@ -188,30 +238,37 @@ def _harmless() -> dict[str, Callable[..., Any]]:
 
     found = {name: decorate(view()) for name, decorate in decorators.items()}
     found["all"] = view()
-    for name, decorate in decorators.items():
-        if name != "csrf-exempt":  # then only csrf_protect compares the token
-            found["all"] = decorate(found["all"])
+    for decorate in decorators.values():
+        found["all"] = decorate(found["all"])
     return {f"harmless-{name}": each for name, each in found.items()}
 
 
-HARMLESS = {
-    **_harmless(),
-    "harmless-class": csrf_exempt(never_cache(Made.as_view())),
-    "harmless-partial": partial(made),
+HARMLESS = {**_harmless(), "harmless-class": csrf_exempt(never_cache(Plain.as_view()))}
+
+
+@method_decorator(never_cache, name="dispatch")
+class OnDispatch(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
+
+
+UNLISTED = {
+    "unlisted-cache-page": cache_page(60)(made),
+    "unlisted-csrf-protect": csrf_protect(made),
+    "unlisted-csrf-cookie": ensure_csrf_cookie(made),
+    "unlisted-partial": partial(made),
+    "unlisted-dispatch": OnDispatch.as_view(),
+    "unlisted-base": type("Made2", (Made,), {}).as_view(),
 }
-
-
-@method_decorator([never_cache, sensitive_post_parameters()], name="dispatch")
-@method_decorator(transaction.atomic, name="post")
-class HarmlessClass(Made):
-    pass
-
-
-HARMLESS["harmless-methods"] = HarmlessClass.as_view()
+"""They refuse nobody, and nothing that lockkit looks at says so."""
 
 UNKNOWN = {
     "custom": staff_only(made),
     "custom-below": never_cache(staff_only(csrf_exempt(made))),
+    "custom-unseen": unseen(made),
+    "custom-partial": update_wrapper(partial(asked_first, made), made),
+    "own-setup": Setup.as_view(),
+    "in-its-base": ProjectBase.as_view(),
     "custom-around-class": staff_only(Made.as_view()),
     "custom-below-idempotent": idempotent(staff_only(made)),
     "staff-mixin": WithStaffMixin.as_view(),
@@ -230,15 +287,15 @@ ASKED = {
     "above-api": (above_api, 403),
     "above-function": (user_passes_test(may)(made), 403),
     "around-api": (user_passes_test(may)(Open.as_view()), 403),
-    "around-class": (user_passes_test(may)(Made.as_view()), 403),
+    "around-class": (user_passes_test(may)(Plain.as_view()), 403),
+    "mixin": (Permitted.as_view(), 403),
     "own-initial-mixed": (OwnInitialMixed.as_view(), 403),
     "own-check": (OwnCheck.as_view(), 403),
-    "setup": (Setup.as_view(), 403),
     "above-idempotent": (staff_only(idempotent(made)), 403),
 }
 
 urlpatterns = [
-    *(path(f"orders/{kind}", view) for kind, view in (HARMLESS | UNKNOWN).items()),
+    *(path(f"orders/{kind}", view) for kind, view in (HARMLESS | UNLISTED | UNKNOWN).items()),
     *(path(f"orders/{kind}", view) for kind, (view, _) in ASKED.items()),
     path("orders/mixin-inside", MixinInsideDispatch.as_view()),
 ]

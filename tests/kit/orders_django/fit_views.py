@@ -272,11 +272,13 @@ async def ninja_async_inside(request: HttpRequest, buy: Buy) -> Any:
 
 
 @api.post("/key", response={201: dict[str, Any]}, auth=Key())
+@idempotent
 def ninja_key(request: HttpRequest, buy: Buy) -> Any:
     return Status(201, {"sold": sell("ninja-key")})
 
 
 @api.post("/locked/{sku}", response={201: dict[str, Any]})
+@idempotent
 @lock_view("stock:{sku}")
 def ninja_locked(request: HttpRequest, sku: str, buy: Buy) -> Any:
     return Status(201, {"sold": sell("ninja-locked")})
@@ -289,6 +291,7 @@ def ninja_exempt(request: HttpRequest, buy: Buy) -> Any:
 
 
 @api.post("/refuses")
+@idempotent
 def ninja_refuses(request: HttpRequest, buy: Buy) -> Any:
     raise HttpError(404, "no such thing")
 

@@ -135,14 +135,18 @@ class ApiMixed(IdempotentMixin, Api):
         return Response({"sold": sell("api-mixed"), "to": request.user.username}, status=201)
 
 
-class ApiSession(Api):
+class ApiSession(APIView):
     authentication_classes = (SessionAuthentication, TokenUser)
+    permission_classes = (NotRefused,)
 
     def post(self, request: Any) -> Response:
         return Response({"sold": sell("api-session"), "to": request.user.username}, status=201)
 
 
-class ApiLocked(Api):
+class ApiLocked(APIView):
+    authentication_classes = (TokenUser,)
+    permission_classes = (NotRefused,)
+
     @lock_view("stock:api")
     def post(self, request: Any) -> Response:
         return Response({"sold": sell("api-locked")}, status=201)
@@ -174,7 +178,10 @@ def api_function(request: Any) -> Response:
     return Response({"sold": sell("api-function")}, status=201)
 
 
-class ApiInvalid(Api):
+class ApiInvalid(APIView):
+    authentication_classes = (TokenUser,)
+    permission_classes = (NotRefused,)
+
     def post(self, request: Any) -> Response:
         sell("api-invalid")
         raise ValidationError("no")
@@ -186,7 +193,10 @@ class ApiInvalidMixed(IdempotentMixin, ApiInvalid):
         raise ValidationError("no")
 
 
-class ApiBroken(Api):
+class ApiBroken(APIView):
+    authentication_classes = (TokenUser,)
+    permission_classes = (NotRefused,)
+
     def post(self, request: Any) -> Response:
         sell("api-broken")
         raise APIException

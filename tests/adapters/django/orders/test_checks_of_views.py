@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.contrib.auth.decorators import login_required, permission_required, user_passes_test
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import checked
+from system_checks import shown_until_silenced
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django.orders import idempotent
+from lockkit_django.view_checks import check_replays
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,25 +64,21 @@ def test_decorators_that_refuse_nobody_let_answers_be_repeated(client: Client, k
     assert (again.content, Sale.objects.count()) == (first.content, 1)
 
 
-def test_a_csrf_token_that_only_the_view_compares_is_a_check(client: Client) -> None:
-    """Without the middleware nothing has compared it when an answer would be repeated."""
-    without = [path for path in settings.MIDDLEWARE if "Csrf" not in path]
-    with override_settings(MIDDLEWARE=without):
-        first, again = (send(client, "harmless-csrf-protect") for _ in range(2))
-    assert first.status_code == 201
+@pytest.mark.parametrize("kind", checked.UNLISTED)
+def test_what_is_on_no_list_may_be_a_check(client: Client, kind: str) -> None:
+    first, again = send(client, kind), send(client, kind)
+    assert first.status_code == 201, first.content
     assert (again.status_code, code_of(again)) == (409, "order-completed")
+    assert Sale.objects.count() == 1
 
 
 @pytest.mark.parametrize("kind", checked.UNKNOWN)
-def test_what_may_be_a_check_and_cannot_be_asked(
-    client: Client, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_may_be_a_check_and_cannot_be_asked(client: Client, kind: str) -> None:
     first = send(client, kind)
     assert first.status_code == 201, first.content
-    with caplog.at_level(logging.WARNING, "lockkit"):
-        allowed = send(client, kind)
-        checked.revoked.add("all")
-        refused = send(client, kind)
+    allowed = send(client, kind)
+    checked.revoked.add("all")
+    refused = send(client, kind)
     for again in (allowed, refused):
         assert (again.status_code, code_of(again)) == (409, "order-completed")
         assert "Location" not in again
@@ -95,21 +91,28 @@ def test_what_may_be_a_check_and_cannot_be_asked(
         assert send(client, kind).content == first.content
 
 
-def test_whoever_wrote_the_check_is_told_once(
-    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lockkit_django.orders import authorize
+def test_a_system_check_names_the_view_and_the_line_to_add() -> None:
+    told = {each.msg.split()[2]: each for each in check_replays()}
+    kinds = {name.strip("'").removeprefix("orders/") for name in told}
+    visible = checked.UNKNOWN.keys() - {"checks-inside-dispatch", "api-inside-dispatch"}
+    assert kinds == {*visible, *checked.UNLISTED}
+    assert {each.id for each in told.values()} == {"lockkit.W107"}
+    custom, initial = told["'orders/custom'"], told["'orders/own-initial'"]
+    assert "checked.made at 'orders/custom' has orders_django.checked.staff_only" in custom.msg
+    assert "Put @idempotent on the function or method, below its checks" in str(custom.hint)
+    assert "Let OwnInitial inherit IdempotentMixin" in str(initial.hint)
+    assert shown_until_silenced("lockkit.W107")
 
-    monkeypatch.setattr(authorize, "_told", set())
-    with caplog.at_level(logging.WARNING, "lockkit"):
-        for kind in ("custom", "own-dispatch"):
-            for _ in range(3):
-                send(client, kind)
-    told = [r.getMessage() for r in caplog.records if "are not repeated" in r.getMessage()]
-    assert [("staff_only" in text, "OwnDispatch.dispatch" in text) for text in told] == [
-        (True, False),
-        (False, True),
-    ]
+
+def test_the_check_is_silent_where_answers_are_repeated() -> None:
+    rules = {"PATHS": ["^/orders/"], "AUTHORIZE_REPLAY": "orders_django.hooks.yes"}
+    with override_settings(LOCKKIT_ORDERS=rules):
+        assert check_replays() == []
+    with override_settings(LOCKKIT_ORDERS={"PATHS": []}):
+        assert {each.msg.split()[2] for each in check_replays()} == {
+            "'orders/custom-below-idempotent'",
+            "'orders/checks-inside-callback'",
+        }
 
 
 @pytest.mark.parametrize("kind", checked.ASKED)
@@ -123,18 +126,15 @@ def test_checks_that_are_asked_before_an_answer_is_repeated(client: Client, kind
     assert Sale.objects.count() == 1
 
 
-def test_a_mixin_below_the_order_is_asked(client: Client, user: User) -> None:
+def test_a_mixin_below_the_order_is_unknown(client: Client, user: User) -> None:
     """The order is opened around ``dispatch``: the session that owns it is of a guest by then."""
-    first, again = send(client, "mixin-inside"), send(client, "mixin-inside")
-    assert (first.status_code, again.get(REPLAYED)) == (201, "true")
-    with override_settings(
-        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "SCOPE": "orders_django.hooks.cart"}
-    ):
-        headers = {"Idempotency-Key": "B-1", "X-Cart": "mine"}
+    rules = {"PATHS": ["^/orders/"], "SCOPE": "orders_django.hooks.cart"}
+    headers = {"Idempotency-Key": "B-1", "X-Cart": "mine"}
+    with override_settings(LOCKKIT_ORDERS=rules):
         assert client.post("/orders/mixin-inside", headers=headers).status_code == 201
         client.logout()
-        refused = client.post("/orders/mixin-inside", headers=headers)
-    assert (refused.status_code, b"secret" in refused.content) == (403, False)
+        again = client.post("/orders/mixin-inside", headers=headers)
+    assert (again.status_code, b"secret" in again.content) == (409, False)
 
 
 @pytest.mark.parametrize(
