@@ -22,8 +22,8 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from lockkit.leases.aio_client import AsyncLease
+from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
-from lockkit.orders import agive, give
 from lockkit.web.refusal import log_refusal, refusal_of_uncaught
 from lockkit.web.views import request_label
 from lockkit_django.conf import view_settings
@@ -196,7 +196,7 @@ def _leave(opened: OpenOrder) -> None:
     finally:
         opened.detach()
         for lease in opened.leases:
-            give(lease)
+            give_back(lease)
 
 
 async def _aleave(opened: OpenOrder) -> None:
@@ -207,6 +207,6 @@ async def _aleave(opened: OpenOrder) -> None:
         opened.detach()
         for lease in opened.leases:
             if isinstance(lease, (AsyncLease, AsyncMultiLease)):
-                await agive(lease)
+                await give_back_async(lease)
             else:
-                await asyncio.to_thread(give, lease)
+                await asyncio.to_thread(give_back, lease)

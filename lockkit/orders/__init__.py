@@ -26,9 +26,9 @@ An adapter translates: facts of the request in, ``Proceed | Replay | Reject`` ou
             #        Discard(): roll back
             #    an exception rolls back as well; a response made of it may be kept
             #    afterwards, in a transaction of its own
-            # 5. give(lease), in every case and after COMMIT or ROLLBACK
+            # 5. release the lease, in every case and after COMMIT or ROLLBACK
 
-``store`` finds records (``RecordStore``), ``locks`` is a LockClient (or the async twins).
+``store`` finds records (``RecordStore``), ``locks`` is a LockClient.
 The lease belongs to the adapter once it was told Proceed. ``replies`` has the refusals that only
 an adapter can notice: a lost lease, a store that fails in the middle, a replay not allowed.
 
@@ -41,16 +41,11 @@ that database (mail, payments) happen at least once, and at most once at a time.
 from __future__ import annotations
 
 from lockkit.orders.drivers import (
-    AsyncClaimStore,
-    AsyncRecordStore,
-    AsyncRecoverHook,
     ClaimStore,
     RecordStore,
     RecoverHook,
     adrive,
-    agive,
     drive,
-    give,
 )
 from lockkit.orders.engine import Orders
 from lockkit.orders.facts import (
@@ -94,9 +89,6 @@ from lockkit.orders.steps import (
 __all__ = [
     "REPLAYED_HEADER",
     "Acquire",
-    "AsyncClaimStore",
-    "AsyncRecordStore",
-    "AsyncRecoverHook",
     "Claim",
     "ClaimStore",
     "Decision",
@@ -131,10 +123,8 @@ __all__ = [
     "State",
     "StillRunningError",
     "adrive",
-    "agive",
     "drive",
     "dump_headers",
-    "give",
     "load_headers",
     "met_orphan",
     "parse_order_id",

@@ -1,45 +1,36 @@
-"""What runs the engine's flows: against blocking stores and clients, or awaiting them."""
+"""What performs the engine's flows: with blocking stores and clients, or with those that are
+awaited. Both are the same but for the awaiting."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
+from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
-from lockkit.orders.facts import Order, ResponseFacts
 from lockkit.orders.steps import Acquire, Claim, Drop, Find, Finish, Flow, Give, Recover, Step
 from lockkit.runtime.aio_driver import to_its_end
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
+    from lockkit.orders.facts import Order, ResponseFacts
     from lockkit.orders.record import Record
-    from lockkit.web.views import AnyAsyncLease, AnyLease
-
-__all__ = [
-    "AsyncClaimStore",
-    "AsyncRecordStore",
-    "AsyncRecoverHook",
-    "ClaimStore",
-    "RecordStore",
-    "RecoverHook",
-    "adrive",
-    "agive",
-    "drive",
-    "give",
-]
 
 R = TypeVar("R")
+T = TypeVar("T")
 
-RecoverHook = Callable[[Order], ResponseFacts | None]
-AsyncRecoverHook = Callable[[Order], Awaitable[ResponseFacts | None]]
+RecoverHook = Callable[["Order"], "ResponseFacts | Awaitable[ResponseFacts | None] | None"]
+"""Asks the application what became of an order."""
 
 
 class RecordStore(Protocol):
-    """Where records are. Raises BackendError when it is not to be reached."""
+    """Where records are: what a method returns, or what awaiting it gives. Raises BackendError
+    when the store is not to be reached."""
 
-    def find(self, key: str, *, fresh: bool) -> Record | None: ...
+    def find(self, key: str, *, fresh: bool) -> Record | Awaitable[Record | None] | None: ...
 
 
 class ClaimStore(RecordStore, Protocol):
@@ -48,169 +39,99 @@ class ClaimStore(RecordStore, Protocol):
     ``fence``: the fencing token of the order's lease. All steps may be repeated.
     """
 
-    def start(self, record: Record, fence: int, *, replaces: bool) -> None:
+    def start(self, record: Record, fence: int, *, replaces: bool) -> Awaitable[None] | None:
         """Write a record, in one step with the proof that the lease is held.
 
         Raises LeaseLost: it is not held, nothing was written. Raises DuplicateKeyError: there is
         another record; with ``replaces``, only one that is not left running by an older lease.
         """
 
-    def finish(self, record: Record, fence: int) -> bool:
+    def finish(self, record: Record, fence: int) -> bool | Awaitable[bool]:
         """Write the end over the claim with this fence. False: the claim is not there any more."""
 
-    def drop(self, key: str, fence: int) -> bool:
+    def drop(self, key: str, fence: int) -> bool | Awaitable[bool]:
         """Forget the running claim with this fence. False: it is not there."""
 
 
-class AsyncRecordStore(Protocol):
-    """The twin of RecordStore."""
-
-    async def find(self, key: str, *, fresh: bool) -> Record | None: ...
-
-
-class AsyncClaimStore(AsyncRecordStore, Protocol):
-    """The twin of ClaimStore."""
-
-    async def start(self, record: Record, fence: int, *, replaces: bool) -> None: ...
-
-    async def finish(self, record: Record, fence: int) -> bool: ...
-
-    async def drop(self, key: str, fence: int) -> bool: ...
-
-
 def drive(
-    flow: Flow[R],
-    store: RecordStore | ClaimStore,
-    locks: LockClient,
-    recover: RecoverHook | None = None,
+    flow: Flow[R], store: RecordStore, locks: LockClient, recover: RecoverHook | None = None
 ) -> R:
-    """Run a flow to its end with blocking calls.
+    """Run a flow to its end with blocking calls: then nothing is awaited, and one step is all.
 
     ``store``: a ClaimStore if the settings say STORE "redis". ``recover``: asks the application.
     """
-    try:
-        step = next(flow)
-        while True:
-            try:
-                reply = _perform(step, store, locks, recover)
-            except BaseException as error:  # noqa: BLE001  the flow cleans up and re-raises
-                step = flow.throw(error)
-            else:
-                step = flow.send(reply)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-def _perform(
-    step: Step, store: RecordStore, locks: LockClient, recover: RecoverHook | None
-) -> object:
-    match step:
-        case Find(key, fresh):
-            return store.find(key, fresh=fresh)
-        case Acquire(order, timeout):
-            return locks.lock(order.lock_name, label=order.label).acquire(timeout)
-        case Give(lease):
-            give(lease)
-            return None
-        case Recover(order):
-            return None if recover is None else recover(order)
-        case _:
-            return _write(step, cast("ClaimStore", store))
-
-
-def _write(step: Claim | Finish | Drop, store: ClaimStore) -> bool:
-    match step:
-        case Claim(record, fence, replaces):
-            store.start(record, fence, replaces=replaces)
-            return True
-        case Finish(record, fence):
-            return store.finish(record, fence)
-        case Drop(key, fence):
-            try:
-                return store.drop(key, fence)
-            except BackendError as failure:
-                _log_drop(failure)
-                return False
-
-
-def give(lease: AnyLease) -> None:
-    """Release; a store that cannot be told will let it expire, and that is logged by the lease."""
-    try:
-        lease.release()
-    except BackendError as failure:
-        _log_release(lease.name, failure)
+    return at_once(_drive(flow, _Means(store, locks, recover, give_back, value)))
 
 
 async def adrive(
-    flow: Flow[R],
-    store: AsyncRecordStore | AsyncClaimStore,
-    locks: AsyncLockClient,
-    recover: AsyncRecoverHook | None = None,
+    flow: Flow[R], store: RecordStore, locks: AsyncLockClient, recover: RecoverHook | None = None
 ) -> R:
     """Run a flow to its end, awaiting each step. A cancellation is thrown into the flow."""
+    return await _drive(flow, _Means(store, locks, recover, give_back_async, to_its_end))
+
+
+def at_once(doing: Coroutine[Any, Any, R]) -> R:
+    """What a coroutine returns that awaits nothing."""
+    try:
+        doing.send(None)
+    except StopIteration as end:
+        return cast("R", end.value)
+    raise TypeError("what a blocking client does must not be awaited")
+
+
+async def value(found: T | Awaitable[T]) -> T:
+    """What is there, or comes once it is awaited."""
+    return await found if isawaitable(found) else found
+
+
+class _Means(NamedTuple):
+    """What steps are done with."""
+
+    store: RecordStore
+    locks: Any
+    recover: RecoverHook | None
+    give_back: Callable[[Any], Awaitable[None] | None]
+    to_its_end: Callable[[Coroutine[Any, Any, bool]], Awaitable[bool]]  #: if cancelled as well
+
+
+async def _drive(flow: Flow[R], means: _Means) -> R:
     try:
         step = next(flow)
         while True:
             try:
-                reply = await _aperform(step, store, locks, recover)
+                reply = await value(_begun(step, means))
             except BaseException as error:  # noqa: BLE001  the flow cleans up and re-raises
                 step = flow.throw(error)
             else:
                 step = flow.send(reply)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return cast("R", end.value)
 
 
-async def _aperform(
-    step: Step,
-    store: AsyncRecordStore,
-    locks: AsyncLockClient,
-    recover: AsyncRecoverHook | None,
-) -> object:
+def _begun(step: Step, means: _Means) -> object:
+    begun: object
+    claims = cast("ClaimStore", means.store)
     match step:
         case Find(key, fresh):
-            return await store.find(key, fresh=fresh)
+            begun = means.store.find(key, fresh=fresh)
         case Acquire(order, timeout):
-            return await locks.lock(order.lock_name, label=order.label).acquire(timeout)
+            begun = means.locks.lock(order.lock_name, label=order.label).acquire(timeout)
         case Give(lease):
-            await agive(lease)
-            return None
+            begun = means.give_back(lease)
         case Recover(order):
-            return None if recover is None else await recover(order)
-        case _:
-            return await _awrite(step, cast("AsyncClaimStore", store))
-
-
-async def _awrite(step: Claim | Finish | Drop, store: AsyncClaimStore) -> bool:
-    match step:
+            begun = None if means.recover is None else means.recover(order)
         case Claim(record, fence, replaces):
-            await store.start(record, fence, replaces=replaces)
-            return True
+            begun = claims.start(record, fence, replaces=replaces)
         case Finish(record, fence):
-            return await store.finish(record, fence)
+            begun = claims.finish(record, fence)
         case Drop():
-            return await to_its_end(_adrop(step, store))
+            begun = means.to_its_end(_dropped(step, claims))
+    return begun
 
 
-async def _adrop(step: Drop, store: AsyncClaimStore) -> bool:
+async def _dropped(step: Drop, store: ClaimStore) -> bool:
     try:
-        return await store.drop(*step)
+        return await value(store.drop(*step))
     except BackendError as failure:
-        _log_drop(failure)
+        log.error("the claim of an order is not forgotten, so it is an orphan: %s", failure)
         return False
-
-
-async def agive(lease: AnyAsyncLease) -> None:
-    """The twin of ``give``."""
-    try:
-        await lease.release()
-    except BackendError as failure:
-        _log_release(lease.name, failure)
-
-
-def _log_release(name: str, failure: BackendError) -> None:
-    log.warning("release of %r not confirmed: %s", name, failure)
-
-
-def _log_drop(failure: BackendError) -> None:
-    log.error("the claim of an order is not forgotten, so it is an orphan: %s", failure)

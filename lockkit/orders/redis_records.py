@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.types import Claimed, Entry, LockInfo, LockState
+from lockkit.orders.drivers import at_once, value
 from lockkit.orders.facts import lock_name_of
 from lockkit.orders.record import DuplicateKeyError, Record, State, unreadable
 from lockkit.orders.wire import Wired, dump, is_newer, load
@@ -25,10 +27,7 @@ from lockkit.runtime import process
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
-    from lockkit.stores.base import AsyncRecords, Records
-
-__all__ = ["AsyncRedisRecords", "RedisRecords", "orphans", "repair", "resolve"]
-
+    from lockkit.stores.base import Records
 
 DAMAGE = (
     "the record of the order cannot be read, so it may have taken effect; its duplicates get 503. "
@@ -37,88 +36,57 @@ DAMAGE = (
 
 
 class RedisRecords:
-    """A ClaimStore over the connections of a lock alias. Cheap to make; no I/O."""
+    """A ClaimStore over the connections of a lock alias. Cheap to make; no I/O. Of an asyncio
+    client, what its methods return is awaited."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Any) -> None:
         self._records = records
+        self._do: Any = value if iscoroutinefunction(records.read) else at_once
 
     @classmethod
-    def of(cls, locks: LockClient) -> RedisRecords:
+    def of(cls, locks: LockClient | AsyncLockClient) -> RedisRecords:
         """Raises ConfigurationError if that alias is not in Redis."""
         records = locks.backend.records()
         if records is None:
             raise _no_redis(locks.settings.alias)
         return cls(records)
 
-    def find(self, key: str, *, fresh: bool) -> Record | None:
-        name = lock_name_of(key)
-        entry = self._records.read(name)
-        if entry is not None and _is_damaged(entry):
-            with suppress(BackendError):  # it is a note for operators, no more
-                self._records.mark(name)
-        return _record(key, entry)
+    def find(self, key: str, *, fresh: bool) -> Any:
+        return self._do(self._find(key))
 
-    def start(self, record: Record, fence: int, *, replaces: bool) -> None:
+    def start(self, record: Record, fence: int, *, replaces: bool) -> Any:
         """See ClaimStore.start."""
-        claimed = self._records.claim(
-            lock_name_of(record.key),
-            fence,
-            _payload(record),
-            record.left,
-            running=record.state == State.RUNNING,
-            replaces=replaces,
-        )
-        _check(claimed, record)
+        return self._do(self._start(record, fence, replaces=replaces))
 
-    def finish(self, record: Record, fence: int) -> bool:
+    def finish(self, record: Record, fence: int) -> Any:
         """See ClaimStore.finish."""
         name = lock_name_of(record.key)
         return self._records.finish(name, fence, _payload(record), record.left)
 
-    def drop(self, key: str, fence: int) -> bool:
+    def drop(self, key: str, fence: int) -> Any:
         """See ClaimStore.drop."""
         return self._records.drop(lock_name_of(key), fence)
 
-
-class AsyncRedisRecords:
-    """The twin of RedisRecords, an AsyncClaimStore."""
-
-    def __init__(self, records: AsyncRecords) -> None:
-        self._records = records
-
-    @classmethod
-    def of(cls, locks: AsyncLockClient) -> AsyncRedisRecords:
-        """Raises ConfigurationError if that alias is not in Redis."""
-        records = locks.backend.records()
-        if records is None:
-            raise _no_redis(locks.settings.alias)
-        return cls(records)
-
-    async def find(self, key: str, *, fresh: bool) -> Record | None:
+    async def _find(self, key: str) -> Record | None:
         name = lock_name_of(key)
-        entry = await self._records.read(name)
+        entry = await value(self._records.read(name))
         if entry is not None and _is_damaged(entry):
-            with suppress(BackendError):
-                await self._records.mark(name)
+            with suppress(BackendError):  # it is a note for operators, no more
+                await value(self._records.mark(name))
         return _record(key, entry)
 
-    async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
-        claimed = await self._records.claim(
-            lock_name_of(record.key),
-            fence,
-            _payload(record),
-            record.left,
-            running=record.state == State.RUNNING,
-            replaces=replaces,
+    async def _start(self, record: Record, fence: int, *, replaces: bool) -> None:
+        name, payload = lock_name_of(record.key), _payload(record)
+        running = record.state == State.RUNNING
+        claimed = await value(
+            self._records.claim(
+                name, fence, payload, record.left, running=running, replaces=replaces
+            )
         )
-        _check(claimed, record)
-
-    async def finish(self, record: Record, fence: int) -> bool:
-        name = lock_name_of(record.key)
-        return await self._records.finish(name, fence, _payload(record), record.left)
-
-    async def drop(self, key: str, fence: int) -> bool:
-        return await self._records.drop(lock_name_of(key), fence)
+        if claimed is Claimed.NOT_HELD:
+            raise LeaseLost("the order's lease is not held any more", name=name)
+        if claimed is Claimed.TAKEN:
+            raise DuplicateKeyError
 
 
 def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
@@ -195,13 +163,6 @@ def _payload(record: Record) -> bytes:
     return dump(
         record, process.owner(f"{record.request} order {record.order_id}") if running else None
     )
-
-
-def _check(claimed: Claimed, record: Record) -> None:
-    if claimed is Claimed.NOT_HELD:
-        raise LeaseLost("the order's lease is not held any more", name=lock_name_of(record.key))
-    if claimed is Claimed.TAKEN:
-        raise DuplicateKeyError
 
 
 def _info(name: str, wired: Wired | None, entry: Entry) -> LockInfo:

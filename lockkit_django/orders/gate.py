@@ -25,7 +25,7 @@ from lockkit.orders import (
     read_order_settings,
     replies,
 )
-from lockkit.orders.redis_records import AsyncRedisRecords, RedisRecords
+from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import SOURCE
 from lockkit_django.forms import form_ids
 from lockkit_django.handler import alocks, locks
@@ -223,7 +223,7 @@ class Gate:
 
     async def _adrive(self, flow: Flow[R]) -> R:
         locks = alocks[self._orders.settings.alias]
-        records = AsyncRedisRecords.of(locks) if self._claims else AsyncOrderStore(self._rows)
+        records = RedisRecords.of(locks) if self._claims else AsyncOrderStore(self._rows)
         return await adrive(flow, records, locks, partial(in_thread, self._recover))
 
     def _recover(self, order: Order) -> ResponseFacts | None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import lockkit
 from lockkit.leases.client import Lease, LockClient
+from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.model.errors import BackendUnavailable, LeaseLost, OutcomeUnknown
 from lockkit.orders import (
     Decision,
@@ -31,9 +32,7 @@ from lockkit.orders import (
     ResponseFacts,
     State,
     adrive,
-    agive,
     drive,
-    give,
 )
 
 T = TypeVar("T")
@@ -220,7 +219,7 @@ def run(shop: Shop, process: Process, order: Order, view: str) -> Any:
         return decision
     response, failed = shop.view(decision, view)
     reject = drive(shop.orders.settle(decision, response, failed=failed), store, locks)
-    give(decision.lease)
+    give_back(decision.lease)
     return reject or (response.body if response.status == 201 else response)
 
 
@@ -233,7 +232,7 @@ def run_awaited(shop: Shop, process: Process, order: Order, view: str) -> Any:
         response, failed = shop.view(decision, view)
         settling = shop.orders.settle(decision, response, failed=failed)
         reject = await adrive(settling, store, locks)
-        await agive(decision.lease)
+        await give_back_async(decision.lease)
         return reject or (response.body if response.status == 201 else response)
 
     return asyncio.run(running())

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 import lockkit
 from lockkit import aio
 from lockkit.leases.client import LockClient
+from lockkit.leases.giving_back import give_back
 from lockkit.model.errors import LockError
 from lockkit.model.types import LockState
-from lockkit.orders import Order, Orders, Proceed, Reject, Replay, adrive, drive, give, wire
+from lockkit.orders import Order, Orders, Proceed, Reject, Replay, adrive, drive, wire
 from lockkit.orders.facts import lock_name_of
 from lockkit.orders.judging import judge
 from lockkit.orders.record import Record, dump_headers, recorded
-from lockkit.orders.redis_records import AsyncRedisRecords, RedisRecords, orphans, repair
+from lockkit.orders.redis_records import RedisRecords, orphans, repair
 from lockkit.stores.redis.layout import Keys
 from lockkit.testing.servers import RedisServer
 
@@ -59,7 +60,7 @@ class Case:
         first = begun(self.rules, self.order, self.store, self.locks)
         if done:
             drive(self.rules.settle(first, MADE), self.store, self.locks)
-        give(first.lease)
+        give_back(first.lease)
 
     def listed(self) -> list[LockState]:
         return [info.state for info in orphans(self.locks)]
@@ -143,7 +144,7 @@ async def test_the_same_awaited(case: Case, redis_server: RedisServer) -> None:
     case.begin(done=True)
     case.admin.setrange(case.key, 20, "damaged")
     client = aio.connect(redis_server.url, key_prefix="shop")
-    answer = await adrive(case.rules.admit(case.order), AsyncRedisRecords.of(client), client)
+    answer = await adrive(case.rules.admit(case.order), RedisRecords.of(client), client)
     await client.close()
     assert isinstance(answer, Reject)
     assert case.listed() == [LockState.DAMAGED]
@@ -169,7 +170,7 @@ def test_the_command_repairs_it(case: Case) -> None:
     assert locks(case.locks, "release", name, "--damaged", "--yes").status == 0
     answer = case.ask()
     assert isinstance(answer, Proceed)
-    give(answer.lease)
+    give_back(answer.lease)
 
 
 def test_it_is_not_repaired_while_its_lock_is_held(case: Case) -> None:
@@ -179,7 +180,7 @@ def test_it_is_not_repaired_while_its_lock_is_held(case: Case) -> None:
     case.admin.setrange(case.key, 20, "damaged")
     assert not repair(case.locks, case.order.lock_name)
     assert case.admin.exists(case.key)
-    give(first.lease)
+    give_back(first.lease)
     assert repair(case.locks, case.order.lock_name)
 
 

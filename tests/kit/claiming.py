@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from lockkit.leases.client import LockClient
+from lockkit.leases.giving_back import give_back
 from lockkit.orders import (
     Identity,
     Order,
@@ -15,7 +16,6 @@ from lockkit.orders import (
     RequestFacts,
     ResponseFacts,
     drive,
-    give,
     read_order_settings,
 )
 from lockkit.orders.redis_records import RedisRecords
@@ -52,7 +52,7 @@ def begun(orders: Orders, order: Order, store: RedisRecords, locks: LockClient) 
 
 def died(decision: Proceed) -> None:
     """As a process that is gone: the lease ends, the claim stays."""
-    give(decision.lease)
+    give_back(decision.lease)
 
 
 def left_behind(locks: LockClient, order_id: str = "A-1") -> Order:

@@ -14,7 +14,8 @@ from command_line import Screen, locks, locks_process
 
 import lockkit
 from lockkit.leases.client import LockClient
-from lockkit.orders import Proceed, Reject, drive, give
+from lockkit.leases.giving_back import give_back
+from lockkit.orders import Proceed, Reject, drive
 from lockkit.orders.redis_records import RedisRecords, orphans
 
 
@@ -54,12 +55,12 @@ def test_what_runs_or_has_ended_is_none(client: LockClient) -> None:
     running = begun(orders, order_of(orders, "A-1"), store, client)
     ended = begun(orders, order_of(orders, "A-2"), store, client)
     drive(orders.settle(ended, MADE), store, client)
-    give(ended.lease)
+    give_back(ended.lease)
     (found,) = locks(client, "--format", "json").locks
     assert (found["name"], found["state"]) == (running.order.lock_name, "held")
     refused = locks(client, "resolve", running.order.lock_name, "--done", "--yes")
     assert (refused.status, "is not an orphan" in refused.err) == (1, True)
-    give(running.lease)
+    give_back(running.lease)
 
 
 @pytest.mark.parametrize("how", ["--done", "--retry"])
@@ -76,7 +77,7 @@ def test_resolved(how: str, form: str, client: LockClient) -> None:
         assert answer.code == "order-completed"
     else:
         assert isinstance(answer, Proceed)
-        give(answer.lease)
+        give_back(answer.lease)
 
 
 def test_without_a_terminal_it_needs_yes_and_on_one_it_asks(client: LockClient) -> None:

@@ -18,6 +18,7 @@ from places import ROOT
 import lockkit
 from lockkit import aio
 from lockkit.leases.client import LockClient
+from lockkit.leases.giving_back import give_back
 from lockkit.model.errors import ConfigurationError, LayoutMismatch, LeaseLost
 from lockkit.orders import (
     DuplicateKeyError,
@@ -31,10 +32,9 @@ from lockkit.orders import (
     State,
     adrive,
     drive,
-    give,
     met_orphan,
 )
-from lockkit.orders.redis_records import AsyncRedisRecords, RedisRecords, orphans, resolve
+from lockkit.orders.redis_records import RedisRecords, orphans, resolve
 from lockkit.stores.offload import OffloadedBackend
 from lockkit.stores.redis import RedisBackend
 from lockkit.stores.redis.layout import BUCKETS, VERSION, Keys, bucket_of
@@ -76,7 +76,7 @@ def test_an_order_from_its_first_request_to_its_replay(
     assert isinstance(second, Reject)
     assert second.code == "order-running"
     assert drive(orders.settle(first, MADE), store, locks) is None
-    give(first.lease)
+    give_back(first.lease)
     again = drive(orders.admit(order), store, locks)
     assert isinstance(again, Replay)
     assert again.snapshot == (201, (("Location", "/orders/1"),), b"\x00\xffmade")
@@ -138,7 +138,7 @@ def test_an_orphan_is_run_again_if_the_settings_say_so(
     assert isinstance(late, Reject)
     assert late.code == "order-outcome-unknown"
     assert drive(orders.settle(second, ResponseFacts(200, [], b"two")), store, locks) is None
-    give(second.lease)
+    give_back(second.lease)
     again = drive(orders.admit(order), store, locks)
     assert isinstance(again, Replay)
     assert again.snapshot.body == b"two"
@@ -197,7 +197,7 @@ def test_a_response_that_was_not_kept_may_be_made_again(
     order = order_of(orders)
     first = begun(orders, order, store, locks)
     assert drive(orders.settle(first, MADE), store, locks) is None
-    give(first.lease)
+    give_back(first.lease)
     told = drive(orders.admit(order), store, locks)
     assert isinstance(told, Reject)
     assert (told.code, told.location) == ("order-completed", "/orders/1")
@@ -229,11 +229,11 @@ def test_what_a_view_leaves(
     first = begun(orders, order, store, locks)
     response, failed = ending
     assert drive(orders.settle(first, response, failed=failed), store, locks) is None
-    give(first.lease)
+    give_back(first.lease)
     again = drive(orders.admit(order), store, locks)
     assert type(again) is left
     if isinstance(again, Proceed):
-        give(again.lease)
+        give_back(again.lease)
 
 
 @pytest.mark.parametrize("end", [MADE, ResponseFacts(503, [], b"")], ids=["done", "dropped"])
@@ -247,7 +247,7 @@ def test_who_looks_for_orphans_reads_only_what_runs(
         assert admin.zcard(running) == 1
         assert drive(orders.settle(first, end), store, locks) is None
         assert admin.zcard(running) == 0
-    give(first.lease)
+    give_back(first.lease)
 
 
 def test_a_claim_needs_the_lease(store: RedisRecords, orders: Orders, locks: LockClient) -> None:
@@ -270,7 +270,7 @@ def test_steps_may_be_repeated(store: RedisRecords, orders: Orders, locks: LockC
     done = replace(orders.running(order), state=State.DONE)
     assert [store.finish(done, fence) for _ in range(2)] == [True, True]
     assert not store.drop(order.key, fence), "what has ended is not forgotten"
-    give(first.lease)
+    give_back(first.lease)
     with locks.lock(order.lock_name) as lease, pytest.raises(DuplicateKeyError):
         store.start(orders.running(order), lease.fencing_token, replaces=True)
 
@@ -299,7 +299,7 @@ def test_a_claim_that_is_late_does_not_undo_the_end_of_its_own_try(
     assert drive(orders.settle(first, MADE), store, locks) is None
     with pytest.raises(DuplicateKeyError):
         store.start(orders.running(first.order), first.lease.fencing_token, replaces=False)
-    give(first.lease)
+    give_back(first.lease)
     again = drive(orders.admit(first.order), store, locks)
     assert isinstance(again, Replay)
     assert list(orphans(locks)) == []
@@ -382,7 +382,7 @@ def test_who_waited_in_vain_looks_once_more(
 
     second = drive(orders.admit(order), EndsMeanwhile.of(locks), locks)
     assert isinstance(second, Replay)
-    give(first.lease)
+    give_back(first.lease)
 
 
 @pytest.mark.parametrize(("policy", "promised"), [("block", True), ("retry", False)])
@@ -394,7 +394,7 @@ def test_that_nothing_runs_twice_is_said_only_where_it_is_so(
     first = begun(orders, order, store, locks)
     store.drop(order.key, first.lease.fencing_token)  # as if another try had taken it over
     answer = drive(orders.settle(first, MADE), store, locks)
-    give(first.lease)
+    give_back(first.lease)
     assert isinstance(answer, Reject)
     assert (answer.code, "twice" in answer.detail) == ("order-outcome-unknown", promised)
     assert "twice" not in answer.advice
@@ -408,7 +408,7 @@ async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> No
         await client.close()
         backend = OffloadedBackend(RedisBackend.from_settings(client.settings))
         client = aio.AsyncLockClient(backend, client.settings)
-    store = AsyncRedisRecords.of(client)
+    store = RedisRecords.of(client)
     order = order_of(orders)
     first = await adrive(orders.admit(order), store, client)
     assert isinstance(first, Proceed)
@@ -431,7 +431,7 @@ async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> 
     orders = rules()
     for steps in range(1, 12):
         client = aio.connect(url, key_prefix="shop", ttl=30)
-        store = AsyncRedisRecords.of(client)
+        store = RedisRecords.of(client)
         order = order_of(orders, f"A-{steps}")
         task = asyncio.create_task(adrive(orders.admit(order), store, client))
         for _ in range(steps):
@@ -446,11 +446,11 @@ async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> 
         await client.close()
 
 
-class Slow(AsyncRedisRecords):
+class Slow(RedisRecords):
     """Says what it is asked for, and drops a claim only when it is allowed to."""
 
     def __init__(self, client: aio.AsyncLockClient) -> None:
-        super().__init__(AsyncRedisRecords.of(client)._records)
+        super().__init__(RedisRecords.of(client)._records)
         self.asked, self.may_drop = asyncio.Queue[str](), asyncio.Event()
 
     async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
@@ -500,7 +500,7 @@ def test_a_dropped_reply_is_asked_for_again(
         assert drive(orders.settle(first, MADE), store, locks) is None
         assert claim.happened.wait(20)
         assert end.happened.wait(20)
-        give(first.lease)
+        give_back(first.lease)
     assert isinstance(drive(orders.admit(order), store, locks), Replay)
     locks.close()
 
@@ -517,7 +517,7 @@ def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
         answer = drive(orders.admit(order_of(orders, "A-2")), store, locks)
         assert isinstance(answer, Reject)
         assert (answer.status, answer.code) == (503, "order-store-unavailable")
-        give(first.lease)
+        give_back(first.lease)
         locks.close()
 
 
@@ -588,7 +588,7 @@ def test_records_need_redis() -> None:
 async def test_records_need_redis_awaited() -> None:
     client = aio.connect("memory://")
     with pytest.raises(ConfigurationError, match="not in Redis"):
-        AsyncRedisRecords.of(client)
+        RedisRecords.of(client)
     await client.close()
 
 
@@ -601,7 +601,7 @@ def test_nothing_of_the_client_is_in_the_store(
     with redis.Redis.from_url(url) as admin:
         kept = b"".join(admin.dump(key) or b"" for key in admin.scan_iter())
         raw = admin.get(Keys("shop").record(order.lock_name)[1])
-    give(first.lease)
+    give_back(first.lease)
     assert isinstance(raw, bytes)
     for secret in (b"hunter2", b"s3cret", b"Set-Cookie", b"x=1"):
         assert secret not in kept + raw
@@ -631,7 +631,7 @@ def test_an_operator_who_is_overtaken_by_a_new_try_changes_nothing(
     for says in (b"", b"done"):
         assert not records.resolve(order.lock_name, fence, says, 60.0), "its lock is held"
     assert store.drop(order.key, fence)
-    give(first.lease)
+    give_back(first.lease)
 
 
 def test_expired_orphans_leave_the_index_with_the_next_write(
@@ -669,7 +669,7 @@ def test_to_be_tried_anew_by_an_operator(
     assert resolve(locks, orphan, done=False)
     again = begun(orders, order, store, locks)
     assert not again.orphan
-    give(again.lease)
+    give_back(again.lease)
 
 
 def test_orphans_of_many_orders_are_listed_once(
@@ -695,7 +695,7 @@ def test_random_keys_return_the_store_to_its_baseline(
             decision = begun(orders, order_of(orders, f"A-{number}"), store, locks)
             if number % 2:
                 drive(orders.settle(decision, MADE), store, locks)
-            give(decision.lease)
+            give_back(decision.lease)
         until(lambda: not any(map(_is_of_records, admin.scan_iter(count=1000))))
         # A bucket has one key of its own, however many orders it has seen.
         assert int(admin.dbsize()) <= before + BUCKETS + 1

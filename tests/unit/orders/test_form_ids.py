@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lockkit.leases.giving_back import give_back
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
     FormIds,
@@ -18,7 +19,6 @@ from lockkit.orders import (
     Reject,
     RequestFacts,
     drive,
-    give,
     read_order_settings,
 )
 from lockkit.orders.forms import hidden_field
@@ -188,7 +188,7 @@ def test_a_form_that_outlived_its_record_does_not_order_again(
     assert rules.running(order).left == seconds
     first = drive(rules.admit(order), records, locks)
     assert isinstance(first, Proceed)
-    give(first.lease)
+    give_back(first.lease)
     issued = FORMS.read(value)
     assert issued is not None
     monkeypatch.setattr("time.time", lambda: issued.made + seconds - 1.0)
@@ -212,5 +212,5 @@ def test_a_duplicate_of_a_guest_who_has_logged_in_waits_for_the_first() -> None:
     assert code(drive(rules.admit(sent(value, user)), Records(), locks)) == "order-running"
     other = sent(value, user, quantity="2")
     assert code(drive(rules.admit(other), Records(), locks)) == "order-id-reused"
-    give(first.lease)
+    give_back(first.lease)
     locks.close()
