@@ -149,6 +149,8 @@ def _prune(parser: Parser) -> None:
     add("--batch", **COUNT, default=1000, help="in one transaction; 1000")
     which = "a Django database or a bind key; may be repeated. Default: those of the settings"
     add("--database", **SEVERAL, metavar="NAME", help=which)
+    unreadable = "delete nothing but the record of this order, if it cannot be read"
+    add("--unreadable", type=_order_name, metavar="ORDER_KEY", help=unreadable)
 
 
 def _add_name(parser: Parser) -> None:

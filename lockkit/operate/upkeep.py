@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lockkit.model.errors import BackendError, ConfigurationError, StoreRefused
+from lockkit.model.log import log
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.text import escape, printable
 
 if TYPE_CHECKING:
     from lockkit.web.route_checks import Finding
 
-Pruner = Callable[[int], Iterator[int]]
-"""Deletes what has expired, at most so many in a transaction; yields how many, after each."""
+
+class RecordTable(Protocol):
+    """The records of orders in one database. Raises BackendError."""
+
+    def prune(self, batch: int) -> Iterator[int]:
+        """Delete what has expired, so many in a transaction; yields how many, after each."""
+
+    def unreadable(self) -> Iterator[str]:
+        """The keys of records that cannot be read."""
+
+    def repair(self, key: str) -> bool:
+        """Delete the record with this key if it cannot be read."""
 
 
 class OrderRecords(NamedTuple):
     """The databases that may have records of orders, and those that the settings name."""
 
-    databases: Mapping[str, Pruner]
+    databases: Mapping[str, RecordTable]
     usual: tuple[str, ...]
     why_none: str = "the records of orders are in Redis, where they expire by themselves"
 
@@ -47,16 +58,36 @@ def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console
     names = tuple(dict.fromkeys(arguments.database or records.usual))
     if not names:
         console.complain(records.why_none)
-    endings = [_prune(name, records.databases[name], arguments.batch, console) for name in names]
+    tables = {name: records.databases[name] for name in names}
+    if arguments.unreadable is not None:
+        return _repair(tables, arguments.unreadable, console)
+    endings = [_prune(name, table, arguments.batch, console) for name, table in tables.items()]
     return max(endings, default=Exit.OK)
 
 
-def _prune(name: str, pruner: Pruner, batch: int, console: Console) -> Exit:
+def _repair(tables: Mapping[str, RecordTable], order: str, console: Console) -> Exit:
+    """Delete the record of one order if it cannot be read."""
+    found = [name for name, table in tables.items() if table.repair(order.removeprefix("order:"))]
+    for name in found:
+        log.warning("the record of %s in the database %s is deleted by an operator", order, name)
+        console.write(f"{escape(name)}: the record of {escape(order)} is deleted\n")
+    if not found:
+        console.complain(f"{escape(order)} has no record that cannot be read")
+    return Exit.OK if found else Exit.ERROR
+
+
+def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
     """What was deleted before a database failed is said, too."""
     deleted, ending = 0, Exit.OK
     try:
-        for count in pruner(batch):
+        for count in table.prune(batch):
             deleted += count
+        for key in table.unreadable():
+            console.complain(
+                f"database {escape(name)}: the record of order:{escape(key)} cannot be read, and "
+                "its duplicates get 503. Once you know that it has not taken effect: "
+                f"locks prune --database {escape(name)} --unreadable order:{escape(key)}"
+            )
     except BackendError as error:
         console.complain(f"database {escape(name)}: {printable(str(error))}")
         ending = Exit.ERROR if isinstance(error, StoreRefused) else Exit.STORE_DOWN

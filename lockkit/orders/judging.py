@@ -15,7 +15,7 @@ from lockkit.orders.replies import (
     unreadable,
 )
 
-__all__ = ["judge", "left_running", "met_orphan"]
+__all__ = ["is_damaged", "judge", "left_running", "met_orphan"]
 
 
 def judge(order: Order, record: Record | None) -> Replay | Reject | None:
@@ -26,7 +26,7 @@ def judge(order: Order, record: Record | None) -> Replay | Reject | None:
     """
     if record is None:
         return form_expired() if order.stale else None
-    if record.version > VERSION or not record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"):
+    if record.version > VERSION or not _has_our_fingerprint(record):
         return _unreadable(order)
     if record.left <= 0:
         return form_expired() if order.stale else None
@@ -48,6 +48,17 @@ def met_orphan(decision: object) -> bool:
     if isinstance(decision, Reject):
         return decision.code == ORPHANED
     return bool(getattr(decision, "orphan", False))
+
+
+def is_damaged(record: Record) -> bool:
+    """Whether nobody can have written it so; what a newer release has written is not."""
+    if record.version > VERSION:
+        return False
+    return not _has_our_fingerprint(record) or record.state not in set(State)
+
+
+def _has_our_fingerprint(record: Record) -> bool:
+    return record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:")
 
 
 def _known(order: Order, record: Record) -> Replay | Reject | None:

@@ -64,6 +64,9 @@ KEPT_HEADERS = (
 LONGEST_HEADERS = 8 * 1024
 """Of those that are kept: a view may make a Location of what its client has sent."""
 
+STATUSES = frozenset({0, *range(100, 600)})
+"""Of a response, or that there is none yet."""
+
 NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
 """Refusals that another try may overcome: what the view saved stays, without a record."""
 
@@ -120,21 +123,24 @@ def unreadable(key: str) -> Record:
     return Record(key, "", "", "", 0.0, state="unreadable")
 
 
-def recorded(columns: Mapping[str, Any], left: object) -> Record:
+def recorded(columns: Mapping[str, Any], left: int) -> Record:
     """From the columns of a table, in each of which anything may stand. ``left``: microseconds."""
     texts = [columns[name] for name in ("order_id", "request", "fingerprint", "state", "headers")]
-    numbers = [columns["status"], columns["version"], left]
+    numbers = [columns[name] for name in ("status", "version", "expires")]
     is_read = all(isinstance(text, str) for text in texts)
+    is_read = is_read and all(type(number) is int for number in numbers)
     if not (is_read and isinstance(columns["body"], bytes | memoryview)):
         return unreadable(str(columns["key"]))
+    status, version, _ = numbers
+    if status not in STATUSES:
+        return unreadable(str(columns["key"]))
     try:
-        status, version, microseconds = (int(number) for number in numbers)
         return Record(
             str(columns["key"]),
             columns["order_id"],
             columns["request"],
             columns["fingerprint"],
-            microseconds / MICROSECONDS,
+            int(left) / MICROSECONDS,
             State(columns["state"]),
             Snapshot(status, load_headers(columns["headers"]), bytes(columns["body"])),
             version,

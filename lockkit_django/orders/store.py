@@ -27,7 +27,7 @@ from lockkit.orders import (
     dump_headers,
 )
 from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.orders.record import recorded
+from lockkit.orders.record import recorded, unreadable
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -72,7 +72,10 @@ class OrderStore:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
         with typed_errors():
             rows = OrderRecord.objects.using(alias).annotate(left=F("expires") - Clock())
-            row = rows.filter(key=key).first()
+            try:
+                row = rows.filter(key=key).first()
+            except (OverflowError, ValueError):  # SQLite keeps anything in a column of numbers
+                return unreadable(key)
         return None if row is None else recorded(vars(row), row.left)
 
     def start(self, record: Record, *, replaces: bool, wait: float) -> None:

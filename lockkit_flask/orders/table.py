@@ -13,7 +13,9 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, Record, StillRunningError, dump_headers
 from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.orders.record import VERSION, recorded
+from lockkit.orders.facts import FINGERPRINT_VERSION
+from lockkit.orders.judging import is_damaged
+from lockkit.orders.record import VERSION, State, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,6 +124,29 @@ class OrderTable:
             if not keys:
                 return
             yield count
+
+    def unreadable(self) -> Iterator[str]:
+        """The keys of orders whose record cannot be read, as far as the database can tell."""
+        c = self.table.c
+        whole = sa.and_(
+            c.state.in_(list(State)),
+            c.status.between(0, 599),
+            c.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"),
+            c.headers.startswith("["),
+            c.headers.endswith("]"),
+        )
+        with self.typed_errors(), self.engine.connect() as connection:
+            query = sa.select(c.key).where(c.version <= VERSION, sa.not_(whole))
+            yield from connection.scalars(query)
+
+    def repair(self, key: str) -> bool:
+        """Delete the record of one order if it cannot be read."""
+        record = self.find(key, fresh=True)
+        if record is None or not is_damaged(record):
+            return False
+        with self.typed_errors(), self.engine.begin() as connection:
+            connection.execute(sa.delete(self.table).where(self.table.c.key == key))
+        return True
 
     @contextmanager
     def typed_errors(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from lockkit.operate.arguments import program_at
 from lockkit.operate.commands import OPTIONS, OrderRecords, run
 from lockkit_django.handler import locks
 from lockkit_django.orders.gate import order_rules, store_for
-from lockkit_django.orders.prune import prune
+from lockkit_django.orders.prune import RecordTable
 
 __all__ = ["Command"]
 
@@ -77,7 +77,7 @@ class Command(BaseCommand):
 def _order_records() -> OrderRecords:
     """Every database may have some, of views with a database of their own."""
     rules = order_rules().settings
-    databases = {alias: partial(prune, using=alias) for alias in connections}
+    databases = {alias: RecordTable(alias) for alias in connections}
     return OrderRecords(databases, () if rules.claims else (store_for(None).using,))
 
 

@@ -69,7 +69,7 @@ def _flask(folder: Path, *argv: str, **environment: str) -> subprocess.Completed
 
 def test_expired_records_of_orders_are_pruned(make_shop: Callable[..., Flask]) -> None:
     app = make_shop()
-    row = {"order_id": "A", "request": "POST /", "fingerprint": "1:x", "created": 0, "version": 1,
+    row = {"order_id": "A", "request": "POST /", "fingerprint": "2:x", "created": 0, "version": 2,
            "state": "done", "status": 201, "headers": "[]", "body": b""}  # fmt: skip
     with app.app_context():
         table = db.metadata.tables["lockkit_order"]
@@ -82,6 +82,34 @@ def test_expired_records_of_orders_are_pruned(make_shop: Callable[..., Flask]) -
     with app.app_context():
         assert db.session.execute(sa.select(table.c.key)).scalars().all() == ["c"]
     assert runner.invoke(args=["locks", "prune", "--database", "x"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("state", "gone"), ("headers", "[[1"), ("status", 9999), ("status", -1)],
+)
+def test_a_record_that_cannot_be_read(
+    make_shop: Callable[..., Flask], column: str, value: object
+) -> None:
+    app = make_shop()
+    row = {"order_id": "A", "request": "POST /", "fingerprint": "2:x", "created": 0, "version": 2,
+           "state": "done", "status": 201, "headers": "[]", "body": b""}  # fmt: skip
+    row["expires"] = 2**62
+    with app.app_context():
+        table = db.metadata.tables["lockkit_order"]
+        for key in ("a" * 64, "b" * 64):
+            db.session.execute(sa.insert(table).values(key=key, **row))
+        change = sa.text(f"UPDATE lockkit_order SET {column} = :value WHERE key = :key")
+        db.session.execute(change, {"value": value, "key": "a" * 64})
+        db.session.commit()
+    runner = app.test_cli_runner()
+    result = runner.invoke(args=["locks", "prune"])
+    assert f"locks prune --database default --unreadable order:{'a' * 64}" in result.output
+    assert "b" * 64 not in result.output
+    assert runner.invoke(args=["locks", "prune", "--unreadable", "b" * 64]).exit_code == 1
+    assert runner.invoke(args=["locks", "prune", "--unreadable", "a" * 64]).exit_code == 0
+    with app.app_context():
+        assert db.session.execute(sa.select(table.c.key)).scalars().all() == ["b" * 64]
 
 
 def test_without_orders_there_is_nothing_to_prune(make_app: Callable[..., Flask]) -> None:

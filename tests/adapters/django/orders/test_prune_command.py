@@ -12,8 +12,10 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
+from lockkit.orders.judging import is_damaged
 from lockkit.orders.record import VERSION
 from lockkit_django.models import OrderRecord
+from lockkit_django.orders.store import OrderStore
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,12 +26,12 @@ def prune(*argv: str, **options: Any) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def record(key: str, *, left: float, version: int = 1) -> None:
+def record(key: str, *, left: float, version: int = VERSION) -> None:
     OrderRecord.objects.create(
         key=key,
         order_id=key,
         request="POST /orders/",
-        fingerprint="1:x",
+        fingerprint="2:x",
         state="done",
         status=201,
         headers="[]",
@@ -110,3 +112,40 @@ def test_a_database_that_fails_on_the_way() -> None:
     assert "database default:" in err.getvalue()
     with transaction.atomic():
         assert OrderRecord.objects.count() == 2
+
+
+OF_ANOTHER_TYPE = [("expires", "never"), ("expires", 1e400), ("body", "text")]
+"""SQLite keeps them, and compares them as if nothing were wrong."""
+
+DAMAGES = [
+    *OF_ANOTHER_TYPE,
+    ("state", "gone"),
+    ("fingerprint", "x"),
+    ("headers", "[[1"),
+    ("status", 9999),
+    ("status", "many"),
+]
+
+
+@pytest.mark.parametrize(("column", "value"), DAMAGES)
+def test_a_record_that_cannot_be_read(column: str, value: object) -> None:
+    """It is told and stays, whatever its time; an operator may delete it, and no other."""
+    record("a" * 64, left=3600)
+    record("b" * 64, left=3600)
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA ignore_check_constraints = 1")
+        sql = f"UPDATE lockkit_order SET {column} = %s WHERE key = %s"
+        cursor.execute(sql, [value, "a" * 64])
+        cursor.execute("PRAGMA ignore_check_constraints = 0")
+    found = OrderStore("default").find("a" * 64, fresh=True)
+    assert found is not None
+    assert is_damaged(found)
+    out, err = prune()
+    assert out == "default: 0 expired order records deleted\n"
+    advice = f"locks prune --database default --unreadable order:{'a' * 64}"
+    assert advice in err or (column, value) in OF_ANOTHER_TYPE
+    assert "b" * 64 not in err
+    with pytest.raises(CommandError):
+        prune("--unreadable", "b" * 64)
+    assert prune("--unreadable", f"order:{'a' * 64}")[0].endswith("is deleted\n")
+    assert OrderRecord.objects.get().key == "b" * 64
