@@ -1,4 +1,19 @@
+from time import time
+
+from django.core.management.base import CommandError
 from django.db import migrations
+
+
+def refuse_orders_of_earlier_release(apps, schema_editor):
+    """Their keys cannot be found any more, so each would be made again when it is repeated."""
+    records = apps.get_model("lockkit_django", "OrderRecord").objects
+    valid = records.using(schema_editor.connection.alias).filter(expires__gt=time() * 1_000_000)
+    if count := valid.count():
+        raise CommandError(
+            f"lockkit_order_record has {count} orders of an earlier release of lockkit whose TTL "
+            f"is not over. This release would make them again if their clients repeat them. Take "
+            f"no orders until the TTL is over, or accept that: DELETE FROM lockkit_order_record"
+        )
 
 
 class Migration(migrations.Migration):
@@ -10,6 +25,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.RunPython(refuse_orders_of_earlier_release, migrations.RunPython.noop),
         migrations.AlterModelTable(
             name='orderrecord',
             table='lockkit_order',

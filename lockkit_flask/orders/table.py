@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
 
 TABLE_NAME = "lockkit_order"
+EARLIER_TABLE = "lockkit_order_record"
+"""Of a release whose keys of orders cannot be found by this one."""
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 
@@ -30,7 +32,8 @@ class OrderTable:
     """The records in one database of the current app, by its bind key.
 
     The engine is asked for at each use: tests exchange engines. Raises BackendUnavailable, and
-    ConfigurationError for what is no bind key, or if the table was never made.
+    ConfigurationError for what is no bind key, or if the table was never made, or if there is one
+    of an earlier release.
     """
 
     MISSING = (
@@ -61,11 +64,26 @@ class OrderTable:
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """What is recorded, outside of any transaction."""
+        self._refuse_earlier()
         left = self.table.c.expires - self._clock()
         query = sa.select(self.table, left.label("left")).where(self.table.c.key == key)
         with self.typed_errors(), _for_one_query(self.engine) as connection:
             row = connection.execute(query).mappings().first()
         return None if row is None else recorded(dict(row), row["left"])
+
+    def _refuse_earlier(self) -> None:
+        """Once. Its orders would be made again when they are repeated."""
+        if self.table.info.get(EARLIER_TABLE) is False:
+            return
+        with self.typed_errors():
+            found = sa.inspect(self.engine).has_table(EARLIER_TABLE)
+        if found:
+            raise ConfigurationError(
+                f"the database has the table {EARLIER_TABLE!r} of an earlier release of lockkit, "
+                f"whose orders this release would make again if their clients repeat them: take "
+                f"no orders until the TTL of the last one is over, or accept that, and drop it"
+            )
+        self.table.info[EARLIER_TABLE] = False
 
     def insert(
         self, connection: sa.Connection, record: Record, *, replaces: bool, wait: float

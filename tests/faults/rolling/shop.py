@@ -1,6 +1,6 @@
 """A Django project with one order view, on the database that it is given.
 
-A line each: ``migrate``, ``order ID``.
+A line each: ``migrate``, ``order ID``, ``forget``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from types import ModuleType
 
 import django
 from django.conf import settings
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
+from django.db import connection
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
+
+made: list[str] = []
+
+
+def order(request: object) -> HttpResponse:
+    made.append("order")
+    return HttpResponse("made", status=201)
 
 
 def main(database: str, locks: str, **orders: str) -> None:
@@ -28,12 +36,6 @@ def main(database: str, locks: str, **orders: str) -> None:
         LOCKKIT_ORDERS={"PATHS": ["^/orders/"], **orders},
         ALLOWED_HOSTS=["*"],
     )
-    made: list[str] = []
-
-    def order(request: object) -> HttpResponse:
-        made.append("order")
-        return HttpResponse("made", status=201)
-
     urls = ModuleType("shop_urls")
     urls.urlpatterns = [path("orders/", order)]  # type: ignore[attr-defined]
     sys.modules["shop_urls"] = urls
@@ -42,8 +44,15 @@ def main(database: str, locks: str, **orders: str) -> None:
     for line in sys.stdin:
         action, *words = line.split()
         if action == "migrate":
-            call_command("migrate", verbosity=0)
             answer = "migrated"
+            try:
+                call_command("migrate", verbosity=0)
+            except CommandError as error:
+                answer = str(error)
+        elif action == "forget":
+            with connection.cursor() as cursor:
+                cursor.execute("DELETE FROM lockkit_order_record")
+            answer = "forgotten"
         else:
             headers = {"Idempotency-Key": words[0], "Authorization": "Token alice"}
             response = client.post("/orders/", headers=headers)

@@ -97,6 +97,40 @@ def test_an_order_in_the_database_is_never_made_by_both(
         assert first.ask("order A-1") == "2 1"
 
 
+def test_the_table_is_not_taken_over_with_orders_that_would_be_made_again(
+    tmp_path: Path, release: Path
+) -> None:
+    arguments = (str(tmp_path / "shop.sqlite3"), f"sqlite:///{tmp_path / 'locks.sqlite3'}")
+    shop = HERE / "shop.py"
+    with (
+        earlier.process(shop, *arguments, release=release) as old,
+        earlier.process(shop, *arguments) as new,
+    ):
+        assert old.ask("migrate") == "migrated"
+        assert old.ask("order A-1") == "2 1"
+        assert "1 orders of an earlier release" in new.ask("migrate")
+        assert new.ask("order A-1") == "5 0"
+        assert old.ask("order A-1") == "2 1"
+        assert new.ask("forget") == "forgotten"
+        assert new.ask("migrate") == "migrated"
+        assert new.ask("order A-2") == "2 1"
+
+
+def test_an_order_in_a_table_of_flask_is_never_made_by_both(tmp_path: Path, release: Path) -> None:
+    arguments = (str(tmp_path / "shop.sqlite3"), f"sqlite:///{tmp_path / 'locks.sqlite3'}")
+    shop = HERE / "flask_shop.py"
+    with (
+        earlier.process(shop, *arguments, release=release) as old,
+        earlier.process(shop, *arguments) as new,
+    ):
+        assert (old.ask("create"), new.ask("create")) == ("done", "done")
+        assert old.ask("order A-1") == "2 1"
+        assert new.ask("order A-1") == "5 0"
+        assert new.ask("drop lockkit_order_record") == "done"
+        assert new.ask("order A-2") == "2 1"
+        assert old.ask("order A-2") == "5 1"
+
+
 @pytest.mark.skipif("redis" not in STORES, reason="the earlier release needs redis-py 8")
 @pytest.mark.parametrize("earlier_first", [True, False], ids=["earlier first", "this first"])
 def test_an_order_in_redis_is_never_made_by_both(
