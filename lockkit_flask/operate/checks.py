@@ -12,13 +12,20 @@ from werkzeug.routing import AnyConverter, BaseConverter
 
 from lockkit.model.log import log
 from lockkit.orders.dangers import dangers
+from lockkit.orders.view_checks import unknown_finding
 from lockkit.web.route_checks import Finding, Route, Url, field_findings, fillings, path_findings
+from lockkit_flask.orders.authorize import unknown_check
+from lockkit_flask.orders.idempotent import below_idempotent, options_of
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.lock_view import guards_of
 
 if TYPE_CHECKING:
     from flask import Flask
     from werkzeug.routing import Rule
+
+    from lockkit.orders import OrderSettings
+
+HARMLESS = ("bare-field", "replay-unknown")
 
 
 def findings(app: Flask) -> Iterator[Finding]:
@@ -28,6 +35,8 @@ def findings(app: Flask) -> Iterator[Finding]:
         urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
         yield from path_findings(orders.paths, urls)
     yield from field_findings(_routes(app))
+    if orders is not None and orders.authorize_replay is None:
+        yield from _unknown_checks(app, orders)
 
 
 def every_finding(app: Flask) -> Iterator[Finding]:
@@ -49,10 +58,28 @@ def tell_at_first_request(app: Flask) -> None:
     def tell(sender: Flask, **_: object) -> None:
         if pending.acquire(blocking=False):
             for finding in findings(sender):
-                tell_it = log.warning if finding.code == "bare-field" else log.error
+                tell_it = (
+                    log.warning if finding.code in ("bare-field", "replay-unknown") else log.error
+                )
                 tell_it("%s. %s", finding.text, finding.remedy)
 
     request_started.connect(tell, app, weak=False)
+
+
+def _unknown_checks(app: Flask, orders: OrderSettings) -> Iterator[Finding]:
+    """Views of orders whose answers are not given again."""
+    for rule in app.url_map.iter_rules():
+        view = app.view_functions.get(rule.endpoint)
+        for method in sorted(orders.methods & (rule.methods or set())):
+            options, below = options_of(view, method), below_idempotent(view, method)
+            covered = any(orders.covers(method, path) for path in _paths(rule))
+            if view is None or options.exempt or not (covered or options.inside):
+                continue
+            unknown = unknown_check(view, method, below=below)
+            if unknown is not None:
+                line = "Put @idempotent below what checks: on the function, or on the method"
+                yield unknown_finding(_name_of(view, rule), rule.rule, unknown, line)
+                break
 
 
 def _routes(app: Flask) -> Iterator[Route]:
@@ -60,9 +87,12 @@ def _routes(app: Flask) -> Iterator[Route]:
         view: Any = app.view_functions.get(rule.endpoint)
         guards = guards_of(view)
         if guards:
-            named = getattr(view, "view_class", view)
-            name = f"{named.__module__}.{getattr(named, '__qualname__', rule.endpoint)}"
-            yield Route(name, rule.rule, guards, _parameters(rule))
+            yield Route(_name_of(view, rule), rule.rule, guards, _parameters(rule))
+
+
+def _name_of(view: Any, rule: Rule) -> str:
+    named = getattr(view, "view_class", view)
+    return f"{named.__module__}.{getattr(named, '__qualname__', rule.endpoint)}"
 
 
 def _parameters(rule: Rule) -> dict[str, bool]:

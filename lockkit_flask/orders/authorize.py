@@ -1,24 +1,22 @@
-"""Whether a client may still see what was answered before.
+"""Whether a client may still see what was answered before: see ``lockkit.orders.view_checks``.
 
-A stored response is given without calling the view, so the checks that the view makes itself must
-be made first. What cannot be asked from outside is never assumed to have passed.
+Hooks of ``before_request`` have passed already. Asked are ``login_required`` and
+``fresh_login_required`` of Flask-Login.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable, isroutine
 from typing import TYPE_CHECKING, Any
 
 from flask import current_app, request
 from flask.views import MethodView
 
-from lockkit.model.log import log
 from lockkit.orders import replies
+from lockkit.orders.view_checks import module_of, unknown_in_class, unknown_wrapper, wrappers
 from lockkit_flask.conf import dotted
-from lockkit_flask.web.places import layers_of as wrapped_in
-from lockkit_flask.web.places import places_of_request
+from lockkit_flask.web.lock_view import view_of
 from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
@@ -26,31 +24,87 @@ if TYPE_CHECKING:
 
     from lockkit.orders import OrderSettings
 
-Check = Callable[[Callable[[], Any]], Callable[[], Any]]
-
 OURS = ("lockkit_flask.web.lock_view", "lockkit_flask.orders.idempotent")
-FLASK_LOGIN = "flask_login.utils"
-KNOWN = ("login_required", "fresh_login_required")
-
-_warned: set[str] = set()
+LOGIN = "flask_login.utils"
+VIEWS = "flask.views"
 
 
 class Authorization:
-    """AUTHORIZE_REPLAY, which decides alone; without it, the decorators of the view."""
+    """AUTHORIZE_REPLAY, which decides alone; without it, the checks of the view."""
 
     def __init__(self, settings: OrderSettings) -> None:
         self._may_replay = dotted("LOCKKIT_ORDERS['AUTHORIZE_REPLAY']", settings.authorize_replay)
 
-    def answer(self, response: Response, *, checked: bool) -> Any:
+    def answer(self, response: Response, *, below: Any) -> Any:
         """``response``, made of an earlier one, or a refusal of the current request.
 
-        ``checked``: the order was opened below the view's own checks, so they have passed.
+        ``below``: what is below ``@idempotent``; None: the order was opened above the view.
         """
         if self._may_replay is not None:
             return response if _allows(self._may_replay) else refused(replies.not_allowed())
-        if checked:
-            return response
-        return _below_checks(response)
+        view = view_of(request)
+        if unknown_check(view, request.method, below=below) is not None:
+            return refused(replies.not_replayable())
+        asked: Callable[[], Any] = lambda: response  # noqa: E731  in the place of the view
+        places = _places(view, request.method, below)
+        for layer in reversed([layer for place in places for layer in wrappers(place)]):
+            if module_of(layer) == LOGIN:
+                asked = layer.__globals__[_maker(layer)](asked)
+        return asked()
+
+
+def unknown_check(view: Any, method: str, *, below: Any = None) -> str | None:
+    """The name of what may be a check of this view, and is not asked; None: there is nothing."""
+    places = _places(view, method, below)
+    found: str | None = None
+    if len(places) > 1:
+        found = unknown_in_class(view.view_class, ("flask",), _entries(view.view_class, places))
+    is_plain = _is_plain if below is None else isroutine
+    unknown = (unknown_wrapper(each, _is_known, is_plain) for each in places)
+    return found or next(filter(None, unknown), None)
+
+
+def _places(view: Any, method: str, below: Any) -> list[Any]:
+    """Where checks may stand: on the function, and where that calls one of a class, there too."""
+    start = view if below is None else below
+    *_, function = wrappers(start)
+    cls = getattr(view, "view_class", None)
+    is_dispatch = getattr(function, "__name__", "") == "dispatch_request"
+    if cls is None or not (is_dispatch or module_of(function) == VIEWS):
+        return [start]
+    found = [None if is_dispatch else cls.dispatch_request, getattr(cls, method.lower(), None)]
+    return [start, *(place for place in found if place is not None)]
+
+
+def _entries(cls: Any, places: list[Any]) -> set[str]:
+    """What of a class runs before the method of a request, and is not Flask's."""
+    if cls.dispatch_request not in places:
+        return set()  # it is below @idempotent itself
+    *_, function = wrappers(cls.dispatch_request)
+    entries = {"__init__", "__new__"} if cls.init_every_request else set()
+    is_own = issubclass(cls, MethodView) and module_of(function) != VIEWS
+    return entries | {"dispatch_request"} if is_own else entries
+
+
+def _is_plain(function: Any) -> bool:
+    """What holds another function may be made by a decorator that does not tell of it."""
+    cells = getattr(function, "__closure__", None) or ()
+    held = any(isroutine(cell.cell_contents) for cell in cells)
+    return isroutine(function) and (module_of(function) == VIEWS or not held)
+
+
+def _is_ours(layer: Any) -> bool:
+    return module_of(layer) in OURS
+
+
+def _is_known(layer: Any) -> bool:
+    login = ("login_required", "fresh_login_required")
+    return _is_ours(layer) or (module_of(layer) == LOGIN and _maker(layer) in login)
+
+
+def _maker(layer: Any) -> str:
+    """The decorator that made this layer."""
+    return str(layer.__code__.co_qualname.partition(".")[0])
 
 
 def _allows(may_replay: Callable[[Request], object]) -> bool:
@@ -61,66 +115,3 @@ def _allows(may_replay: Callable[[Request], object]) -> bool:
 
 async def _awaited(answer: Awaitable[object]) -> object:
     return await answer
-
-
-def _below_checks(response: Response) -> Any:
-    """The response, with the view's decorators around it.
-
-    Those of Flask-Login are known. Any other that can be seen may be a check, and what it would
-    say is not known: the order is completed, and its response is not given.
-    """
-    asked: Callable[[], Any] = lambda: response  # noqa: E731  in the place of the view
-    for layer in reversed(list(layers_of(request))):
-        module = getattr(layer, "__globals__", {}).get("__name__")
-        if module in OURS:
-            continue
-        check = _known_check(module, layer)
-        if check is None:
-            _tell(request.endpoint or "", layer)
-            return refused(replies.not_replayable())
-        asked = check(asked)
-    return asked()
-
-
-def layers_of(request: Request) -> Iterator[Any]:
-    """What can be seen around the view and its method: decorators made by ``functools.wraps``.
-
-    And a ``dispatch_request`` of one's own, where the methods are the view: it may check, too.
-    """
-    for holder in places_of_request(request):
-        *layers, last = wrapped_in(holder)
-        yield from layers
-        if last is not None and last is _dispatcher(request):
-            yield last
-
-
-def _dispatcher(request: Request) -> Any:
-    """What a MethodView has instead of Flask's own way to its methods, if it has."""
-    view: Any = current_app.view_functions[request.endpoint or ""]
-    view_class = getattr(view, "view_class", None)
-    if not (isinstance(view_class, type) and issubclass(view_class, MethodView)):
-        return None
-    found = inspect.unwrap(view_class.dispatch_request)
-    return None if found is MethodView.dispatch_request else found
-
-
-def _known_check(module: str | None, layer: Any) -> Check | None:
-    """The decorator that made this layer, to be put around something else."""
-    maker = layer.__code__.co_qualname.partition(".")[0] if module == FLASK_LOGIN else ""
-    if maker not in KNOWN:
-        return None
-    found: Check = layer.__globals__[maker]
-    return found
-
-
-def _tell(endpoint: str, layer: Any) -> None:
-    """Once per view: who wrote it should know why duplicates are not answered."""
-    if endpoint in _warned:
-        return
-    _warned.add(endpoint)
-    log.warning(
-        "orders of the view %r are not repeated: a decorator on it (%s) may be a check that a "
-        "repeated answer would pass by. Put @idempotent below it, or set AUTHORIZE_REPLAY",
-        endpoint,
-        getattr(getattr(layer, "__code__", layer), "co_qualname", type(layer).__name__),
-    )

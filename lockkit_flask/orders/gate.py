@@ -32,7 +32,7 @@ from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.idempotent import binds_of, options_of
 from lockkit_flask.orders.open_order import ClaimedOrder, of_request, prepare
 from lockkit_flask.orders.request import RequestReader
-from lockkit_flask.web.lock_view import take_locks
+from lockkit_flask.web.lock_view import take_locks, view_of
 from lockkit_flask.web.refusals import note_order, refused
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Gate:
     def run(self, call: Callable[[], Any], options: ViewOptions, view: object = None) -> Any:
         """The answer to the current request, whose view is called only as a new order.
 
-        ``view``: the function that is called, where its own checks were made before.
+        ``view``: what is below ``@idempotent``, where the checks above it have passed.
         """
         if of_request() is not None:
             raise ConfigurationError(
@@ -116,13 +116,13 @@ class Gate:
         decision = self._drive(self._orders.admit(order), records)
         if isinstance(decision, Proceed):
             return self._proceed(decision, records, call, view)
-        return self._answer(order, decision, checked=view is not None)
+        return self._answer(order, decision, below=view)
 
     def _dispatch(self, dispatch: Callable[..., Any], *args: Any) -> Any:
         prepare()
         if request.url_rule is None or request.routing_exception is not None:
             return dispatch(*args)
-        options = options_of(request)
+        options = options_of(view_of(request), request.method)
         if options.exempt or options.inside:
             return dispatch(*args)
         if self.settings.covers(request.method, request.path):
@@ -145,13 +145,13 @@ class Gate:
     def _drive(self, flow: Flow[Decision], records: Any) -> Decision:
         return drive(flow, records, self._locks, self._reader.recover)
 
-    def _answer(self, order: Order, decision: Replay | Reject, *, checked: bool) -> Any:
+    def _answer(self, order: Order, decision: Replay | Reject, *, below: Any) -> Any:
         """What is not for everybody: a stored response, and where the order's result is."""
         signals.tell(order, decision)
         if isinstance(decision, Reject) and decision.location is None:
             return refused(decision)
         response = refused(decision) if isinstance(decision, Reject) else replayed(decision)
-        answer = self._authorization.answer(response, checked=checked)
+        answer = self._authorization.answer(response, below=below)
         if answer is response and isinstance(decision, Replay):
             signals.send(signals.order_replayed, order)
         return answer
@@ -162,7 +162,7 @@ class Gate:
         """Take the locks of the view, have the record written, and run the view."""
         signals.tell(decision.order, decision)
         request_leases.add(self, decision.lease, is_view=False)
-        opened = self._open(self._orders, decision, records, checked=view is not None)
+        opened = self._open(self._orders, decision, records, below=view)
         try:
             answer = take_locks(view) or self._begin(opened)
         except BaseException:  # interrupted as well: the view has not run
@@ -192,7 +192,7 @@ class Gate:
             else:
                 return None
             if not isinstance(decision, Proceed):
-                return partial(self._answer, order, decision, checked=opened.checked)
+                return partial(self._answer, order, decision, below=opened.below)
             opened.proceed = decision
         return partial(refused, replies.running(1))
 
@@ -230,7 +230,7 @@ class Gate:
         if isinstance(decision, Proceed):
             return response
         order = opened.proceed.order
-        return current_app.make_response(self._answer(order, decision, checked=opened.checked))
+        return current_app.make_response(self._answer(order, decision, below=opened.below))
 
 
 def _database(app: Flask) -> SQLAlchemy:

@@ -11,12 +11,13 @@ from flask import current_app, request
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import IdSource
+from lockkit.orders.view_checks import module_of, wrappers
 from lockkit_flask.state import app_locks
 from lockkit_flask.web import misplaced
-from lockkit_flask.web.places import places_of, places_of_request
+from lockkit_flask.web.lock_view import places_of
 
 if TYPE_CHECKING:
-    from flask import Flask, Request
+    from flask import Flask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,10 +41,16 @@ class ViewOptions:
 DEFAULTS = ViewOptions()
 
 
-def options_of(request: Request) -> ViewOptions:
-    """Of the view of a request: on its method, on the function, or on the class."""
-    found = (getattr(place, _ATTRIBUTE, None) for place in reversed(places_of_request(request)))
+def options_of(view: Any, method: str) -> ViewOptions:
+    """Of a view: on this method, on the function, or on the class."""
+    found = (getattr(place, _ATTRIBUTE, None) for place in reversed(places_of(view, method)))
     return next((options for options in found if isinstance(options, ViewOptions)), DEFAULTS)
+
+
+def below_idempotent(view: Any, method: str) -> Any:
+    """What the decorator has made an order of; None: it is not there."""
+    layers = (layer for place in places_of(view, method) for layer in wrappers(place))
+    return next((each.__wrapped__ for each in layers if module_of(each) == __name__), None)
 
 
 def binds_of(app: Flask) -> set[str]:

@@ -42,12 +42,12 @@ class OpenOrder(ABC):
     facts: ResponseFacts | None = None  #: what the view has answered
     status = 0  #: of the response that they were taken from
 
-    def __init__(self, orders: Orders, proceed: Proceed, records: Any, *, checked: bool) -> None:
+    def __init__(self, orders: Orders, proceed: Proceed, records: Any, *, below: Any) -> None:
         """From now on it is the order of the current request.
 
-        ``checked``: it was opened below the view's own checks, so they have passed.
+        ``below``: what is below ``@idempotent``; None: it was opened above the view.
         """
-        self.orders, self.proceed, self.records, self.checked = orders, proceed, records, checked
+        self.orders, self.proceed, self.records, self.below = orders, proceed, records, below
         self.of_guest = is_of_guest(request)
         self.app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
         self.environ = request.environ

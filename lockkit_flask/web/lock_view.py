@@ -16,11 +16,12 @@ from lockkit.web.views import Guard, refusal_of, request_label
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.state import app_locks
 from lockkit_flask.web import misplaced
-from lockkit_flask.web.places import places_of, places_of_request
 from lockkit_flask.web.refusals import http_exception
 from lockkit_flask.web.request import RequestView
 
 if TYPE_CHECKING:
+    from flask import Request
+
     from lockkit.web.views import AnyLease
 
 P = ParamSpec("P")
@@ -81,7 +82,7 @@ def take_locks(view: object) -> Callable[[], Any] | None:
 
     ``view``: a function below it, for decorators that cannot be seen from outside.
     """
-    for locked in _marked([*places_of_request(request), view]):
+    for locked in _marked([*places_of(view_of(request), request.method), view]):
         try:
             locked.enter_once()
         except AcquireTimeout as error:
@@ -92,6 +93,18 @@ def take_locks(view: object) -> Callable[[], Any] | None:
 def guards_of(view: Any) -> tuple[Guard, ...]:
     """Of the lock_view decorators on a view, its class and its methods."""
     return tuple(dict.fromkeys(locked.guard for locked in _marked(places_of(view))))
+
+
+def view_of(request: Request) -> Any:
+    """What Flask calls for it."""
+    return current_app.view_functions[request.endpoint or ""]
+
+
+def places_of(view: Any, *methods: str) -> list[Any]:
+    """Where a decorator of a view may be, outermost first; for some methods, else for all."""
+    cls = getattr(view, "view_class", None)
+    names = ("dispatch_request", *map(str.lower, methods or getattr(cls, "methods", None) or ()))
+    return [cls, view, *(getattr(cls, name, None) for name in names)]
 
 
 def _marked(places: list[Any]) -> list[LockedView]:

@@ -13,7 +13,7 @@ from flask import request
 
 from lockkit.leases.decorating import is_written_above
 from lockkit.model.errors import ConfigurationError
-from lockkit_flask.web.places import layers_of
+from lockkit.orders.view_checks import wrappers
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -40,7 +40,7 @@ def refuse(app: Flask, **_: object) -> None:
     below, wrapper, decorator = getattr(view, _ABOVE, (None, None, ""))
     if view is None or below is not view:
         return
-    if any(wrapper is layer for each in app.view_functions.values() for layer in layers_of(each)):
+    if any(wrapper is layer for each in app.view_functions.values() for layer in wrappers(each)):
         return
     raise ConfigurationError(
         f"@{decorator} stands above the route of {below.__qualname__}, so Flask knows the view "

@@ -109,7 +109,7 @@ def guests(make_shop: Callable[..., Flask]) -> Flask:
 
 
 def buy_twice(guests: Flask, view: Callable[[], Any]) -> list[TestResponse]:
-    def buy() -> ResponseReturnValue:
+    def buy(view: Callable[[], Any] = view) -> ResponseReturnValue:
         view()
         db.session.commit()
         return redirect("/thanks", 303)

@@ -1,0 +1,173 @@
+"""Nobody sees a stored answer whom a check of the view would refuse now."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, abort, request
+from flask.views import MethodView, View
+from flask_project import db, put
+from flask_project.hooks import permission_required
+
+from lockkit_flask import idempotent, lock_view
+from lockkit_flask.operate.checks import findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.typing import ResponseReturnValue
+
+    Views = Callable[[], Callable[..., Any]]
+
+ALICE = {"X-User": "alice", "X-Order-ID": "A-1"}
+
+
+def buy() -> ResponseReturnValue:
+    put("bought")
+    db.session.commit()
+    return "bought", 201
+
+
+def hiding(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that does not tell what it wraps."""
+
+    def checked() -> Any:
+        if "X-Revoked" in request.headers:
+            abort(403)
+        return view()
+
+    return checked
+
+
+class Checks(MethodView):
+    """A base of the project's own."""
+
+    def dispatch_request(self, **kwargs: Any) -> Any:
+        if "X-Revoked" in request.headers:
+            abort(403)
+        return super().dispatch_request(**kwargs)
+
+
+class OfOwnBase(Checks):
+    def post(self) -> ResponseReturnValue:
+        return buy()
+
+
+class ChecksWhenMade(MethodView):
+    def __init__(self) -> None:
+        if "X-Revoked" in request.headers:
+            abort(403)
+
+    def post(self) -> ResponseReturnValue:
+        return buy()
+
+
+class AboveItsMethods(MethodView):
+    decorators = (idempotent,)
+
+    @permission_required
+    def post(self) -> ResponseReturnValue:
+        return buy()
+
+
+class AboveItsBase(Checks):
+    @idempotent
+    def dispatch_request(self, **kwargs: Any) -> Any:
+        return super().dispatch_request(**kwargs)
+
+    def post(self) -> ResponseReturnValue:
+        return buy()
+
+
+UNKNOWN: dict[str, Views] = {
+    "a decorator": lambda: permission_required(buy),
+    "one that hides": lambda: hiding(buy),
+    "one below lock_view": lambda: lock_view("stock")(permission_required(buy)),
+    "one below @idempotent": lambda: idempotent(permission_required(buy)),
+    "an object": lambda: functools.partial(buy),
+    "a base": lambda: OfOwnBase.as_view("of_own_base"),
+    "its making": lambda: ChecksWhenMade.as_view("checks_when_made"),
+    "a method below decorators": lambda: AboveItsMethods.as_view("above_its_methods"),
+    "a base below @idempotent": lambda: AboveItsBase.as_view("above_its_base"),
+}
+
+
+@pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN)
+def test_what_may_check_is_never_passed_by(make_shop: Callable[..., Flask], make: Views) -> None:
+    shop = shop_with(make_shop, make())
+    first, *again = [send(shop, headers) for headers in ({}, {}, {"X-Revoked": "1"})]
+    assert first.status_code == 201
+    assert [(each.status_code, b"bought" in each.data) for each in again] == [(409, False)] * 2
+    assert again[0].json["code"] == "order-completed"
+    (told,) = [found for found in findings(shop) if found.code == "replay-unknown"]
+    assert "'/buy'" in told.text
+    assert "Put @idempotent below" in told.remedy
+
+
+class Made(MethodView):
+    init_every_request = False
+
+    def __init__(self, answer: Callable[[], ResponseReturnValue]) -> None:
+        self.answer = answer
+
+    def post(self) -> ResponseReturnValue:
+        return self.answer()
+
+
+class OneOrder(View):
+    methods = ("POST",)
+
+    @idempotent
+    def dispatch_request(self) -> ResponseReturnValue:
+        return buy()
+
+
+def in_a_factory() -> Callable[..., Any]:
+    app = Flask("other")
+
+    def view() -> ResponseReturnValue:
+        assert app.name == "other"
+        return buy()
+
+    return view
+
+
+KNOWN: dict[str, Views] = {
+    "a function": lambda: buy,
+    "one of a factory": in_a_factory,
+    "lock_view": lambda: lock_view("stock")(buy),
+    "a class": lambda: Made.as_view("made", buy),
+    "@idempotent below what checks": lambda: permission_required(idempotent(buy)),
+    "@idempotent on dispatch_request": lambda: OneOrder.as_view("one_order"),
+}
+
+
+@pytest.mark.parametrize("make", KNOWN.values(), ids=KNOWN)
+def test_what_has_no_checks_or_passed_ones_is_repeated(
+    make_shop: Callable[..., Flask], make: Views
+) -> None:
+    shop = shop_with(make_shop, make())
+    answers = [send(shop, {}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert "Idempotent-Replayed" in answers[1].headers
+    assert not [found for found in findings(shop) if found.code == "replay-unknown"]
+
+
+def test_where_the_project_decides_nothing_is_unknown(make_shop: Callable[..., Flask]) -> None:
+    orders = {"AUTHORIZE_REPLAY": "flask_project.hooks.may_see_again"}
+    shop = shop_with(make_shop, permission_required(buy), **orders)
+    assert [send(shop, {}).status_code for _ in range(2)] == [201, 201]
+    assert not [found for found in findings(shop) if found.code == "replay-unknown"]
+
+
+def shop_with(make_shop: Callable[..., Flask], view: Any, **orders: str) -> Flask:
+    rules = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/buy$"], "WAIT": 10, **orders}
+    shop = make_shop(LOCKKIT_ORDERS=rules)
+    shop.add_url_rule("/buy", "buy", view, methods=["POST"])
+    return shop
+
+
+def send(shop: Flask, headers: dict[str, str]) -> Any:
+    return shop.test_client().post("/buy", headers={**ALICE, **headers})
