@@ -11,9 +11,9 @@ from __future__ import annotations
 from lockkit.model.errors import DriverMissing, OpenTransaction
 
 try:
-    from lockkit_django.decorators import lock_view
-    from lockkit_django.handler import alocks, locks
+    from lockkit_django.leases.handler import alocks, locks
     from lockkit_django.tasks import locked
+    from lockkit_django.web.lock_view import lock_view
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("django", "asgiref"):
         raise

@@ -13,11 +13,12 @@ class LockkitConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from lockkit_django import checks, view_checks
-        from lockkit_django.backends import in_tests
+        from lockkit_django.operate import checks
         from lockkit_django.orders import checks as order_checks
+        from lockkit_django.orders import routes
+        from lockkit_django.stores import in_tests
+        from lockkit_django.web import checks as view_checks
 
-        checks.register()
-        view_checks.register()
-        order_checks.register()
+        for each in (checks, view_checks, order_checks, routes):
+            each.register()
         in_tests.remember()

@@ -20,8 +20,8 @@ SCHEMES = {
     "redis": "lockkit.stores.redis:RedisBackend",
     "rediss": "lockkit.stores.redis:RedisBackend",
     "unix": "lockkit.stores.redis:RedisBackend",
-    "django": "lockkit_django.backends:DatabaseBackend",
-    "django-redis": "lockkit_django.backends:DjangoRedisBackend",
+    "django": "lockkit_django.stores:DatabaseBackend",
+    "django-redis": "lockkit_django.stores:DjangoRedisBackend",
 }
 DATABASES = {"postgres", "postgresql", "psycopg", "pgsql", "mysql", "mariadb", "oracle", "mssql"}
 

@@ -16,8 +16,8 @@ from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from lockkit.orders.view_checks import module_of, unknown_in_class, unknown_wrapper, wrappers
-from lockkit_django.handlers import class_of, handlers, ninja_operation
 from lockkit_django.orders.identity import value_of
+from lockkit_django.web.view_functions import class_of, handlers, ninja_operation
 
 if TYPE_CHECKING:
     from lockkit.orders import OrderSettings
@@ -34,7 +34,7 @@ ENTRIES = {"as_view", "dispatch", "initial", "setup"}
 DECORATORS = ("cache", "clickjacking", "common", "csrf", "debug", "http", "vary")
 HARMLESS = {
     *(f"django.views.decorators.{name}" for name in DECORATORS),
-    *("lockkit_django.locked_view", ORDERED),
+    *("lockkit_django.web.locked_view", ORDERED),
 }
 
 

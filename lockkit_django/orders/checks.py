@@ -18,10 +18,10 @@ from lockkit.orders import OrderSettings, read_order_settings
 from lockkit.orders.dangers import dangers
 from lockkit.stores.registry import load_backend
 from lockkit_django import conf
-from lockkit_django.handler import locks
+from lockkit_django.leases.handler import locks
 from lockkit_django.orders.identity import in_signed_cookies
 from lockkit_django.orders.options import options_of
-from lockkit_django.routes import routed_views
+from lockkit_django.web.routes import routed_views
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -30,6 +30,7 @@ __all__ = ["check_orders", "check_records", "register"]
 
 METHODS = (None, "POST", "PUT", "PATCH", "DELETE")
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
+OURS = (MIDDLEWARE, "lockkit_django.orders.middleware.IdempotentOrderMiddleware")
 HOOKS = {
     "scope": "f(request)",
     "tenant": "f(request)",
@@ -65,7 +66,7 @@ def check_orders(**_: Any) -> list[CheckMessage]:
 
 def check_records(**_: Any) -> list[CheckMessage]:
     """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
-    from lockkit_django.orders.store import OrderStore
+    from lockkit_django.orders.table import OrderStore
 
     try:
         rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
@@ -165,11 +166,11 @@ def _reason(middleware: list[str]) -> str:
 
 
 def _is_there(middleware: list[str]) -> bool:
-    return any(_is_a(path, (MIDDLEWARE,)) for path in middleware)
+    return any(_is_a(path, OURS) for path in middleware)
 
 
 def _place(middleware: list[str]) -> Iterator[CheckMessage]:
-    ours = [i for i, path in enumerate(middleware) if _is_a(path, (MIDDLEWARE,))]
+    ours = [i for i, path in enumerate(middleware) if _is_a(path, OURS)]
     if not ours:
         return
     if len(ours) > 1:
@@ -183,7 +184,7 @@ def _place(middleware: list[str]) -> Iterator[CheckMessage]:
             f"answered before it has looked at them",
             f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.",
         )
-    rest = [path for path in after if not _is_a(path, (*BEFORE, MIDDLEWARE))]
+    rest = [path for path in after if not _is_a(path, (*BEFORE, *OURS))]
     yield from _between([path for path in rest if _answers_exceptions(path)])
     others = [path for path in rest if not _answers_exceptions(path)]
     if others:

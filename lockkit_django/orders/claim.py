@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from lockkit.orders import ResponseFacts, drive
 from lockkit.orders.redis_records import RedisRecords
-from lockkit_django.handler import locks
+from lockkit_django.leases.handler import locks
+from lockkit_django.orders.answers import refusal
 from lockkit_django.orders.endings import Ending
 from lockkit_django.orders.exceptions import is_of_check, is_of_handler
-from lockkit_django.orders.facts import asks_to_log_in, response_facts
-from lockkit_django.orders.responses import refusal
+from lockkit_django.orders.request import asks_to_log_in, response_facts
 
 if TYPE_CHECKING:
     from django.http import HttpResponseBase

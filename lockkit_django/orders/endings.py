@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, transacti
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.orders import DuplicateKeyError, Keep, Refused, replies
-from lockkit_django.orders.facts import asks_to_log_in, response_facts
+from lockkit_django.orders.request import asks_to_log_in, response_facts
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
     from lockkit.orders import Discard, Record, Reject
-    from lockkit_django.orders.opened import OpenOrder
-    from lockkit_django.orders.store import OrderStore
+    from lockkit_django.orders.open_order import OpenOrder
+    from lockkit_django.orders.table import OrderStore
 
 __all__ = ["CONNECTION_ERRORS", "FIRST_ERROR", "Ending", "OrderStopped", "is_conflict", "unsaved"]
 

@@ -3,53 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.conf import settings as django_settings
-from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.orders import (
     DuplicateKeyError,
     Order,
-    Orders,
     Proceed,
     Reject,
     Replay,
     ResponseFacts,
     adrive,
     drive,
-    read_order_settings,
     replies,
 )
 from lockkit.orders.redis_records import RedisRecords
-from lockkit.orders.settings import SOURCE
-from lockkit_django.forms import form_ids
-from lockkit_django.handler import alocks, locks
+from lockkit_django.leases.handler import alocks, locks
+from lockkit_django.leases.writes import note_what_is_final
+from lockkit_django.orders.answers import note_order, refusal, replay
 from lockkit_django.orders.authorize import may_replay
 from lockkit_django.orders.claim import Claimed
+from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.endings import Ending, OrderStopped
-from lockkit_django.orders.facts import request_facts
 from lockkit_django.orders.identity import RefusedError, identity_for
-from lockkit_django.orders.opened import OpenOrder, open_order
+from lockkit_django.orders.open_order import OpenOrder, open_order
 from lockkit_django.orders.options import ViewOptions
-from lockkit_django.orders.own import OwnTransaction
 from lockkit_django.orders.recovery import recovered
-from lockkit_django.orders.responses import note_order, refusal, replay
-from lockkit_django.orders.shared import SharedTransaction
-from lockkit_django.orders.store import AsyncOrderStore, OrderStore
+from lockkit_django.orders.request import request_facts
+from lockkit_django.orders.rules import order_rules
+from lockkit_django.orders.table import AsyncOrderStore, OrderStore
+from lockkit_django.orders.transaction import SharedTransaction
 from lockkit_django.signals import tell
-from lockkit_django.writes import note_what_is_final
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
     from lockkit.orders import Decision
     from lockkit.orders.steps import Flow
 
-__all__ = ["Gate", "in_thread", "order_rules", "store_for"]
+__all__ = ["Gate", "in_thread", "store_for"]
 
 R = TypeVar("R")
 
@@ -57,13 +52,6 @@ MOST_DUPLICATES = 3
 """Times in a row that a duplicate key may turn out to be no order (rolled back, expired)."""
 
 View = Callable[..., Any]
-
-
-@lru_cache(maxsize=1)
-def order_rules() -> Orders:
-    """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
-    rules = read_order_settings(getattr(django_settings, "LOCKKIT_ORDERS", None))
-    return Orders(rules, form_ids())
 
 
 def store_for(using: str | None) -> OrderStore:
@@ -251,11 +239,3 @@ def _begun(opened: OpenOrder) -> HttpResponseBase | None:
 async def in_thread(function: Callable[..., R], *args: object) -> R:
     """On the thread that has this request's database connections."""
     return await sync_to_async(function, thread_sensitive=True)(*args)
-
-
-def _forget(*, setting: str, **_: object) -> None:
-    if setting == SOURCE:
-        order_rules.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="lockkit_django.orders")

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Identity
-from lockkit_django.forms import guest_of
+from lockkit_django.orders.forms import guest_of
 
 if TYPE_CHECKING:
     from lockkit.orders import OrderSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.orders import IdSource
-from lockkit_django.handlers import class_of, handlers
+from lockkit_django.web.view_functions import class_of, handlers
 
 __all__ = ["ATTRIBUTE", "DEFAULTS", "ViewOptions", "options_of"]
 

@@ -16,20 +16,20 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.model.errors import ConfigurationError
-from lockkit_django.facts import http_request, of_async_class, request_and_rest
-from lockkit_django.orders.endings import OrderStopped
-from lockkit_django.orders.gate import Gate, in_thread
-from lockkit_django.orders.opened import OpenOrder, open_order
-from lockkit_django.orders.options import ViewOptions
-from lockkit_django.pending import has_lock
-from lockkit_django.transactions import (
+from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
     atomic_requests,
     refuse_atomic_requests,
     request_blocks_suspended,
 )
-from lockkit_django.writes import user_blocks
+from lockkit_django.leases.writes import user_blocks
+from lockkit_django.orders.endings import OrderStopped
+from lockkit_django.orders.gate import Gate, in_thread
+from lockkit_django.orders.open_order import OpenOrder, open_order
+from lockkit_django.orders.options import ViewOptions
+from lockkit_django.web.pending import has_lock
+from lockkit_django.web.request import http_request, of_async_class, request_and_rest
 
 __all__ = ["MIDDLEWARE_MODE", "SAFE_METHODS", "ordered"]
 

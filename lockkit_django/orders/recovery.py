@@ -7,8 +7,8 @@ from django.utils.module_loading import import_string
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import ResponseFacts
-from lockkit_django.orders.facts import response_facts
 from lockkit_django.orders.identity import value_of
+from lockkit_django.orders.request import response_facts
 
 __all__ = ["recovered"]
 

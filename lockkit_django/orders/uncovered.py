@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.orders.uncovered import tell_uncovered
 from lockkit.web.views import request_label
-from lockkit_django.forms import form_ids
+from lockkit_django.orders.rules import form_ids
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from django import template
 
 from lockkit.model.errors import ConfigurationError
-from lockkit_django.forms import order_id_field
+from lockkit_django.orders.forms import order_id_field
 
 if TYPE_CHECKING:
     from django.template.context import Context
@@ -18,7 +18,7 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def order_id(context: Context, field: str | None = None) -> SafeString:
-    """The hidden field of ``lockkit_django.forms.order_id_field``: another ID each time."""
+    """The hidden field of ``lockkit_django.orders.forms.order_id_field``: another ID each time."""
     request = getattr(context, "request", None) or context.get("request")
     if request is None:
         raise ConfigurationError(

@@ -341,7 +341,7 @@ class TestInAnEventLoop:
 
 def test_a_watchdog_of_django_tells_as_well() -> None:
     """The adapters' locks have the argument, too."""
-    from lockkit_django.client import DjangoLockClient
+    from lockkit_django.leases.client import DjangoLockClient
 
     settings = settings_from_url("memory://", ttl=TTL)
     client = DjangoLockClient(load_backend(settings), settings)

@@ -13,9 +13,10 @@ from django.db import connections
 from lockkit.model.errors import ConfigurationError
 from lockkit.operate.arguments import program_at
 from lockkit.operate.commands import OPTIONS, OrderRecords, run
-from lockkit_django.handler import locks
-from lockkit_django.orders.gate import order_rules, store_for
-from lockkit_django.orders.prune import RecordTable
+from lockkit_django.leases.handler import locks
+from lockkit_django.operate.prune import RecordTable
+from lockkit_django.orders.gate import store_for
+from lockkit_django.orders.rules import order_rules
 
 __all__ = ["Command"]
 

@@ -12,7 +12,7 @@ from system_checks import manage_check, shown_until_silenced
 
 from lockkit.testing.servers import RedisServer
 from lockkit_django import lock_view, locks
-from lockkit_django.checks import check_settings, check_store
+from lockkit_django.operate.checks import check_settings, check_store
 
 REDIS = "redis://:canary@127.0.0.1:1/0"
 LEAST = (

@@ -18,7 +18,7 @@ from system_checks import shown_until_silenced
 
 import lockkit
 from lockkit.stores.sql.dialect import load_dialect
-from lockkit_django.checks import check_store
+from lockkit_django.operate.checks import check_store
 from lockkit_django.orders.checks import check_records
 
 MIGRATE = "import django; django.setup(); from django.core.management import call_command as c; "
@@ -152,7 +152,7 @@ def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.Mon
 def test_databases_that_are_not_supported_yet(
     engine: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lockkit_django.backends import database
+    from lockkit_django.stores import database
 
     monkeypatch.setattr(database, "_vendor_of", lambda engine: engine.rpartition(".")[2])
     monkeypatch.setitem(connections.settings, "other", complete({"ENGINE": engine, "NAME": "x"}))

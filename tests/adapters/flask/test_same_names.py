@@ -101,7 +101,7 @@ def _flask_name(template: str, environ: dict[str, Any]) -> str:
 def _django_name(template: str, environ: dict[str, Any]) -> str:
     from django.core.handlers.wsgi import WSGIRequest
 
-    from lockkit_django.facts import DjangoFacts
+    from lockkit_django.web.request import DjangoFacts
 
     request = WSGIRequest(environ)
     sku = request.path_info.removeprefix("/stock/")

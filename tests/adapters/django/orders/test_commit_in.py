@@ -115,7 +115,7 @@ def test_a_lost_lease_rolls_back() -> None:
 
 def test_a_second_runner_stops_before_its_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first that had lost its lease commits while the second is on its way to its block."""
-    from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.open_order import OpenOrder
 
     commit_in = OpenOrder.commit_in
     answers = []
@@ -164,7 +164,7 @@ def test_a_duplicate_waits_for_the_response_after_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between the two the order is done, and who has its lock is about to say how."""
-    from lockkit_django.orders.store import OrderStore
+    from lockkit_django.orders.table import OrderStore
 
     finish = OrderStore.finish
     duplicates: list[Future[Any]] = []
@@ -213,7 +213,7 @@ def test_a_second_runner_that_meets_the_first_before_its_response_hears_that_it_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has lost its lease without knowing, so it is no judge of who is gone."""
-    from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.open_order import OpenOrder
 
     commit_in = OpenOrder.commit_in
     others: list[Future[Any]] = []

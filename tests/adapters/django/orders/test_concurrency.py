@@ -142,7 +142,7 @@ def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both have seen the expired one; the lock was free again when the second asked for it."""
-    from lockkit_django.orders.store import OrderStore
+    from lockkit_django.orders.table import OrderStore
 
     buy("function")
     OrderRecord.objects.update(expires=1)

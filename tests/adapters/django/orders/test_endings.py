@@ -177,7 +177,7 @@ async def test_who_refuses_what_another_has_done_gives_its_answer_under_asgi(
 def test_a_refusal_that_comes_after_the_lease_is_not_recorded(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.open_order import OpenOrder
 
     def lost(self: OpenOrder) -> None:
         raise LeaseLost("paused for too long")

@@ -283,7 +283,7 @@ def test_an_expired_record_is_replaced_once(send: Any) -> None:
 
 
 def test_pruning_leaves_what_counts() -> None:
-    from lockkit_django.orders.prune import prune
+    from lockkit_django.operate.prune import prune
 
     for number in range(5):
         buy("quick", f"A-{number}")
@@ -297,7 +297,7 @@ def test_pruning_leaves_what_counts() -> None:
 def test_a_host_whose_clock_is_wrong_keeps_and_prunes_by_the_databases(
     days: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lockkit_django.orders.prune import prune
+    from lockkit_django.operate.prune import prune
 
     buy("quick", "A-1")
     right = time.time

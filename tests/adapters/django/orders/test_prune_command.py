@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from lockkit.orders.judging import is_damaged
 from lockkit.orders.record import VERSION
 from lockkit_django.models import OrderRecord
-from lockkit_django.orders.store import OrderStore
+from lockkit_django.orders.table import OrderStore
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -33,8 +33,8 @@ from lockkit.orders import (
     read_order_settings,
 )
 from lockkit_django.models import OrderRecord
-from lockkit_django.orders.facts import request_facts, response_facts
 from lockkit_django.orders.identity import identity_of
+from lockkit_django.orders.request import request_facts, response_facts
 
 pytestmark = pytest.mark.timeout(180)
 

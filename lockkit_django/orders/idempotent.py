@@ -7,11 +7,11 @@ from typing import Any, TypeVar, cast, overload
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import IdSource
-from lockkit_django.facts import http_request
-from lockkit_django.handlers import is_operation, show_types
+from lockkit_django.leases.transactions import Exempt
 from lockkit_django.orders.options import ATTRIBUTE, ViewOptions
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, ordered
-from lockkit_django.transactions import Exempt
+from lockkit_django.web.request import http_request
+from lockkit_django.web.view_functions import is_operation, show_types
 
 __all__ = ["MIDDLEWARE_MODE", "IdempotentMixin", "idempotent"]
 

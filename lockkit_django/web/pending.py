@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockkit_django.handlers import handlers
+from lockkit_django.web.view_functions import handlers
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from lockkit.web.views import Guard
-    from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = ["OPEN_ORDER", "guards_of", "has_lock", "mark_locked", "pending_order"]
 

@@ -47,7 +47,7 @@ def why_assumed(connection: BaseDatabaseWrapper) -> str:
 
 def note_each_request() -> None:
     """From now on SQLite's numbers are noted when requests begin. For who uses ``lock_view``."""
-    request_started.connect(note_what_is_final, dispatch_uid="lockkit_django.writes")
+    request_started.connect(note_what_is_final, dispatch_uid="lockkit_django.leases.writes")
 
 
 def note_what_is_final(**_: Any) -> None:

@@ -23,24 +23,28 @@ from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, 
 from lockkit.web.refusal import log_refusal
 from lockkit.web.views import Guard, refusal_of, request_label
 from lockkit_django.conf import view_settings
-from lockkit_django.facts import DjangoFacts, http_request, of_async_class, request_and_rest
-from lockkit_django.handler import alocks, locks
-from lockkit_django.handlers import show_types
-from lockkit_django.kept import acquire_to_outlive_loop, give_back_in_thread, until_closed
-from lockkit_django.pending import has_lock, mark_locked, pending_order
-from lockkit_django.responses import drf_exception, refusal_response, rendered
-from lockkit_django.settle import to_its_end, until_thread_is_idle
-from lockkit_django.transactions import (
+from lockkit_django.leases.handler import alocks, locks
+from lockkit_django.leases.settle import to_its_end, until_thread_is_idle
+from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
     atomic_requests,
     refuse_atomic_requests,
     request_blocks_suspended,
 )
+from lockkit_django.web.pending import has_lock, mark_locked, pending_order
+from lockkit_django.web.refusals import drf_exception, refusal_response, rendered
+from lockkit_django.web.request import DjangoFacts, http_request, of_async_class, request_and_rest
+from lockkit_django.web.until_closed import (
+    acquire_to_outlive_loop,
+    give_back_in_thread,
+    until_closed,
+)
+from lockkit_django.web.view_functions import show_types
 
 if TYPE_CHECKING:
     from lockkit.web.views import AnyAsyncLease, AnyLease
-    from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = ["LockedView", "OnBusy"]
 

@@ -34,7 +34,7 @@ def handlers(view: Any, method: str | None) -> Iterator[Any]:
                 yield from _captured(handler, "func")
 
 
-def class_of(view: Any) -> Any | None:
+def class_of(view: Any) -> Any:
     """The class of a callback that ``as_view`` has made, of DRF's or Django's."""
     return getattr(view, "cls", None) or getattr(view, "view_class", None)
 

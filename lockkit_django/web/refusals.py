@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
 from lockkit.web.refusal import Refusal, prefers_html
-from lockkit_django.facts import http_request
+from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:
     from rest_framework.exceptions import APIException
@@ -126,4 +126,4 @@ def _forget(*, setting: str, **_: Any) -> None:
         _template_response_middleware.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="lockkit_django.responses")
+setting_changed.connect(_forget, dispatch_uid="lockkit_django.web.refusals")

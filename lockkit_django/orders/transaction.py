@@ -10,6 +10,7 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLo
 from lockkit.model.log import log
 from lockkit.orders import Keep, Refused, replies
 from lockkit.orders.record import refuses
+from lockkit_django.orders.answers import refusal
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
     FIRST_ERROR,
@@ -18,15 +19,14 @@ from lockkit_django.orders.endings import (
     unsaved,
 )
 from lockkit_django.orders.exceptions import is_of_exception, is_of_hook, status_of
-from lockkit_django.orders.responses import refusal
-from lockkit_django.orders.store import OrderStore
+from lockkit_django.orders.table import OrderStore
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpResponseBase
 
     from lockkit.orders import Record
-    from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = [
     "SharedTransaction",

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockkit_django.backends.database import DatabaseBackend
-    from lockkit_django.backends.redis import DjangoRedisBackend
+    from lockkit_django.stores.database import DatabaseBackend
+    from lockkit_django.stores.redis import DjangoRedisBackend
 
 __all__ = ["DatabaseBackend", "DjangoRedisBackend"]
 

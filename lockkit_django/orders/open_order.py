@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.leases.aio_client import AsyncLease
 from lockkit_django.orders.visit import SessionBefore
-from lockkit_django.pending import OPEN_ORDER
+from lockkit_django.web.pending import OPEN_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

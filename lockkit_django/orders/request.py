@@ -24,8 +24,8 @@ from lockkit.orders import FileFacts, Identity, Payload, RequestFacts, ResponseF
 from lockkit.orders.facts import as_sent
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.orderid import MalformedOrderIdError
-from lockkit_django.facts import query_string
 from lockkit_django.orders.forgery import tokens_in
+from lockkit_django.web.request import query_string
 
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile

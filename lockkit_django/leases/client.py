@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 
 from lockkit.leases.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
-from lockkit_django.settle import to_its_end, until_thread_is_idle
-from lockkit_django.transactions import refuse_open_transactions
-from lockkit_django.until import open_transactions
+from lockkit_django.leases.settle import to_its_end, until_thread_is_idle
+from lockkit_django.leases.transactions import refuse_open_transactions
+from lockkit_django.leases.until import open_transactions
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -30,8 +30,8 @@ from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.postgresql import descriptor_of, failure, no_connection
 from lockkit.stores.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
-from lockkit_django.backends import teardown
-from lockkit_django.backends.in_tests import is_projects_own
+from lockkit_django.stores import teardown
+from lockkit_django.stores.in_tests import is_projects_own
 
 __all__ = ["DatabaseBackend"]
 

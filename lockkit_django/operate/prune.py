@@ -11,7 +11,7 @@ from lockkit.orders.judging import is_damaged
 from lockkit.orders.record import VERSION, State
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.gate import store_for
-from lockkit_django.orders.store import Clock, OrderStore, typed_errors
+from lockkit_django.orders.table import Clock, OrderStore, typed_errors
 
 __all__ = ["RecordTable", "prune"]
 

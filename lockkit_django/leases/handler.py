@@ -18,8 +18,8 @@ from lockkit.model.values import unknown_key
 from lockkit.per_loop import PerLoop
 from lockkit.runtime import process
 from lockkit.stores.registry import load_backend
-from lockkit_django.client import AsyncDjangoLockClient, DjangoLockClient
 from lockkit_django.conf import lock_settings
+from lockkit_django.leases.client import AsyncDjangoLockClient, DjangoLockClient
 
 __all__ = ["AsyncLockHandler", "LockHandler", "alocks", "locks"]
 
@@ -137,4 +137,4 @@ def _reset(*, setting: str, **_: Any) -> None:
         alocks.reset()
 
 
-setting_changed.connect(_reset, dispatch_uid="lockkit_django.handler")
+setting_changed.connect(_reset, dispatch_uid="lockkit_django.leases.handler")

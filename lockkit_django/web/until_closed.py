@@ -20,8 +20,8 @@ from lockkit.model.errors import AcquireTimeout
 from lockkit.runtime.tokens import new_token
 from lockkit.web.views import Guard
 from lockkit_django.conf import view_settings
-from lockkit_django.facts import http_request
-from lockkit_django.handler import alocks, locks
+from lockkit_django.leases.handler import alocks, locks
+from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

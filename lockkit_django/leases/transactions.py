@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, transaction
 
 from lockkit.model.errors import OpenTransaction
-from lockkit_django.writes import has_written, note_changes, user_blocks, why_assumed
+from lockkit_django.leases.writes import has_written, note_changes, user_blocks, why_assumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,8 +11,8 @@ from lockkit.leases.until import InAtomic, check_in_atomic
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import UNSET, Unset
 from lockkit.web.views import Guard
-from lockkit_django.locked_view import LockedView, OnBusy
-from lockkit_django.writes import note_each_request
+from lockkit_django.leases.writes import note_each_request
+from lockkit_django.web.locked_view import LockedView, OnBusy
 
 __all__ = ["guards", "lock_view"]
 

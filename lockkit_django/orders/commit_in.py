@@ -17,6 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, State, replies
+from lockkit_django.orders.answers import refusal, same
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
     FIRST_ERROR,
@@ -25,23 +26,22 @@ from lockkit_django.orders.endings import (
     unsaved,
 )
 from lockkit_django.orders.exceptions import is_of_exception, is_of_hook
-from lockkit_django.orders.responses import refusal, same
-from lockkit_django.orders.shared import (
+from lockkit_django.orders.table import OrderStore
+from lockkit_django.orders.transaction import (
     OK_CLASS,
     conflict_answer,
     is_broken,
     is_rolled_back,
     is_success,
 )
-from lockkit_django.orders.store import OrderStore
-from lockkit_django.responses import rendered
+from lockkit_django.web.refusals import rendered
 
 if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
     from lockkit.orders import Record
-    from lockkit_django.orders.opened import OpenOrder
+    from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = ["OwnTransaction"]
 

@@ -11,7 +11,7 @@ from lockkit.orders import REPLAYED_HEADER, Reject, Snapshot
 from lockkit.orders.forgery import with_token
 from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.views import request_label
-from lockkit_django.responses import html_response, in_language, problem_response
+from lockkit_django.web.refusals import html_response, in_language, problem_response
 
 __all__ = [
     "log_if_refused",

@@ -1,0 +1,209 @@
+"""``FencedModel``: rows that a stale holder cannot write. See ``lockkit.fencing``.
+
+>>> from django.db.models import F                                        # doctest: +SKIP
+>>> with locks["default"].lock(f"stock:{sku}").acquire() as lease:        # doctest: +SKIP
+...     Stock.objects.fenced(lease).filter(sku=sku).update(count=F("count") - 1)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from django.db import connections, models, transaction
+from django.db.models import F
+from django.db.models.deletion import Collector
+from django.db.models.functions import Greatest
+
+from lockkit.fencing import COLUMN, stale, token_of
+from lockkit.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lockkit.leases.lease import BaseLease
+
+__all__ = ["FencedManager", "FencedModel", "FencedQuerySet"]
+
+M = TypeVar("M", bound=models.Model)
+
+
+class FencedQuerySet(models.QuerySet[M]):
+    """A query set whose writes may be made in the name of a lease."""
+
+    _lease: BaseLease | None = None
+
+    def fenced(self, lease: BaseLease) -> Self:
+        """``update()``, ``bulk_update()`` and ``delete()`` of the result write only what no later
+        holder has written.
+
+        If one of the rows was, they raise LeaseLost and write nothing; so they do when the lease
+        is lost already. A lease that others may share is refused with a ConfigurationError.
+        ``create()``, ``get_or_create()`` and ``bulk_create()`` give new rows the lease's token; a
+        row that is not there remembers none, so they are refused to nobody. ConfigurationError:
+        ``update_or_create()`` and ``bulk_create(update_conflicts=True)``, which would write over
+        what is there. ``save()`` of the instances is not fenced; nor does it lower the fence.
+        """
+        clone = self.all()
+        clone._lease = lease
+        return clone
+
+    def update(self, **values: Any) -> int:
+        if self._lease is None:
+            if COLUMN in values:  # bulk_update() writes by this, too
+                values[COLUMN] = _not_below(values[COLUMN])
+            return super().update(**values)
+        with self._refusing(self._lease) as parts:
+            values[COLUMN] = self._lease.fencing_token
+            return sum(rows.update(**values) for rows in parts)
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        if self._lease is None:
+            return super().delete()
+        deleted: Counter[str] = Counter()
+        with self._refusing(self._lease, deletes=True) as parts:
+            for rows in parts:
+                deleted.update(rows.delete()[1])
+        return deleted.total(), dict(deleted)
+
+    def create(self, **values: Any) -> M:
+        if self._lease is None:
+            return super().create(**values)
+        return super().create(**values, fence=token_of(self._lease))
+
+    def bulk_create(  # noqa: PLR0917  as Django's
+        self,
+        objs: Iterable[M],
+        batch_size: int | None = None,
+        ignore_conflicts: bool = False,
+        update_conflicts: bool = False,
+        update_fields: Collection[str] | None = None,
+        unique_fields: Collection[str] | None = None,
+    ) -> list[M]:
+        if update_conflicts and COLUMN in (update_fields or ()):
+            raise ConfigurationError(
+                f"bulk_create(update_conflicts=True) would lower the fence of what a later holder "
+                f"has written: leave {COLUMN!r} out of update_fields"
+            )
+        if self._lease is not None:
+            if update_conflicts:
+                raise _overwrites("bulk_create(update_conflicts=True)")
+            objs, token = list(objs), token_of(self._lease)
+            for row in objs:
+                row.fence = token  # type: ignore[attr-defined]  # a FencedModel
+        return super().bulk_create(
+            objs, batch_size, ignore_conflicts, update_conflicts, update_fields, unique_fields
+        )
+
+    def update_or_create(self, *args: Any, **values: Any) -> tuple[M, bool]:
+        if self._lease is not None:
+            raise _overwrites("update_or_create()")
+        return super().update_or_create(*args, **values)
+
+    delete.queryset_only = True  # type: ignore[attr-defined]  # as Django's: objects has no delete
+
+    @contextmanager
+    def _refusing(self, lease: BaseLease, *, deletes: bool = False) -> Iterator[list[Self]]:
+        """The rows that may be written, mostly in one part; LeaseLost if there are others."""
+        token = token_of(lease)
+        self._for_write = True  # a router may have us read elsewhere
+        plain = self.using(self.db)
+        plain._lease = None
+        rows = plain.filter(fence__lte=token)
+        with transaction.atomic(using=plain.db):
+            if rows._is_one_statement(deletes=deletes):
+                yield [rows]
+                newer = plain.filter(fence__gt=token)
+                if connections[plain.db].vendor == "mysql":
+                    newer = newer.select_for_update()  # else it looks at an older snapshot
+                if newer.exists():
+                    raise stale(lease)
+            else:
+                yield plain._locked(lease, deletes=deletes)
+
+    def _is_one_statement(self, *, deletes: bool) -> bool:
+        """Whether the condition is in the statement that writes: that waits for whoever is writing
+        the row, and looks again. For several tables, and where it collects what to delete, Django
+        puts the condition into a SELECT ahead of it, which does not.
+        """
+        if not connections[self.db].features.has_select_for_update:
+            return True  # SQLite: one writes at a time
+        inherited = len({field.model for field in self.model._meta.concrete_fields}) > 1
+        if inherited or self.query.count_active_tables() > 1:
+            return False
+        return not deletes or Collector(self.db, origin=self).can_fast_delete(self)
+
+    def _locked(self, lease: BaseLease, *, deletes: bool) -> list[Self]:
+        """These rows, which nobody else can write now, in as few parts as statements can name.
+
+        The query that locks is one of its own: what is grouped or distinct cannot be locked.
+        """
+        connection = connections[self.db]
+        weak = not deletes and connection.features.has_select_for_no_key_update
+        found = models.QuerySet[M](self.model, using=self.db).filter(pk__in=self.values("pk"))
+        locked = found.order_by("pk").select_for_update(no_key=weak).values_list("pk", "fence")
+        keys = []
+        for key, fence in locked:
+            if fence > lease.fencing_token:
+                raise stale(lease)
+            keys.append(key)
+        pk = self.model._meta.pk
+        size = connection.ops.bulk_batch_size([pk, pk], keys) or 1
+        return [self.filter(pk__in=keys[i : i + size]) for i in range(0, len(keys) or 1, size)]
+
+    def _clone(self) -> Self:
+        clone: Self = super()._clone()  # type: ignore[misc]
+        clone._lease = self._lease
+        return clone
+
+
+class FencedManager(models.Manager.from_queryset(FencedQuerySet)):  # type: ignore[misc]
+    """``objects`` of a FencedModel."""
+
+
+if TYPE_CHECKING:
+    _BigInteger = models.BigIntegerField[int, int]
+else:
+    _BigInteger = models.BigIntegerField  # generic in the stubs only
+
+
+class _Fence(_BigInteger):
+    """In a migration it is a plain BigIntegerField."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        """An instance that was read before a later holder wrote has the old fence."""
+        value = super().pre_save(model_instance, add)
+        return value if add else _not_below(value)
+
+    def deconstruct(self) -> Any:
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.BigIntegerField", args, options
+
+
+class FencedModel(models.Model):
+    """Inherit from it; ``makemigrations`` adds the column ``fence``.
+
+    Guarantee and limit are those of ``lockkit.fencing``: all who write these rows must write them
+    through ``fenced``, under locks of the same name. ``save()``, ``update()`` and ``bulk_update()``
+    without a lease are not refused, but never lower the fence: a stale holder stays refused.
+    Limit: ``loaddata`` writes what its file says.
+    """
+
+    fence = _Fence(default=0, editable=False)
+
+    objects = FencedManager()
+
+    class Meta:
+        abstract = True
+
+
+def _not_below(value: Any) -> Greatest:
+    """In the UPDATE itself: who is writing the row meanwhile may raise its fence."""
+    return Greatest(F(COLUMN), value)
+
+
+def _overwrites(method: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{method} cannot be fenced: it writes over a row that is there, whoever wrote it last; "
+        "update() what is there and create() what is not"
+    )

@@ -1,0 +1,1 @@
+"""For operators: the checks of settings and stores, and what is deleted."""
