@@ -67,8 +67,9 @@ def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
     requests = (hold.ask(ttl, now),)
     reply = yield from _repeated(Extend(requests))
     _apply(hold, requests[0], reply.value[0], reply)
-    if reply.value[0].error is not None:
-        raise reply.value[0].error
+    if (error := reply.value[0].error) is not None:
+        error.about(hold.request.name)
+        raise error
     if reply.value[0].left is None:
         yield from _hear(hold)
     _refuse_lost(hold, reply.now)

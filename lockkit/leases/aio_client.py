@@ -69,7 +69,7 @@ class AsyncLockClient(Kinds["AsyncLock"]):
         """Several names at once, all or none. Arguments as in ``LockClient.multi``."""
         from lockkit.leases.multi import AsyncMultiLock, in_order
 
-        return AsyncMultiLock([self.of_kind(kind, name, **options) for name in in_order(names)])
+        return AsyncMultiLock([self._of_kind("multi()", kind, n, options) for n in in_order(names)])
 
     def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""
@@ -152,7 +152,7 @@ class AsyncLock(BaseLock):
             refusal.retry_after = client.retry_after(self.name)
             raise
         except (BackendError, ConfigurationError) as error:
-            error.name = self.name
+            error.about(self.name)
             raise
         lease = AsyncLease(client, hold_of(granted))
         try:

@@ -60,7 +60,7 @@ class LockClient(Kinds["Lock"]):
         """
         from lockkit.leases.multi import MultiLock, in_order
 
-        return MultiLock([self.of_kind(kind, name, **options) for name in in_order(names)])
+        return MultiLock([self._of_kind("multi()", kind, n, options) for n in in_order(names)])
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""
@@ -141,7 +141,7 @@ class Lock(BaseLock):
             refusal.retry_after = client.retry_after(self.name)
             raise
         except (BackendError, ConfigurationError) as error:
-            error.name = self.name
+            error.about(self.name)
             raise
         lease = Lease(client, hold_of(granted))
         try:

@@ -24,8 +24,8 @@ MUTEX, BARGE = Claim(), Claim(fair=False)
 REENTRANT = Claim(Kind.REENTRANT)
 READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
 
-LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS = (
-    kind.__optional_keys__ for kind in (LockOptions, OwnedOptions, MutexOptions)
+LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS, KIND_OPTIONS = (
+    kind.__optional_keys__ for kind in (LockOptions, OwnedOptions, MutexOptions, KindOptions)
 )
 NOTHING: Mapping[str, Any] = {}
 
@@ -114,8 +114,12 @@ class Kinds(BaseClient, Generic[L]):
     def of_kind(self, kind: str, name: str, **options: Unpack[KindOptions]) -> L:
         """The lock of a kind by its word: "mutex", "reentrant", "read", "write", "semaphore".
 
-        permits: of a semaphore. Other arguments as of ``lock``. Raises ConfigurationError.
+        permits: for a semaphore only. Other arguments as in ``lock``. Raises ConfigurationError.
         """
+        return self._of_kind("of_kind()", kind, name, options)
+
+    def _of_kind(self, where: str, kind: str, name: str, options: KindOptions) -> L:
+        self._own(where, options, KIND_OPTIONS)
         others: Any = {**options}
         permits = others.pop("permits", None)
         check_kind(kind, permits)

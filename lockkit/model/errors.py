@@ -29,12 +29,21 @@ from __future__ import annotations
 
 from lockkit.model.types import Owner
 
+UNNAMED = "the name"
+"""What a store calls the name in the text of an error, where it cannot know which one it is."""
+
 
 class LockError(Exception):
     """The base of every error lockkit raises."""
 
     def __init__(self, message: str = "", *, name: str | None = None) -> None:
         super().__init__(message)
+        self.name = name
+
+    def about(self, name: str) -> None:
+        """Set ``name``, and put it into a text in which the store could only say UNNAMED."""
+        if self.name is None:
+            self.args = (str(self).replace(UNNAMED, repr(name), 1),)
         self.name = name
 
 

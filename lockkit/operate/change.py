@@ -102,7 +102,9 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     aliases = stores.select([arguments.alias] if arguments.alias else None)
     rows = stores.of_name(aliases, arguments.name)
     if stores.ending() is not Exit.OK:
-        console.complain(f"nothing was {kind.done}: {_unasked(arguments.name, rows, stores)}")
+        choose = ". Choose one with --alias" if len(aliases) > 1 else ""
+        unasked = _unasked(arguments.name, rows, stores)
+        console.complain(f"nothing was {kind.done}: {unasked}{choose}")
         return stores.ending()
     _check_name(arguments, rows)
     meant = [row for row in rows if kind.concerns(row.info)]
@@ -146,7 +148,7 @@ def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
     also = ", ".join(map(escape, [*stores.down, *stores.wrong]))
     found = ", ".join(dict.fromkeys(escape(row.alias) for row in rows))
     seen = f"is in {found}, and may be in {also} as well" if found else f"may be in {also}"
-    return f"{escape(name)} {seen}. Say which is meant with --alias"
+    return f"{escape(name)} {seen}"
 
 
 def _check_name(arguments: argparse.Namespace, rows: list[Row]) -> None:

@@ -179,6 +179,9 @@ def _place(client: LockClient) -> str:
     A prefix or a database that is misspelt holds nothing: that must not read as an all-clear.
     """
     where, database = client.settings.shown_location, client.backend.database()
+    path, _, state = database.rpartition(", ")  # LOCATION may have the path, but not its state
+    if path and path in where:
+        database = state
     if database not in where:
         where = f"{where} ({database})"
     return f"{where}, key prefix {client.settings.key_prefix!r}"

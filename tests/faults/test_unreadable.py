@@ -14,7 +14,7 @@ from command_line import locks
 
 import lockkit
 from lockkit import aio
-from lockkit.model.errors import DamagedRecord, LockError
+from lockkit.model.errors import DamagedRecord
 from lockkit.model.types import LockState
 from lockkit.operate.commands import Exit
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
@@ -104,8 +104,9 @@ def test_other_leases_are_renewed(case: Case, client: AnyClient) -> None:
 def test_it_is_neither_held_nor_lost_until_its_deadline(case: Case, client: AnyClient) -> None:
     lease = client.lock(SPOILED, ttl=60).acquire()
     case.spoil()
-    with pytest.raises(LockError):
+    with pytest.raises(DamagedRecord, match=f"keeps of '{SPOILED}' cannot be read") as caught:
         lease.extend()
+    assert caught.value.name == SPOILED
     lease.check()
     case.mend()
     assert lease.release() is False
@@ -165,7 +166,7 @@ def test_an_operator_deletes_what_cannot_be_read(tmp_path: Path) -> None:
         assert "damaged" in locks(client, "show", SPOILED).out
         assert locks(client, "release", "b", "--damaged", "--yes").status == Exit.ERROR
         assert locks(client, "release", SPOILED, "--damaged", "--dry-run").status == Exit.OK
-        with pytest.raises(DamagedRecord, match="cannot be read"):
+        with pytest.raises(DamagedRecord, match=f"keeps of '{SPOILED}' cannot be read"):
             client.lock(SPOILED).try_acquire()
         assert locks(client, "release", SPOILED, "--damaged", "--yes").status == Exit.OK
         with client.lock(SPOILED).acquire(timeout=0) as lease:

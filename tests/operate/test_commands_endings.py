@@ -162,11 +162,22 @@ def test_release_says_what_it_did_not_do(memory: LockClient, gone: LockClient) -
     assert refused.status == 69
     assert (
         "nothing was released: x is in default, and may be in reports as well. "
-        "Say which is meant with --alias"
+        "Choose one with --alias"
     ) in refused.err
     assert memory.inspect("x") is not None
     free = locks(both, "release", "y", "--yes")
-    assert "nothing was released: y may be in reports." in free.err
+    assert "nothing was released: y may be in reports. Choose one with --alias" in free.err
+
+
+@pytest.mark.parametrize("options", [[], ["--alias", "reports"]])
+def test_with_one_alias_there_is_nothing_to_choose(
+    memory: LockClient, gone: LockClient, options: list[str]
+) -> None:
+    clients = {"reports": lambda: gone} | ({"default": lambda: memory} if options else {})
+    refused = locks(clients, "release", "y", "--yes", *options)
+    assert refused.status == 69
+    assert "nothing was released: y may be in reports" in refused.err
+    assert "Choose one" not in refused.err
 
 
 def test_the_record_says_who_and_why(

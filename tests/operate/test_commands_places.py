@@ -80,10 +80,21 @@ def test_the_database_is_named(shop: LockClient, url: str, tmp_path: Path) -> No
         with lockkit.connect(url.rpartition("/")[0] + "/3") as other:
             assert "database 3)" in locks(other).err
     elif url.startswith("sqlite"):
-        assert f"{os.path.realpath(tmp_path)}/locks.sqlite3, where nobody has ever locked)" in said
+        assert f"{tmp_path}/locks.sqlite3 (where nobody has ever locked), key prefix" in said
+        with shop.lock("stock:42"):
+            pass
+        assert f"{tmp_path}/locks.sqlite3, key prefix" in locks(shop).err
     elif url.startswith("sqlalchemy"):
         assert "postgresql://" in said
     assert ":postgres@" not in said
+
+
+def test_a_relative_path_is_told_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with lockkit.connect("sqlite:///locks.sqlite3") as found:
+        said = locks(found).err
+    path = os.path.realpath(tmp_path / "locks.sqlite3")
+    assert f"sqlite:///locks.sqlite3 ({path}, where nobody has ever locked), key prefix" in said
 
 
 def test_each_client_of_redis_writes_its_note_once(redis_url: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from lockkit.engine.last_words import DAY
 from lockkit.engine.state import SECOND
 from lockkit.model.errors import (
+    UNNAMED,
     DamagedRecord,
     InvalidName,
     KindMismatch,
@@ -244,7 +245,7 @@ def _lost(info: LockInfo, left: float | None, by: str) -> Iterator[LockInfo]:
 
 
 def damaged_record(what: str) -> DamagedRecord:
-    return DamagedRecord(f"what the store keeps of the name cannot be read: {what}")
+    return DamagedRecord(f"what the store keeps of {UNNAMED} cannot be read: {what}")
 
 
 def _damaged(bucket: bytes, name: str, what: str) -> LockInfo:
@@ -279,7 +280,7 @@ def script_error(message: str) -> LockError | None:
     if message.startswith("KIND "):
         kind, permits = message[5:].split(" ")
         used_as = KIND_OF[kind.encode()].described(int(permits))
-        return KindMismatch(f"the name is in use as {used_as}")
+        return KindMismatch(f"{UNNAMED} is in use as {used_as}")
     if message.startswith("UPGRADE"):
-        return UpgradeRefused("a reader of the name asked to write it")
+        return UpgradeRefused(f"a reader of {UNNAMED} asked to write it")
     return None

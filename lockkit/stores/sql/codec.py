@@ -9,7 +9,7 @@ from dataclasses import fields as fields_of
 from typing import Any, Final, cast
 
 from lockkit.engine.grant import Holder, State, Waiter
-from lockkit.model.errors import DamagedRecord, LayoutMismatch
+from lockkit.model.errors import UNNAMED, DamagedRecord, LayoutMismatch
 from lockkit.model.types import Kind
 
 __all__ = ["FREE", "damaged_record", "decode", "encode", "is_whole", "row_id", "token_digest"]
@@ -100,7 +100,7 @@ def decode(text: object, fence: object) -> State:
 
 
 def damaged_record(what: str) -> DamagedRecord:
-    return DamagedRecord(f"what the lock table keeps of the name cannot be read: {what}")
+    return DamagedRecord(f"what the lock table keeps of {UNNAMED} cannot be read: {what}")
 
 
 def _document(text: object) -> dict[str, Any]:

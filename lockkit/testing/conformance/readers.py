@@ -107,6 +107,7 @@ class ReaderWriterTests:
         with mine.read().acquire():
             with pytest.raises(UpgradeRefused) as caught:
                 mine.write().acquire(timeout)
+            assert repr(name) in str(caught.value)
             assert caught.value.name == name
             queued(client, name, 0)
         with mine.write().acquire(0):

@@ -102,6 +102,7 @@ class SemaphoreTests:
             for timeout in (0, 20):
                 with pytest.raises(KindMismatch, match=f"a semaphore of {PERMITS}") as caught:
                     other.lock(name).acquire(timeout)
+                assert repr(name) in str(caught.value)
                 assert caught.value.name == name
         with client.lock(name).acquire(), pytest.raises(KindMismatch, match="a mutex"):
             other.semaphore(name, PERMITS).acquire(0)
