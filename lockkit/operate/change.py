@@ -110,7 +110,7 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     meant = [row for row in rows if kind.concerns(row.info)]
     if not meant:
         states = {row.info.state for row in rows if row.is_now}
-        why = _nothing(kind, states) or f"is free in {stores.where(aliases)}"
+        why = _nothing(kind, states, stores.where(aliases))
         hint = "; it is one exact name, never a pattern" if set(arguments.name) & set("*?[") else ""
         console.complain(f"nothing to {kind.verb}: {escape(arguments.name)} {printable(why)}{hint}")
         return Exit.ERROR
@@ -132,15 +132,15 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
 DRY_RUN = ": this was a dry run"
 
 
-def _nothing(kind: _Change, states: set[LockState]) -> str:
-    """Why there is nothing to change in what is there; empty: it is free."""
+def _nothing(kind: _Change, states: set[LockState], where: str) -> str:
+    """Why there is nothing to change in what is there."""
     if kind.verb != "release":
-        return f"is not {kind.state}"
+        return f"is not {kind.state} in {where}"
     if LockState.ORPHAN in states:
         return "is an orphan, see locks resolve"
     if LockState.DAMAGED in states:
         return "is damaged; --damaged deletes what is kept"
-    return "has no holder with a fencing token" if states else ""
+    return "has no holder with a fencing token" if states else f"is free in {where}"
 
 
 def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
