@@ -134,8 +134,8 @@ def _use_as(state: State, request: Request, now: int) -> None:
     if state.live(now) is not None or state.waits(now):
         used_as = state.kind.described(state.permits)
         raise KindMismatch(f"{request.name!r} is in use as {used_as}", name=request.name)
-    state.kind = request.kind
     state.forget(now)
+    state.kind = request.kind
     state.queue.clear()
 
 

@@ -40,8 +40,8 @@ def slot_of(name: str) -> int:
 def last_words(name: str, state: State) -> Iterator[Words]:
     """Of those whom a step of the grant rule has found without a release; once."""
     fallen, state.fallen = state.fallen, []
-    for holder, at, by in fallen:
-        yield Words(name, at, by, state.kind, holder.permits, holder)
+    for holder, kind, at, by in fallen:
+        yield Words(name, at, by, kind, holder.permits, holder)
 
 
 def words_info(words: Words, now: int) -> LockInfo | None:

@@ -86,8 +86,9 @@ class State:
     queue: list[Waiter] = field(default_factory=list)
     tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
     kind: Kind = Kind.MUTEX
-    fallen: list[tuple[Holder, int, str]] = field(default_factory=list)
-    """Who lost it without a release, when, and who broke it: not kept here; see last_words."""
+    fallen: list[tuple[Holder, Kind, int, str]] = field(default_factory=list)
+    """Who lost it without a release, as what, when, and who broke it: not kept here; see
+    last_words."""
 
     @property
     def permits(self) -> int:
@@ -156,13 +157,14 @@ class State:
     def cast_out(self, holder: Holder, now: int, by: str) -> None:
         """Take away what an operator has broken."""
         self.holders.remove(holder)
-        self.fallen.append((holder, now, by))
+        self.fallen.append((holder, self.kind, now, by))
         self.bury(holder.token, now, broken=True)
 
     def forget(self, until: int) -> None:
         """The holders whose leases had expired by then."""
         if self.holders:
-            self.fallen += [(h, h.until, "") for h in self.holders if h.until <= until]
+            kind = self.kind
+            self.fallen += [(h, kind, h.until, "") for h in self.holders if h.until <= until]
             self.holders[:] = [h for h in self.holders if h.until > until]
 
     def prune(self, now: int) -> bool:

@@ -87,6 +87,24 @@ def test_they_outlive_the_next_holder(client: LockClient, kind: str) -> None:
     assert list(client.last_words("stock:43")) == []
 
 
+NEXT = {
+    "mutex": lambda c, n: c.lock(n),
+    "reentrant": lambda c, n: c.lock(n, reentrant=True),
+    "semaphore": lambda c, n: c.semaphore(n, 2),
+    "write": lambda c, n: c.rwlock(n).write(),
+}
+
+
+@pytest.mark.parametrize("kind", ["mutex", "semaphore"])
+@pytest.mark.parametrize("then", NEXT)
+def test_they_outlive_a_holder_of_another_kind(client: LockClient, kind: str, then: str) -> None:
+    fence = lose(client, "stock:42", kind)
+    with NEXT[then](client, "stock:42").acquire(timeout=0):
+        assert states(client, "stock:42") == [LockState.HELD]
+    (words,) = client.last_words("stock:42")
+    assert (words.fence, words.kind.value) == (fence, kind)
+
+
 def test_a_lease_that_was_released_has_none(client: LockClient) -> None:
     for _ in range(3):
         with client.lock("stock:42"), client.semaphore("pool", 2):

@@ -5,6 +5,7 @@ if record and string.sub(record, 1, 1) ~= 'M' then
   if mode == '2' then return redis.status_reply('-') end
   local used = in_use(record)
   if used then return used end
+  forget_holders(field, record)
   record = nil
 end
 local left = record and tonumber(string.sub(record, 35, 50)) - now or 0

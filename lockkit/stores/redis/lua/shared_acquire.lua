@@ -26,6 +26,7 @@ if not ticket and mode == '2' then return redis.status_reply('-') end
 if not ours then
   local used = record and in_use(record)
   if used then return used end
+  if record then forget_holders(field, record) end
   forget(KEYS[6]) -- of another kind that it once was
 end
 local _, reads = own(form, entrant)
@@ -39,7 +40,6 @@ if barges or own(form, entrant) or (not ticket and has_room(form, entrant, permi
   if ticket then leave(token) end
   local fence = install(token, form, now + ttl, rest)
   save()
-  if record and not ours and string.sub(record, 1, 1) == 'M' then note_record(field, record, '') end
   if now % 64 == 0 then forget_some() end
   if barges then advance(nil) end
   return redis.status_reply('G ' .. fence)
