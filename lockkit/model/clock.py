@@ -1,4 +1,4 @@
-"""The one local clock: monotonic, and not stopped while the machine sleeps.
+"""The one local clock. It is monotonic, and goes on while the machine sleeps.
 
 CLOCK_MONOTONIC stands still during suspend on Linux, so a lease would look alive on a laptop or
 a migrated virtual machine that slept past its TTL. CLOCK_BOOTTIME does not.
@@ -21,4 +21,4 @@ def _choose() -> Callable[[], float]:
 
 
 now: Callable[[], float] = _choose()
-"""Seconds since some fixed moment; only differences mean anything."""
+"""Seconds since an arbitrary moment; only differences have a meaning."""

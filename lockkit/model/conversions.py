@@ -1,9 +1,9 @@
-"""What a value of a name template stands for: ``{form.sku:int}``, ``:uuid``, ``:lower``, ``:str``.
+"""Conversions of values in name templates: ``{form.sku:int}``, ``:uuid``, ``:lower``, ``:str``.
 
-A request brings text, and a database may take several texts for one value: an integer column finds
-the same row for "1", "01" and " 1". As they stand they would be three locks. The conversion makes
-one name of them, and refuses what is no such value, and what only some readers take for one: "1_0"
-is 10 for Python and 1 for MySQL.
+A request sends text, and a database may read several texts as one value: an integer column finds
+the same row for "1", "01" and " 1". Without a conversion they would be three locks. A conversion
+makes one name of them. It refuses a text that is not such a value, or that only some programs read
+as one: "1_0" is 10 for Python and 1 for MySQL.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _UUID = r"(urn:uuid:)?\{?[0-9A-Fa-f-]{32,36}\}?"
 
 
 class ConversionError(InvalidName):
-    """A value that is none of what the template says. The message does not show it."""
+    """The value is not what the template says. The message does not show it."""
 
 
 def converted(conversion: str, shown: str, value: object) -> object:
-    """The value that the text stands for; ``shown``: the field, for the error.
+    """The value that the text stands for. ``shown`` is the field, for the error.
 
-    Raises ConversionError. A value of a type that makes no name is left to the template.
+    Raises ConversionError. The template refuses values whose type cannot make a name.
     """
     try:
         return CONVERSIONS[conversion](value) if conversion else value
@@ -54,8 +54,8 @@ def _uuid(value: object) -> object:
 
 
 def _lower(value: object) -> object:
-    """Each character for itself, and only those that every version of Python knows: a letter that
-    is newer would make two names in two versions."""
+    """Convert each character by itself, and only if every version of Python knows it: a newer
+    letter would make two names in two versions."""
     if not isinstance(value, str) or value.isascii():
         return value.lower() if isinstance(value, str) else value
     from unicodedata import ucd_3_2_0

@@ -1,28 +1,28 @@
-"""Every error lockkit raises, in one tree.
+"""Every error that lockkit raises, in one tree.
 
 ::
 
     LockError
-    ├ ConfigurationError(ValueError)   a setting, a name or a call is wrong; nothing was sent
+    ├ ConfigurationError(ValueError)   a setting, a name or a call is wrong; nothing was locked
     │  ├ UnknownBackend                no backend is registered for this scheme or path
-    │  ├ UnsupportedCapability         this backend cannot keep the promise that was asked for
-    │  ├ DriverMissing                 a package is not installed; names the extra
+    │  ├ UnsupportedCapability         this backend cannot do what was asked
+    │  ├ DriverMissing                 a package is not installed; the text names the extra
     │  ├ InvalidName                   not a lock name, or a template that cannot make one
     │  ├ KindMismatch                  the name is in use as another kind of lock
     │  ├ UpgradeRefused                a reader would wait for itself to become a writer
     │  ├ OpenTransaction               inside a transaction, which would commit after the release
     │  └ LayoutMismatch                the store holds another version of lockkit's layout
-    ├ AcquireTimeout(TimeoutError)     somebody else has it
-    │  ├ LockHeld                      timeout=0 and somebody has it
+    ├ AcquireTimeout(TimeoutError)     somebody else has the lock
+    │  ├ LockHeld                      the same, with timeout=0
     │  └ TooManyWaiters                the queue, or this process's waiting room, is full
-    ├ LeaseLost                        not ours any more, finally
-    └ BackendError                     __cause__ is the driver's error
-       ├ BackendUnavailable            not applied
-       │  ├ StoreRefused               it is up, and refuses this user or this database
-       │  └ DamagedRecord              what is kept of the name cannot be read
-       └ OutcomeUnknown                sent, no reply: may or may not have been applied
+    ├ LeaseLost                        the lease is not held any more, and will not be again
+    └ BackendError                     the store failed; __cause__ is the driver's error
+       ├ BackendUnavailable            the request was not applied
+       │  ├ StoreRefused               the store is up, but refuses this user or this database
+       │  └ DamagedRecord              the record of the name cannot be read
+       └ OutcomeUnknown                no reply came: the request may or may not have been applied
 
-All carry ``name``, pickle, and contain no token, password or URL credentials.
+Every error has a ``name``, can be pickled, and contains no token, password or URL credentials.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNNAMED = "the name"
 
 
 class LockError(Exception):
-    """The base of every error lockkit raises."""
+    """The base of every error that lockkit raises."""
 
     def __init__(self, message: str = "", *, name: str | None = None) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class LockError(Exception):
 
 
 class ConfigurationError(LockError, ValueError):
-    """A setting, a name or a call is wrong. Nothing was sent to the store."""
+    """A setting, a name or a call is wrong. Nothing was locked."""
 
 
 class UnknownBackend(ConfigurationError):
@@ -56,15 +56,15 @@ class UnknownBackend(ConfigurationError):
 
 
 class UnsupportedCapability(ConfigurationError):
-    """This backend cannot keep the promise that was asked for."""
+    """This backend cannot do what was asked."""
 
 
 class DriverMissing(ConfigurationError, ImportError):
-    """A driver package is not installed. The message names the extra that brings it."""
+    """A driver package is not installed. The message names the extra that installs it."""
 
 
 class InvalidName(ConfigurationError):
-    """Not a lock name, or a template that cannot make one from what it was given."""
+    """The text is not a lock name, or the template cannot make one from its values."""
 
 
 class KindMismatch(ConfigurationError):
@@ -76,22 +76,23 @@ class OpenTransaction(ConfigurationError):
 
 
 class UpgradeRefused(ConfigurationError):
-    """A reader asked to write: two that did so would wait for each other for ever.
+    """A reader asked to write. Two such readers would wait for each other for ever.
 
     Release the read lease first, or take the write lease from the start and downgrade it.
     """
 
 
 class LayoutMismatch(ConfigurationError):
-    """The store holds another version of lockkit's layout: do not mix these releases."""
+    """The store has the layout of another release of lockkit. Do not mix these releases."""
 
 
 class AcquireTimeout(LockError, TimeoutError):
-    """The lock was not granted in time. Nothing of the attempt is left in the store.
+    """The lock was not granted in time. The attempt leaves nothing in the store.
 
-    ``waited`` is in seconds; ``holder`` is the owner seen last, if any was;
-    ``retry_after`` estimates, in whole seconds and from recent hold times, when to try again;
-    ``own``: the thread or task that asks holds it itself, so waiting is in vain.
+    - ``waited``: seconds.
+    - ``holder``: the last owner that was seen, or None.
+    - ``retry_after``: an estimate, from recent hold times, of when to try again, in whole seconds.
+    - ``own``: true if the thread or task that asks holds the lock itself, so waiting is useless.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class AcquireTimeout(LockError, TimeoutError):
 
 
 class LockHeld(AcquireTimeout):
-    """``timeout=0`` and somebody has the lock, or is ahead in its queue."""
+    """With ``timeout=0``: somebody has the lock, or is ahead in its queue."""
 
 
 class TooManyWaiters(AcquireTimeout):
@@ -120,37 +121,37 @@ class TooManyWaiters(AcquireTimeout):
 
 
 class LeaseLost(LockError):
-    """The lease is not ours any more: it expired, or an operator broke it. This is final.
+    """The lease is not held any more: it expired, or an operator broke it. This is final.
 
-    The message says which, as far as this process knows: who broke it, for how long the store has
+    The message says why, as far as this process knows: who broke it, for how long the store has
     been unreachable, or that MAX_HOLD was reached.
     """
 
 
 class BackendError(LockError):
-    """The store did not do its part. ``__cause__`` is the driver's own error."""
+    """The store failed. ``__cause__`` is the driver's own error."""
 
 
 class BackendUnavailable(BackendError):
-    """The store could not be reached, or refused. The request was not applied."""
+    """The store could not be reached, or refused the request. The request was not applied."""
 
 
 class StoreRefused(BackendUnavailable):
-    """The store is up and refuses: a wrong password, a missing permission, no such database.
+    """The store is up but refuses: a wrong password, a missing permission, no such database.
 
-    It will refuse the next request as well: the settings, or the server's, must change.
+    It will refuse the next request as well, until the settings or the server's change.
     """
 
 
 class DamagedRecord(BackendUnavailable):
-    """The store answers, and what it keeps of the name cannot be read, so it may be held.
+    """The store answers, but its record of the name cannot be read, so the name may be held.
 
     Nothing was granted, extended or deleted. ``locks release NAME --damaged`` deletes the record.
     """
 
 
 class OutcomeUnknown(BackendError):
-    """The request was sent and no reply came: it may or may not have been applied."""
+    """The request was sent, but no reply came: it may or may not have been applied."""
 
 
 def by(holder: Owner | None) -> str:

@@ -1,4 +1,4 @@
-"""The logger ``lockkit``, fetched when the first thing is said: ``logging`` is slow to import."""
+"""The logger ``lockkit``. It is fetched at the first message: ``logging`` is slow to import."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lock names: what is one, and how templates make one from what a request brings.
+"""Lock names: which texts are names, and how a template makes one from the data of a request.
 
-Names never collide by accident or by malice: a value put into a template is percent-encoded, so it
-cannot contain the separator ``:``, and the same data gives the same name in a view and in a task.
+Names never collide by accident or by malice. A value is percent-encoded in a name, so it
+cannot contain the separator ``:``. The same data gives the same name in a view and in a task.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LONGEST_NAME = 255
 """UTF-8 bytes."""
 
 SEPARATOR = ":"
-"""No value has it in a name."""
+"""No encoded value contains it."""
 
 ENCODED = f"%{SEPARATOR}\u00ad"
-"""The last is the soft hyphen: punctuation in Unicode 3.2, and nobody sees it."""
+"""The last is the soft hyphen, which is punctuation in Unicode 3.2, but invisible."""
 
 SOURCES = ("kwargs", "user", "json", "form", "query", "header")
 # Compiled when they are first used.
@@ -33,18 +33,18 @@ _PATH = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
 def name(template: str, /, **values: object) -> str:
     """A lock name from a template: ``name("stock:{sku}", sku="A:1")`` is ``"stock:A%3A1"``.
 
-    ``{sku:int}``, ``:uuid`` and ``:lower`` say what a text stands for, ``:str``: for itself.
-    Values are strings, ints or UUIDs; an enum that is a string or an int counts as what it is
-    equal to. Raises InvalidName.
+    ``{sku:int}``, ``:uuid`` and ``:lower`` say what a text stands for; with ``:str`` it stands for
+    itself. Values are strings, ints or UUIDs. An enum that is a string or an int counts as the
+    value that it equals. Raises InvalidName.
     """
     return Template(template, bare_only=True).fill(lambda field: values.get(field.path[0]))
 
 
 def check_name(text: object) -> str:
-    """The name itself, if it is one.
+    """Return the text if it is a lock name, else raise InvalidName.
 
-    1 to 255 bytes of UTF-8, no control characters, no lone surrogates; it is not normalised: two
-    spellings of é are two names. Raises InvalidName.
+    A name has 1 to 255 bytes of UTF-8, without control characters and lone surrogates. It is not
+    normalised: two encodings of é are two names.
     """
     if not isinstance(text, str):
         raise InvalidName(f"a lock name is a string, not {type(text).__name__}")
@@ -64,7 +64,7 @@ def _check_unusual(text: str) -> str:
         raise InvalidName(f"the lock name {ascii(text)[:80]} has a lone surrogate") from None
     if length > LONGEST_NAME:
         raise InvalidName(
-            f"the lock name {ascii(text)[:60]}… has {length} bytes; {LONGEST_NAME} is the most"
+            f"the lock name {ascii(text)[:60]}… has {length} bytes; at most {LONGEST_NAME} fit"
         )
     if any(c < " " or "\x7f" <= c <= "\x9f" or c in "\u2028\u2029" for c in text):
         raise InvalidName(f"the lock name {ascii(text)[:80]} has a control character")
@@ -72,29 +72,29 @@ def _check_unusual(text: str) -> str:
 
 
 class Field(NamedTuple):
-    """One ``{…}`` of a template. ``{sku}`` is an URL parameter: source ``kwargs``."""
+    """One ``{…}`` of a template. ``{sku}`` is a URL parameter; its source is ``kwargs``."""
 
     source: str
     path: tuple[str, ...]
     text: str  #: without its conversion
-    conversion: str = ""  #: int, uuid, lower, str; empty: not said
+    conversion: str = ""  #: int, uuid, lower or str; empty if the template does not say
 
     def __str__(self) -> str:
         return f"{{{self.text}}}"
 
 
 class Source(Protocol):
-    """Where the fields of a template get their values: an adapter's view of one request."""
+    """Gives the fields of a template their values: an adapter's view of one request."""
 
     def __call__(self, field: Field, /) -> object:
-        """The value, or None when the request does not have it."""
+        """The value, or None if the request does not have it."""
 
 
 class Template:
-    """A parsed name template. Parsed once, at import; a misspelt field is an error there.
+    """A parsed name template. It is parsed once, at import, where a misspelt field raises.
 
-    So are two fields without a ``:`` between them, the one character that no value brings:
-    ``{a}-{b}`` would be one name for "x-y", "z" and "x", "y-z".
+    Two fields must have a ``:`` between them, which no encoded value contains. Otherwise
+    ``{a}-{b}`` would give "x-y", "z" and "x", "y-z" the same name.
     """
 
     def __init__(self, text: str, *, bare_only: bool = False) -> None:
@@ -120,7 +120,7 @@ class Template:
         return tuple(part for part in self._parts if isinstance(part, Field))
 
     def fill(self, source: Callable[[Field], object]) -> str:
-        """The name. Raises InvalidName when a value is missing or of a wrong type."""
+        """The name. Raises InvalidName if a value is missing or has a wrong type."""
         return check_name(
             "".join(p if isinstance(p, str) else _encoded(p, source(p)) for p in self._parts)
         )
@@ -139,8 +139,8 @@ def _field(template: str, text: str, *, bare_only: bool) -> Field:
     text, colon, conversion = text.partition(":")
     if colon and conversion not in CONVERSIONS:
         raise InvalidName(
-            f"{{{text}:{conversion}}} in {template!r}: there is no {conversion!r}; "
-            f"a field is converted by one of {', '.join(CONVERSIONS)}"
+            f"{{{text}:{conversion}}} in {template!r}: there is no conversion {conversion!r}; "
+            f"use one of {', '.join(CONVERSIONS)}"
         )
     return _plain_field(template, text, bare_only=bare_only)._replace(conversion=conversion)
 
@@ -153,25 +153,25 @@ def _plain_field(template: str, text: str, *, bare_only: bool) -> Field:
         return Field("kwargs", (source,), text)
     if bare_only:
         raise InvalidName(
-            f"{{{text}}} in {template!r}: plain fields only, such as {{{path[-1]}}}; "
-            f"those with a source, such as {{user.pk}}, are for views"
+            f"{{{text}}} in {template!r}: use a plain field, such as {{{path[-1]}}}; "
+            f"fields with a source, such as {{user.pk}}, are for views"
         )
     if source not in SOURCES:
         raise InvalidName(
-            f"{{{text}}} in {template!r}: there is no {source!r}; "
-            f"use {{name}} for an URL parameter, or one of {', '.join(SOURCES)}"
+            f"{{{text}}} in {template!r}: there is no source {source!r}; "
+            f"use {{name}} for a URL parameter, or one of {', '.join(SOURCES)}"
         )
     if source == "user" and path != ["pk"]:
-        raise InvalidName(f"{{{text}}} in {template!r}: only {{user.pk}} is there")
+        raise InvalidName(f"{{{text}}} in {template!r}: a user has only {{user.pk}}")
     if source != "json" and len(path) != 1:
-        raise InvalidName(f"{{{text}}} in {template!r}: only json fields nest")
+        raise InvalidName(f"{{{text}}} in {template!r}: only json fields can be nested")
     return Field(source, tuple(path), text)
 
 
 def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
     return InvalidName(
         f"the name template {template!r} needs a {SEPARATOR!r} between {first} and {second}, as in "
-        f"'{first}{SEPARATOR}{second}': else different values could make the same name"
+        f"'{first}{SEPARATOR}{second}': otherwise different values could make the same name"
     )
 
 
@@ -180,7 +180,7 @@ def _encoded(field: Field, value: object) -> str:
 
     value = converted(field.conversion, str(field), value)
     if isinstance(value, str):
-        text = str.__str__(value)  # what it is equal to, whatever an enum makes of str()
+        text = str.__str__(value)  # the value that it equals, even if an enum overrides str()
     elif isinstance(value, int) and not isinstance(value, bool):
         text = _digits(field, value)
     elif isinstance(value, UUID):
@@ -191,7 +191,7 @@ def _encoded(field: Field, value: object) -> str:
         raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
     if not text:
         raise InvalidName(f"{field} has no value")
-    if len(text) > LONGEST_NAME:  # encoded, it is no shorter: megabytes need not be looked at
+    if len(text) > LONGEST_NAME:  # encoding does not shorten it, so megabytes are not encoded
         raise InvalidName(f"{field} has {len(text)} characters; a name has {LONGEST_NAME} bytes")
     return percent_encoded(text)
 
@@ -204,12 +204,12 @@ def _digits(field: Field, value: int) -> str:
 
 
 def percent_encoded(text: str) -> str:
-    """``%``, ``:`` and what is not printable, as ``%XX`` of its UTF-8 bytes.
+    """The text with ``%``, ``:`` and unprintable characters as ``%XX`` of their UTF-8 bytes.
 
-    Beyond ASCII, printable is what Unicode 3.2 knows as a letter, mark, number, punctuation or
-    symbol. Python keeps that table for ever, for internationalized domain names. By
-    ``str.isprintable``, which knows more characters in each version of Python, two versions would
-    make two names of the same data, and two would hold the lock.
+    Beyond ASCII, a character is printable if Unicode 3.2 knows it as a letter, mark, number,
+    punctuation or symbol. Python keeps that table for ever, for internationalized domain names.
+    ``str.isprintable`` knows more characters in each version of Python: two versions would
+    make two names from the same data, and both would hold the lock.
     """
     if text.isascii() and text.isprintable() and ":" not in text and "%" not in text:
         return text
@@ -230,10 +230,10 @@ def _escape(character: str) -> str:
 
 
 def parse_json(text: str | bytes) -> object:
-    """A JSON document in which no object has a field twice.
+    """Parse a JSON document in which no object has a field twice.
 
-    Parsers differ in which one counts: the lock and the view could see different values. Raises
-    ValueError or RecursionError.
+    Parsers differ in which of the two counts, so the lock and the view could see different
+    values. Raises ValueError or RecursionError.
     """
     import json
 
@@ -248,7 +248,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def json_value(document: object, path: tuple[str, ...]) -> object:
-    """What a JSON document has at a path; None when it has nothing there."""
+    """The value at a path of a JSON document, or None if there is none."""
     for key in path:
         if not isinstance(document, Mapping) or key not in document:
             return None
@@ -257,7 +257,7 @@ def json_value(document: object, path: tuple[str, ...]) -> object:
 
 
 def typed_json(field: Field, value: Any) -> object:
-    """Only strings and ints: 1, 1.0 and "1e0" must not become different names for one thing."""
+    """The value, if it is a string or int: 1, 1.0 and "1e0" must not be three names."""
     if value is None or (isinstance(value, (str, int)) and not isinstance(value, bool)):
         return value
     raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")

@@ -1,4 +1,4 @@
-"""The keyword arguments of clients and locks: for type checkers, and for the error at run time."""
+"""The keyword arguments of clients and locks, for type checkers and for the error at run time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class ClientOptions(TypedDict, total=False):
-    """Of ``connect``: the settings of an alias in lower case. Durations are seconds."""
+    """The options of ``connect``: the settings of an alias in lower case. Durations are seconds."""
 
     key_prefix: str
     ttl: float
@@ -31,7 +31,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 class LockOptions(TypedDict, total=False):
-    """Of every kind of lock: see ``lock``."""
+    """The options of every kind of lock: see ``lock``."""
 
     ttl: float | Unset
     timeout: float | None | Unset
@@ -41,26 +41,25 @@ class LockOptions(TypedDict, total=False):
 
 
 class OwnedOptions(LockOptions, total=False):
-    """Of what its owner may enter again."""
+    """The options of locks that their owner may enter again."""
 
     owner: str
 
 
 class MutexOptions(OwnedOptions, total=False):
-    """Of ``lock``."""
+    """The options of ``lock``."""
 
     reentrant: bool
 
 
 class KindOptions(OwnedOptions, total=False):
-    """Of ``of_kind`` and ``multi``."""
+    """The options of ``of_kind`` and ``multi``."""
 
     permits: int | None
 
 
 def check_options(where: str, given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raise ConfigurationError for an option that ``where`` does not have. It names the likely
-    right one."""
+    """Raise ConfigurationError for an option that ``where`` does not have, and name the nearest."""
     for key in given:
         if key not in known:
             raise unknown_key(where, key, known, "option")

@@ -58,16 +58,16 @@ class AliasSettings(NamedTuple):
 
     @property
     def scheme(self) -> str:
-        """What is before ``://``; of a location that is no URL, nothing: it may be a password."""
+        """The part before ``://``. Empty if the location is not a URL: it may be a password."""
         match = re.match(URL, self.location)
         return match[1] if match else ""
 
     @property
     def shown_location(self) -> str:
-        """The location without user, password and query: fit for a log."""
+        """The location without user, password and query, so that it may be logged."""
         rest = self.location.partition("://")[2]
         where, _, query = rest.partition("?")
-        if "@" in query:  # an unescaped ? or @ of a password: where it ends cannot be said
+        if "@" in query:  # an unescaped ? or @ in a password: nobody knows where it ends
             where = "…"
         return f"{self.scheme}://{where.rpartition('@')[2]}" if self.scheme else ""
 
@@ -84,8 +84,8 @@ def read_settings(
 ) -> dict[str, AliasSettings]:
     """Validate a settings mapping. Errors name the key and the remedy.
 
-    ``default_location`` is what the default alias gets when nothing is configured, or no location
-    for it; the environment variable LOCKKIT_URL overrides whatever location it has.
+    The default alias gets ``default_location`` if it has no location of its own. The environment
+    variable LOCKKIT_URL overrides both.
     """
     if mapping is None:
         mapping = {}
@@ -111,11 +111,11 @@ def read_settings(
 
 
 def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationError:
-    """Most code locks in it: misspelt, it would do so in a store that nobody chose."""
+    """Most code locks in this alias. If it is misspelt, that code locks in a store nobody chose."""
     import difflib
 
     close = difflib.get_close_matches(DEFAULT_ALIAS, aliases, n=1)
-    hint = f"is {close[0]!r} a misspelling?" if close else "give it a URL;"
+    hint = f"is {close[0]!r} a misspelling?" if close else "give it a URL."
     return ConfigurationError(
         f"{source} has no alias {DEFAULT_ALIAS!r}: {hint} "
         f"{{{DEFAULT_ALIAS!r}: {{}}}} is the store that is used without settings"
@@ -124,13 +124,13 @@ def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationEr
 
 def empty_variable(where: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{URL_VARIABLE} is empty in {where}: it would lock in a store that nobody has chosen. "
+        f"{URL_VARIABLE} is empty in {where}, so locks would be in a store that nobody chose. "
         "Give it a URL, or unset it"
     )
 
 
 def state_directory() -> str:
-    """Where lockkit keeps what is its own; made when it is needed."""
+    """The directory for lockkit's own files; it is made when it is needed."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(os.path.realpath(state), "lockkit")
 
@@ -142,7 +142,7 @@ def settings_from_url(location: str, **options: Any) -> AliasSettings:
     return _read_alias(DEFAULT_ALIAS, {"LOCATION": location, **entry}, "connect", location)
 
 
-# Compiled when they are first used: most of them never are.
+# Compiled at their first use, because most are never used.
 DOTTED = r"\w+(\.\w+)*[.:]\w+"
 URL = r"([A-Za-z][A-Za-z0-9+.-]*)://"
 PREFIX = r"[ -z|~]{0,64}"
@@ -173,7 +173,7 @@ def _read_alias(alias: object, entry: object, source: str, default_location: str
 
 
 def _mapping(where: str, entry: object) -> Mapping[str, Any]:
-    """The settings of an alias, of which a URL is the short form; the URL may hold a password."""
+    """The settings of an alias. A URL is the short form; it may contain a password."""
     if isinstance(entry, str):
         return {"LOCATION": entry}
     if not isinstance(entry, Mapping):
@@ -192,7 +192,7 @@ def _location(where: str, entry: Mapping[str, Any], default: str | None) -> str:
 
 
 def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
-    """Another store: what was said to the configured one's backend does not apply to it."""
+    """The same settings for another store: BACKEND and OPTIONS do not apply to that one."""
     if settings.location == url:
         return settings
     return settings._replace(location=url, backend=None, options={})

@@ -1,8 +1,8 @@
 """The values that pass between clients, flows and backends.
 
 Times are seconds (float) at every interface of lockkit, and integer microseconds inside stores.
-They are named tuples: immutable, a third of the cost of a frozen dataclass to make, and without the
-import of ``dataclasses``, which takes longer than all of lockkit.
+The values are named tuples. These are immutable, cost a third of a frozen dataclass to make, and do
+not need ``dataclasses``, whose import takes longer than that of all of lockkit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 _SEPARATOR = "\x1f"
-LONGEST_PID = 10  # digits; what is read may be anything
+LONGEST_PID = 10  # digits; the text that is read may be anything
 
 
 class Owner(NamedTuple):
@@ -59,7 +59,7 @@ class Owner(NamedTuple):
     thread: str
     label: str = ""
     space: str = ""  #: the boot, pid and time namespaces within which a pid means something
-    started: str = ""  #: when the process did: another may get its pid
+    started: str = ""  #: when the process started: a later process may have the same pid
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid} {self.label}".rstrip()
@@ -76,15 +76,15 @@ class Owner(NamedTuple):
 
 
 class Mode(IntEnum):
-    """What an acquire may do when the lock is busy."""
+    """What an acquire may do if the lock is busy."""
 
     TRY = 0  #: nothing
     ENQUEUE = 1  #: join the queue
-    POLL = 2  #: ask again for a token that is in the queue; never joins it
+    POLL = 2  #: ask again for a token that is in the queue, without joining it
 
 
 class Kind(StrEnum):
-    """What a name is used as. It is one kind at a time."""
+    """How a name is used. A name is one kind at a time."""
 
     MUTEX = "mutex"
     SEMAPHORE = "semaphore"
@@ -102,22 +102,22 @@ class LeaseState(StrEnum):
     """What its holder knows of a lease."""
 
     HELD = "held"
-    UNKNOWN = "unknown"  #: its last renewal failed; its deadline has not passed
-    LOST = "lost"  #: it can no longer be relied on. Final; also what was released
+    UNKNOWN = "unknown"  #: its last renewal failed, but its deadline has not passed
+    LOST = "lost"  #: it can no longer be relied on, or was released. Final
 
 
 class Claim(NamedTuple):
-    """What is asked of a name."""
+    """The way in which a name is requested."""
 
     kind: Kind = Kind.MUTEX
     permits: int = 0  #: how many may share the name; 0: no limit of its own
-    shared: bool = False  #: it goes together with other shared ones; else it excludes all
-    owner: str = ""  #: who may enter again; nobody named: the thread or the task
-    fair: bool = True  #: it waits for its turn; else it takes what is free ahead of those who wait
+    shared: bool = False  #: compatible with other shared claims; otherwise it excludes all
+    owner: str = ""  #: the owner key that may enter again; empty: the thread or the task
+    fair: bool = True  #: waits for its turn; otherwise takes a free name ahead of the waiters
 
 
 class Request(NamedTuple):
-    """One claim on one name, as a backend sees it. ``token`` proves it and must not be shown."""
+    """One claim on one name, as a backend sees it. ``token`` proves it; never show it."""
 
     name: str
     token: str
@@ -127,11 +127,11 @@ class Request(NamedTuple):
     max_queue: int | None = None  #: refuse to join a queue of this length
     max_hold: float | None = None  #: seconds the holder means to renew it at most
     unsure: bool = False  #: an earlier request with this token got no reply
-    number: int = 0  #: of an extension: once a later one is done, it is not done any more
-    kind: Kind = Kind.MUTEX  #: this and what follows: see Claim
+    number: int = 0  #: of an extension: the store ignores it after one with a larger number
+    kind: Kind = Kind.MUTEX  #: for this and the following fields see Claim
     permits: int = 0
     shared: bool = False
-    entrant: str = ""  #: who may enter again what it holds; printable, without spaces
+    entrant: str = ""  #: who may enter again; printable, without spaces
     fair: bool = True
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class Request(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The claim is ours for ``left`` more seconds of the store's clock."""
+    """The claim is granted for ``left`` more seconds of the store's clock."""
 
     token: str
     fence: int
@@ -150,25 +150,25 @@ class Grant(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """The claim is not ours."""
+    """The claim is not granted."""
 
-    ticket: int = 0  #: of our enqueueing; 0: not in the queue
-    ahead: int = 0  #: waiters ahead of us
+    ticket: int = 0  #: of its enqueueing; 0: it is not in the queue
+    ahead: int = 0  #: waiters ahead of it
     left: float | None = None  #: seconds until the holder expires; None: unknown or never
     holder: str = ""  #: encoded Owner of the holder, if known
-    full: bool = False  #: MAX_QUEUE reached
+    full: bool = False  #: MAX_QUEUE is reached
     age: float | None = None  #: seconds since the holder's grant, if known
 
 
 class Gone(NamedTuple):
-    """The store does not know this token (any more): draw a new one."""
+    """The store does not know this token, or no longer does: draw a new one."""
 
 
 class Renewal(NamedTuple):
-    """The answer to one extend: seconds left, or None when the lease is not ours any more.
+    """The answer to one extend: the seconds left, or None if the lease is not held any more.
 
-    ``error``: the store keeps something unreadable in its place, so it is neither. Others of the
-    same batch have their own answers.
+    ``error``: the record cannot be read, so the lease is neither extended nor lost. The others of
+    the same batch have answers of their own.
     """
 
     left: float | None
@@ -176,48 +176,48 @@ class Renewal(NamedTuple):
 
 
 def is_placed(reply: object) -> bool:
-    """Whether the store that replied so to a claim knows its token now."""
+    """Whether the store knows the token of a claim after this reply."""
     return isinstance(reply, Grant) or (isinstance(reply, Busy) and reply.ticket > 0)
 
 
 class Release(IntEnum):
     """The answer to a release."""
 
-    ABSENT = 0  #: it was not there, or had expired
+    ABSENT = 0  #: the lease was not there, or had expired
     RELEASED = 1
-    BROKEN = 2  #: an operator released it before us
+    BROKEN = 2  #: an operator released it before
 
 
 class LockState(StrEnum):
-    """What ``locks`` shows in its STATE column."""
+    """The STATE column of ``locks``."""
 
     HELD = "held"
-    ABANDONED = "abandoned"  #: the lease expired and nobody released or took it
-    LOST = "lost"  #: its last words: the lease was not released, and is no longer kept
-    QUEUED = "queued"  #: nobody holds it, somebody is in the queue
-    DAMAGED = "damaged"  #: what is kept of it cannot be read, so it may be held
+    ABANDONED = "abandoned"  #: the lease expired, and nobody released or took it
+    LOST = "lost"  #: the last words of a lease that was not released and is gone
+    QUEUED = "queued"  #: nobody holds it, but somebody is in the queue
+    DAMAGED = "damaged"  #: its record cannot be read, so it may be held
     ORPHAN = "orphan"  #: an order was begun, nobody holds its lock, and its end is not known
 
 
 class Claimed(IntEnum):
     """The answer to a claim."""
 
-    NOT_HELD = -1  #: the lease is not held any more; nothing was written
-    TAKEN = 0  #: there is another record; nothing was written
+    NOT_HELD = -1  #: nothing was written: the lease is not held any more
+    TAKEN = 0  #: nothing was written: there is another record
     WRITTEN = 1
 
 
 class Entry(NamedTuple):
-    """A record beside a lock: opaque bytes, and the lease they were written under."""
+    """A record beside a lock: opaque bytes, and the lease under which they were written."""
 
     payload: bytes
     fence: int
-    running: bool  #: claimed, and neither finished nor dropped
+    running: bool  #: claimed, but neither finished nor dropped
     left: float  #: seconds until it expires
 
 
 class Waiting(NamedTuple):
-    """One in a queue."""
+    """One waiter in a queue."""
 
     owner: Owner
     since: float  #: seconds it has waited
@@ -225,9 +225,9 @@ class Waiting(NamedTuple):
 
 
 class LockInfo(NamedTuple):
-    """One name as the store sees it at this moment. Holds no token.
+    """One name as the store sees it at this moment. It contains no token.
 
-    A name that several hold has one of these for each; those who wait are counted in all of them.
+    A name that several leases hold has a LockInfo for each; all of them count its waiters.
     """
 
     name: str
@@ -235,22 +235,22 @@ class LockInfo(NamedTuple):
     owner: Owner | None = None
     fence: int | None = None
     age: float | None = None  #: seconds since the grant
-    left: float | None = None  #: seconds until it expires; negative: since; None: it never does
+    left: float | None = None  #: seconds until it expires; negative after that; None: never
     renewed: float | None = None  #: seconds since the grant or the last renewal
     ttl: float | None = None  #: seconds
     max_hold: float | None = None  #: seconds the holder means to renew it at most
     waiters: int = 0
     waiters_alive: int = 0
     kind: Kind = Kind.MUTEX
-    permits: int = 0  #: of a semaphore: how many its holder asked for
+    permits: int = 0  #: how many its holder asked for, if it is a semaphore
     shared: bool = False  #: others may hold it at the same time
-    queue: tuple[Waiting, ...] = ()  #: those who are first in it
-    damage: str = ""  #: what cannot be read, and what repairs it
-    broken_by: str = ""  #: of last words: the operator who released it, and why
+    queue: tuple[Waiting, ...] = ()  #: the first waiters
+    damage: str = ""  #: the part that cannot be read, and the command that repairs it
+    broken_by: str = ""  #: in last words: the operator who released it, and why
 
     @property
     def waiting(self) -> float | None:
-        """Seconds for which the first of the live waiters has waited."""
+        """Seconds for which the first live waiter has waited."""
         return next((each.since for each in self.queue if each.alive), None)
 
     @property
@@ -260,26 +260,26 @@ class LockInfo(NamedTuple):
 
 
 class Capabilities(NamedTuple):
-    """What a backend promises. The conformance suite tests what is claimed here."""
+    """What a backend promises. The conformance suite tests every claim."""
 
     fencing: bool = True  #: fencing tokens that grow strictly per name
     fifo: bool = True  #: grants in the order of enqueueing
-    push: bool = False  #: a waiter is woken by a message and need not poll
+    push: bool = False  #: a message wakes a waiter, which need not poll
     server_clock: bool = True  #: a store shared by hosts decides by one clock
     durable: bool = False  #: leases survive a restart of the store
     process_local: bool = False  #: excludes only within this process
     host_local: bool = False  #: excludes only on this host
-    shared: bool = True  #: claims that go together: semaphores, reader-writer locks
+    shared: bool = True  #: several leases on one name: semaphores, reader-writer locks
     reentrant: bool = True  #: locks that their owner may enter again
 
 
 def drift(ttl: float) -> float:
-    """Seconds by which the holder gives up before the store does (Redlock's rule: 1 % + 2 ms)."""
+    """Seconds by which the holder gives up before the store (Redlock's rule: 1 % + 2 ms)."""
     return ttl / 100 + 0.002
 
 
 def alive_for(ttl: float) -> float:
-    """Seconds a waiter counts as alive after it was last heard of; it refreshes twice as often.
+    """Seconds a waiter counts as alive after its last request; it asks twice in that time.
 
     A dead waiter at the head of the queue delays the others by at most this long.
     """

@@ -1,4 +1,4 @@
-"""Checks of single settings, shared by everything that is configured."""
+"""Checks of single values, shared by all settings and arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIKE_A_SETTING = r"LOCK_?K?ITS?(_|$)"
 def unknown_key(
     where: str, key: object, known: Iterable[str], what: str = "key"
 ) -> ConfigurationError:
-    """An error for a misspelt key, with the likely right one."""
+    """An error for a misspelt key, which names the nearest one."""
     import difflib
 
     known = sorted(known)
@@ -43,16 +43,16 @@ def unknown_key(
 
 
 def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
-    """Raise ConfigurationError for a name that looks like one of lockkit's settings and is none.
+    """Raise ConfigurationError for a name that looks like one of lockkit's settings but is not.
 
-    It would be ignored, and with it what it should protect.
+    It would be ignored, and would protect nothing.
     """
     for name in names:
         if isinstance(name, str) and re.match(LIKE_A_SETTING, name) and name not in known:
             import difflib
 
             close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
             raise ConfigurationError(f"lockkit has no setting {name}: {hint}")
 
 
@@ -93,20 +93,20 @@ def check_on_lost(value: object) -> Callable[..., object] | None:
 
 
 def check_permits(value: object) -> int:
-    """How many may share a name. Each step of the store reads all of them."""
+    """The number of leases that may share a name. Each step of the store reads them all."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PERMITS:
         raise wrong("permits", value, f"a whole number from 1 to {MOST_PERMITS}")
     return value
 
 
 def check_kind(kind: object, permits: object) -> None:
-    """The word for a kind of lock, and the number that goes with "semaphore" and no other."""
+    """Check the name of a kind of lock, and the number of permits, which only a semaphore has."""
     if kind not in KINDS:
         raise wrong("kind", kind, "one of " + ", ".join(map(repr, KINDS)))
     if kind == "semaphore":
         check_permits(permits)
     elif permits is not None:
-        raise wrong("permits", permits, "given with kind='semaphore' only")
+        raise wrong("permits", permits, "left out, unless kind is 'semaphore'")
 
 
 def check_owner(value: object) -> str:
@@ -118,7 +118,7 @@ def check_owner(value: object) -> str:
 def _seconds(key: str, value: object, remedy: str, *, least: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong(key, value, remedy)
-    if not least <= value <= LONGEST:  # nor is NaN
+    if not least <= value <= LONGEST:  # false for NaN
         raise wrong(key, value, remedy)
     return float(value)
 

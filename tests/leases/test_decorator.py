@@ -319,8 +319,8 @@ def test_a_child_that_is_forked_while_another_thread_makes_the_client(
     ("name", "options", "function", "match"),
     [
         ("report:{dya}", {}, _function, "no parameter 'dya'; it has day"),
-        ("report:{user.pk}", {}, _function, "plain fields only, such as {pk}"),
-        ("report:{request.user}", {}, _function, "plain fields only, such as {user}"),
+        ("report:{user.pk}", {}, _function, "use a plain field, such as {pk}"),
+        ("report:{request.user}", {}, _function, "use a plain field, such as {user}"),
         ("report:{day", {}, _function, "unmatched brace"),
         ("x", {"lease_as": "lease"}, _function, "no parameter 'lease'"),
         ("x", {"lease_as": "days"}, lambda *days: None, "no parameter 'days'; it has none"),

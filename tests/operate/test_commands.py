@@ -377,7 +377,7 @@ def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClien
         (["show"], "NAME"),
         (["show", "a\nb"], "control character"),
         (["show", ""], "must not be empty"),
-        (["show", "x" * 256], "255 is the most"),
+        (["show", "x" * 256], "at most 255 fit"),
         (["--older-than", "soon"], "not a duration"),
         (["--older-than", "5x"], "not a duration"),
         (["--limit", "0"], "not a number, of 1 or more"),
