@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Protocol
 from lockkit.model.conversions import CONVERSIONS, converted
 from lockkit.model.errors import InvalidName
 
-__all__ = ["Field", "Source", "Template", "check_name", "name"]
-
 LONGEST_NAME = 255
 """UTF-8 bytes."""
 

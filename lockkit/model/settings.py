@@ -12,17 +12,6 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.options import check_options
 from lockkit.model.values import check_count, check_timeout, check_ttl, unknown_key, wrong
 
-__all__ = [
-    "DEFAULT_ALIAS",
-    "URL_VARIABLE",
-    "AliasSettings",
-    "Settings",
-    "empty_variable",
-    "read_settings",
-    "settings_from_url",
-    "state_directory",
-]
-
 DEFAULT_ALIAS = "default"
 URL_VARIABLE = "LOCKKIT_URL"
 """The environment variable that overrides the LOCATION of the default alias everywhere."""

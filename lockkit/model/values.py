@@ -7,21 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lockkit.model.errors import ConfigurationError
 
-__all__ = [
-    "check_count",
-    "check_fence",
-    "check_kind",
-    "check_label",
-    "check_on_lost",
-    "check_owner",
-    "check_permits",
-    "check_setting_names",
-    "check_timeout",
-    "check_ttl",
-    "unknown_key",
-    "wrong",
-]
-
 KINDS = ("mutex", "reentrant", "read", "write", "semaphore")
 MOST_PERMITS = 10_000
 LONGEST_OWNER = 200

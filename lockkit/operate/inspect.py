@@ -16,18 +16,6 @@ from lockkit.model.clock import now as local_clock
 from lockkit.model.types import LockInfo, LockState, Owner
 from lockkit.runtime import process
 
-__all__ = [
-    "Growth",
-    "Process",
-    "Safety",
-    "Stuck",
-    "process_of",
-    "remark",
-    "safe_to_break",
-    "stuck",
-    "stuck_reason",
-]
-
 MISSED_RENEWALS = 2 / 3
 """Leases are renewed after a third of what is left: past this part of it, two were missed."""
 

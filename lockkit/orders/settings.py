@@ -12,8 +12,6 @@ from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.values import check_count, check_timeout, check_ttl, unknown_key
 from lockkit.orders.orderid import IdSource
 
-__all__ = ["SOURCE", "OrderSettings", "read_order_settings"]
-
 SOURCE = "LOCKKIT_ORDERS"
 
 DATABASE, REDIS = "database", "redis"

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lockkit.model.naming import Field
 
 if TYPE_CHECKING:
-    from lockkit.web.views import Guard
-
-__all__ = ["Finding", "Route", "Url", "field_findings", "fillings", "path_findings"]
+    from lockkit.web.view_lock import ViewLock
 
 SENT = ("json", "form", "query", "header")
 """Sources in which a client chooses the text."""
@@ -35,7 +33,7 @@ class Route(NamedTuple):
 
     view: str  #: as people call it
     shown: str
-    guards: tuple[Guard, ...]
+    guards: tuple[ViewLock, ...]
     parameters: Mapping[str, bool]  #: of the URL: whether a client chooses the text
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from django.db.models import Q
 
-from lockkit.orders.facts import FINGERPRINT_VERSION
 from lockkit.orders.judging import is_damaged
-from lockkit.orders.record import VERSION, State
+from lockkit.orders.record import VERSION, RecordState
+from lockkit.orders.request import FINGERPRINT_VERSION
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.gate import store_for
 from lockkit_django.orders.table import Clock, OrderStore, typed_errors
@@ -47,7 +47,7 @@ class RecordTable:
     def unreadable(self) -> Iterator[str]:
         """The keys of orders whose record cannot be read, as far as the database can tell."""
         whole = Q(
-            state__in=list(State),
+            state__in=list(RecordState),
             status__lt=600,
             fingerprint__startswith=f"{FINGERPRINT_VERSION}:",
             headers__startswith="[",

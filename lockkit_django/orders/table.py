@@ -20,14 +20,9 @@ from django.db import (
 from django.db.models import BigIntegerField, Expression, F
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
-from lockkit.orders import (
-    DuplicateKeyError,
-    Record,
-    StillRunningError,
-    dump_headers,
-)
+from lockkit.orders import DuplicateKeyError, Record, StillRunningError
 from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.orders.record import recorded, unreadable
+from lockkit.orders.record import dump_headers, recorded, unreadable
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -11,11 +11,11 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, S
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.log import log
-from lockkit.orders import DuplicateKeyError, Record, StillRunningError, dump_headers
+from lockkit.orders import DuplicateKeyError, Record, StillRunningError
 from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.orders.facts import FINGERPRINT_VERSION
 from lockkit.orders.judging import is_damaged
-from lockkit.orders.record import VERSION, State, recorded
+from lockkit.orders.record import VERSION, RecordState, dump_headers, recorded
+from lockkit.orders.request import FINGERPRINT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -147,7 +147,7 @@ class OrderTable:
         """The keys of orders whose record cannot be read, as far as the database can tell."""
         c = self.table.c
         whole = sa.and_(
-            c.state.in_(list(State)),
+            c.state.in_(list(RecordState)),
             c.status.between(0, 599),
             c.fingerprint.startswith(f"{FINGERPRINT_VERSION}:"),
             c.headers.startswith("["),

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
-from lockkit.orders import Keep, Refused, replies
+from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.open_order import OpenOrder
@@ -86,8 +86,8 @@ class SharedTransaction(OpenOrder):
 
     def conclude(self, response: Response) -> Response:
         outcome = self.facts and self.orders.conclude(self.proceed.order, self.facts)
-        refused = isinstance(outcome, Refused) or self._refused or self._sends_a_guest_away()
-        if isinstance(outcome, (Keep, Refused)) and refused and not self._failed:
+        refused = isinstance(outcome, Forget) or self._refused or self._sends_a_guest_away()
+        if isinstance(outcome, (Keep, Forget)) and refused and not self._failed:
             return self._commit(None, response)
         if not isinstance(outcome, Keep):
             self._roll_back()
@@ -152,7 +152,7 @@ class SharedTransaction(OpenOrder):
             with self.records.typed_errors(), self.records.engine.begin() as connection:
                 self.records.insert(connection, record, replaces=replaces, wait=wait)
         except LeaseLost:
-            return refused(replies.lease_lost())
+            return refused(refusals.LEASE_LOST)
         except BackendError:
             pass
         return response
@@ -179,7 +179,7 @@ class SharedTransaction(OpenOrder):
             self.active = False
             self.connection.commit()
         except LeaseLost:
-            return refused(replies.lease_lost())
+            return refused(refusals.LEASE_LOST)
         except DBAPIError as error:
             self._visit.restore()
             return _not_committed(error)
@@ -212,7 +212,7 @@ def _not_committed(error: DBAPIError) -> Response:
         raise error
     unavailable(error)
     unknown = error.connection_invalidated
-    return refused(replies.outcome_unknown() if unknown else replies.not_saved())
+    return refused(refusals.outcome_unknown() if unknown else refusals.NOT_SAVED)
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:

@@ -15,7 +15,7 @@ from command_line import Screen, locks, locks_process
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.leases.giving_back import give_back
-from lockkit.orders import Proceed, Reject, drive
+from lockkit.orders import Proceed, Refusal, drive
 from lockkit.orders.redis_records import RedisRecords, orphans
 
 
@@ -73,7 +73,7 @@ def test_resolved(how: str, form: str, client: LockClient) -> None:
     assert locks(client).rows == []
     answer = drive(rules().admit(order), RedisRecords.of(client), client)
     if how == "--done":
-        assert isinstance(answer, Reject)
+        assert isinstance(answer, Refusal)
         assert answer.code == "order-completed"
     else:
         assert isinstance(answer, Proceed)
