@@ -18,11 +18,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
-from lockkit.orders import Forget, Keep, refusals
+from lockkit.orders import Forget, Keep, refusals, rows
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.open_order import OpenOrder
-from lockkit_flask.orders.table import unavailable
+from lockkit_flask.orders.table import Sql, unavailable
 from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SharedTransaction(OpenOrder):
                 self.connection.begin()
                 running = self.orders.running(self.proceed.order)
                 replaces, wait = self.proceed.replaces, self.proceed.patience
-                self.records.insert(self.connection, running, replaces=replaces, wait=wait)
+                rows.insert(Sql(self.connection), running, replaces=replaces, wait=wait)
                 event.listen(self.connection, "release_savepoint", self._note_commit)
             except BaseException:  # interrupted as well: its connection is in a transaction
                 self._discard()
@@ -149,8 +149,8 @@ class SharedTransaction(OpenOrder):
             request_leases.check_all()
             db_session.roll_back()  # of error handlers and hooks: the pool may have one connection
             replaces, wait = self.proceed.replaces, self.proceed.patience
-            with self.records.typed_errors(), self.records.engine.begin() as connection:
-                self.records.insert(connection, record, replaces=replaces, wait=wait)
+            with self.records.begin() as database:
+                rows.insert(database, record, replaces=replaces, wait=wait)
         except LeaseLost:
             return refused(refusals.LEASE_LOST)
         except BackendError:
@@ -173,9 +173,9 @@ class SharedTransaction(OpenOrder):
             request_leases.check_all()
             db_session.roll_back()
             if record is None:
-                self.records.forget(self.connection, self.proceed.order.key)
+                rows.forget(Sql(self.connection), self.proceed.order.key)
             else:
-                self.records.update(self.connection, record)
+                rows.update(Sql(self.connection), record)
             self.active = False
             self.connection.commit()
         except LeaseLost:
