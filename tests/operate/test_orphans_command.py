@@ -1,4 +1,4 @@
-"""``locks`` and the orders that were begun and are nobody's any more: shown, and resolved."""
+"""``locks`` and the orders that were begun and that nobody holds any more: shown, and resolved."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_tried_again_while_the_operator_was_reading(client: LockClient) -> None:
 
     shown = locks(client, "resolve", order.key, "--done", stdin=Reading(), terminal=True)
     assert shown.status == 1
-    assert "not the orphan that was shown any more" in shown.err
+    assert "no longer the orphan that was shown" in shown.err
     assert len(list(orphans(client))) == 1
 
 
