@@ -27,7 +27,14 @@ from lockkit.model.errors import (
 from lockkit.model.naming import Template, check_name
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
-from lockkit.model.values import check_count, check_kind, check_timeout, check_ttl, unknown_key
+from lockkit.model.values import (
+    check_count,
+    check_kind,
+    check_timeout,
+    check_ttl,
+    read_mapping,
+    wrong,
+)
 from lockkit.web.name_fields import FieldError, RequestView, lock_name
 from lockkit.web.waiting_room import WaitingRoom
 
@@ -39,7 +46,6 @@ if TYPE_CHECKING:
     AnyLease = Lease | MultiLease
     AnyAsyncLease = AsyncLease | AsyncMultiLease
 
-KEYS = ("TIMEOUT", "BUSY_STATUS", "MAX_WAITERS")
 ENTERED = ("reentrant", "read", "write")
 """Kinds that their owner may enter again."""
 ERRORS = range(400, 600)
@@ -59,30 +65,16 @@ def read_view_settings(
     mapping: Mapping[str, Any] | None, *, source: str = "LOCKKIT_VIEWS"
 ) -> ViewSettings:
     """Validate the mapping. Raises ConfigurationError that names the key and the remedy."""
-    if mapping is None:
-        return ViewSettings()
-    if not isinstance(mapping, Mapping):
-        raise ConfigurationError(f"{source} must be a mapping, not {type(mapping).__name__}")
-    for key in mapping:
-        if key not in KEYS:
-            raise unknown_key(source, key, KEYS)
-    defaults = ViewSettings()
-    return ViewSettings(
-        timeout=check_timeout(f"{source}['TIMEOUT']", mapping.get("TIMEOUT", defaults.timeout)),
-        busy_status=_status(source, mapping.get("BUSY_STATUS", defaults.busy_status)),
-        max_waiters=check_count(
-            f"{source}['MAX_WAITERS']", mapping.get("MAX_WAITERS", defaults.max_waiters)
-        ),
-    )
+    return ViewSettings(**read_mapping(source, {} if mapping is None else mapping, _CHECKS))
 
 
-def _status(source: str, value: object) -> int:
+def _status(key: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value in ERRORS:
         return value
-    raise ConfigurationError(
-        f"{source}['BUSY_STATUS'] is {value!r}; it must be an error status, such as 423 or 409"
-    )
+    raise wrong(key, value, "an error status, such as 423 or 409")
 
+
+_CHECKS = {"TIMEOUT": check_timeout, "BUSY_STATUS": _status, "MAX_WAITERS": check_count}
 
 waiting_room = WaitingRoom()
 """The one of this process, whatever the alias, the view or the framework."""
