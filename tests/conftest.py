@@ -34,14 +34,25 @@ GRACE_SECONDS = 5.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
 
 LONG = (
-    "tests/examples/shop/test_demo.py",
-    "tests/examples/shop/test_race.py",
     "tests/stores/conformance/",
+    "tests/faults/test_interrupts.py",
+    "tests/examples/shop/test_race.py",
+    "tests/examples/shop/test_demo.py",
+    "tests/faults/test_interrupts_async.py",
+    "tests/stores/test_lua_agrees.py",
     "tests/faults/crashes/",
+    "tests/adapters/django/orders/test_isolation.py",
+    "tests/faults/test_damaged",
+    "tests/package/test_types.py",
     "tests/leases/test_gevent.py",
-    "tests/adapters/shared/test_preload.py",
-    "tests/adapters/shared/test_streams.py",
+    "tests/testing/test_checkers.py",
+    "tests/unit/test_grant.py",
+    "tests/examples/shop/",
+    "tests/adapters/django/orders/test_security.py",
+    "tests/faults/test_bounds.py",
+    "tests/adapters/shared/",
 )
+"""From the longest: what the table at the end of a run shows. Each is one worker's."""
 
 METER = Meter()
 
@@ -135,6 +146,16 @@ def proxy() -> Iterator[Callable[[Server], FaultProxy]]:
         yield lambda server: stack.enter_context(FaultProxy("127.0.0.1", server.port))
 
 
+gc.disable()  # until all tests are collected: they stay, and are no garbage
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported and collected is looked through no more: it would cost more than
+    many of the tests."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_sessionstart() -> None:
     """Under ``nohup`` or in the background of a script, signals are ignored: by us as well, but
     not by the programs that the tests start and send them to."""
@@ -149,7 +170,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The order within is random: this comes after the plugin that shuffles.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: _turn(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -194,6 +215,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in slowest_files(reports):
         terminalreporter.write_line(line)
     terminalreporter.write_line(f"{skipped} tests were skipped{verdict}", red=bool(verdict))
+
+
+def _turn(nodeid: str) -> int:
+    return next((i for i, path in enumerate(LONG) if nodeid.startswith(path)), len(LONG))
 
 
 def _of_the_process() -> dict[str, object]:

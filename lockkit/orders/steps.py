@@ -6,11 +6,26 @@ import time
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from lockkit.orders.record import Record, Snapshot
-from lockkit.orders.request import Order
-from lockkit.web.refusal import Refusal
+from lockkit.orders.facts import Order
+from lockkit.orders.record import Record
+from lockkit.orders.replies import Reject, Replay
 
-REPLAYED_HEADER = ("Idempotent-Replayed", "true")
+__all__ = [
+    "Acquire",
+    "Claim",
+    "Decision",
+    "Discard",
+    "Drop",
+    "Find",
+    "Finish",
+    "Flow",
+    "Give",
+    "Keep",
+    "Proceed",
+    "Recover",
+    "Refused",
+    "Step",
+]
 
 R = TypeVar("R")
 
@@ -30,16 +45,6 @@ class Proceed(NamedTuple):
         return max(self.until - time.monotonic(), 0.0)
 
 
-class Replay(NamedTuple):
-    """Give the stored response again, with REPLAYED_HEADER."""
-
-    snapshot: Snapshot
-    orphan: bool = False  #: an earlier try left nothing, and RECOVER knew how it ended
-
-
-Decision = Proceed | Replay | Refusal
-
-
 class Keep(NamedTuple):
     """Commit the effects together with this record."""
 
@@ -50,9 +55,12 @@ class Discard(NamedTuple):
     """Roll back: the order did not take effect, and another try runs anew."""
 
 
-class Forget(NamedTuple):
+class Refused(NamedTuple):
     """Commit what the view would have saved without an order, and delete the record in the same
     COMMIT: a guess that was counted stays counted, and another try runs the view again."""
+
+
+Decision = Proceed | Replay | Reject
 
 
 class Find(NamedTuple):
@@ -76,12 +84,12 @@ class Give(NamedTuple):
 
 
 class Recover(NamedTuple):
-    """Ask the application what became of an order. Reply: OrderResponse, or None: it cannot say."""
+    """Ask the application what became of an order. Reply: ResponseFacts, or None: it cannot say."""
 
     order: Order
 
 
-class WriteClaim(NamedTuple):
+class Claim(NamedTuple):
     """Write a record under a lease: see ``ClaimStore.start``."""
 
     record: Record
@@ -103,5 +111,5 @@ class Drop(NamedTuple):
     fence: int
 
 
-Step = Find | Acquire | Give | Recover | WriteClaim | Finish | Drop
+Step = Find | Acquire | Give | Recover | Claim | Finish | Drop
 Flow = Generator[Step, Any, R]

@@ -14,11 +14,13 @@ from lockkit.model.types import Owner
 from lockkit.orders.record import (
     VERSION,
     Record,
-    RecordState,
     Snapshot,
+    State,
     dump_headers,
     load_headers,
 )
+
+__all__ = ["Wired", "dump", "is_newer", "load"]
 
 CHECKSUM = 8  # characters
 
@@ -77,7 +79,7 @@ def _record(key: str, document: dict[str, Any], body: bytes) -> Record:
         request=str(document["request"]),
         fingerprint=str(document["fingerprint"]),
         left=float(document["ttl"]),
-        state=RecordState(document["state"]),
+        state=State(document["state"]),
         snapshot=Snapshot(int(document["status"]), headers, body),
     )
 

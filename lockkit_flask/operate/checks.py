@@ -13,15 +13,7 @@ from werkzeug.routing import AnyConverter, BaseConverter
 from lockkit.model.log import log
 from lockkit.orders.dangers import dangers
 from lockkit.orders.view_checks import unknown_finding
-from lockkit.web.route_checks import (
-    Finding,
-    Route,
-    Url,
-    below_partials,
-    field_findings,
-    fillings,
-    path_findings,
-)
+from lockkit.web.route_checks import Finding, Route, Url, field_findings, fillings, path_findings
 from lockkit_flask.orders.authorize import unknown_check
 from lockkit_flask.orders.idempotent import below_idempotent, options_of
 from lockkit_flask.state import app_locks
@@ -92,11 +84,10 @@ def _unknown_checks(app: Flask, orders: OrderSettings) -> Iterator[Finding]:
 
 def _routes(app: Flask) -> Iterator[Route]:
     for rule in app.url_map.iter_rules():
-        view, given = below_partials(app.view_functions.get(rule.endpoint))
+        view: Any = app.view_functions.get(rule.endpoint)
         guards = guards_of(view)
         if guards:
-            parameters = {**_parameters(rule), **dict.fromkeys(given, False)}
-            yield Route(_name_of(view, rule), rule.rule, guards, parameters)
+            yield Route(_name_of(view, rule), rule.rule, guards, _parameters(rule))
 
 
 def _name_of(view: Any, rule: Rule) -> str:

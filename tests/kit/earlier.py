@@ -27,7 +27,7 @@ def unpack(target: Path) -> Path:
         check=False,
     )
     if found.returncode:
-        raise MissingServer(f"the history of the project: git fetch origin {REVISION}")
+        raise MissingServer("the release before this one", f"git fetch origin {REVISION}")
     with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
         archive.extractall(target, filter="data")
     return target

@@ -31,7 +31,7 @@ def compute_until_renewed(lease):
         last = left
     return False
 
-locks = lockkit.connect(sys.argv[1], ttl=9)
+locks = lockkit.connect(sys.argv[1], ttl=4.5)
 """
 
 

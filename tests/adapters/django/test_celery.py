@@ -81,13 +81,19 @@ def shop(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def worker() -> Iterator[None]:
-    inside.clear()
-    go_on.clear()
+    """One for all: to stop takes it seconds."""
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=SOON):
         yield
-        go_on.set()
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    inside.clear()
+    go_on.clear()
+    yield
+    go_on.set()
 
 
 def test_what_a_view_holds_is_refused_to_tasks_and_commands() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +49,7 @@ def of_method(template: str) -> Any:
     return Locked.as_view("view")
 
 
-def of_partial(template: str) -> Any:
-    return functools.partial(locked(template), shop=1)
-
-
-KINDS: Sequence[Callable[[str], Any]] = (locked, of_partial, of_class, of_method)
+KINDS: Sequence[Callable[[str], Any]] = (locked, of_class, of_method)
 
 
 def of(app: Flask, rule: str, view: Any, **options: Any) -> list[str]:

@@ -10,9 +10,10 @@ import django
 import pytest
 from cache_settings import cache
 from django.test import override_settings
+from over_a_wire import OverAWire
 from places import KIT
 
-from lockkit.testing.conformance import BackendConformance, Needs
+from lockkit.testing.conformance import Needs
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit.testing.store import Proxied, RedisStore
@@ -44,13 +45,10 @@ class CacheStore(RedisStore):
                 yield Proxied("django-redis://proxied", proxy)
 
 
-class TestDjangoRedis(BackendConformance):
+class TestDjangoRedis(OverAWire):
     schemes = ("django-redis",)
     provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
     cycles = 800
-
-    test_it_provides_what_its_capabilities_claim = None
-    """The kinds of locks are in scripts: how these come to the server is nothing to them."""
 
     @pytest.fixture(scope="class")
     @classmethod

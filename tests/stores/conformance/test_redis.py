@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from over_a_wire import OverAWire
 
 from lockkit.testing.conformance import KINDS, BackendConformance, Needs
 from lockkit.testing.servers import RedisServer, ValkeyServer
@@ -43,13 +44,10 @@ class TestValkeyOverAUnixSocket(BackendConformance):
 
 # CPython loses a socket that is reset or given up while TLS is being made, until it is collected.
 @pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
-class TestRedisOverTLS(BackendConformance):
+class TestRedisOverTLS(OverAWire):
     schemes = ("rediss",)
     provides = REDIS & ~KINDS
     cycles = 800
-
-    test_it_provides_what_its_capabilities_claim = None
-    """The kinds of locks are in scripts: how these come to the server is nothing to them."""
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -23,12 +23,13 @@ import lockkit
 from lockkit.orders import (
     Identity,
     Order,
-    OrderRequest,
     Orders,
     Payload,
     Proceed,
-    Refusal,
+    Reject,
+    RequestFacts,
     drive,
+    give,
     read_order_settings,
 )
 from lockkit_django.models import OrderRecord
@@ -211,7 +212,7 @@ def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
         orders = Orders(read_order_settings({"PATHS": [], "MAX_REQUEST": 10_000}))
         refused = orders.identify(request_facts(request, lambda: Identity(user="u")))
-        assert isinstance(refused, Refusal)
+        assert isinstance(refused, Reject)
         assert (refused.status, body.tell(), "_body" in vars(request)) == (413, 0, False)
 
 
@@ -321,7 +322,7 @@ def test_many_keys_leave_nothing_in_the_process() -> None:
     locks = lockkit.connect("memory://")
 
     def identified() -> Order:
-        facts = OrderRequest(
+        facts = RequestFacts(
             method="POST",
             path="/orders/",
             route="orders/",
@@ -337,7 +338,7 @@ def test_many_keys_leave_nothing_in_the_process() -> None:
         for _ in range(count):
             decision = drive(orders.admit(identified()), Nothing(), locks)
             assert isinstance(decision, Proceed)
-            decision.lease.release()
+            give(decision.lease)
 
     place(100)
     tracemalloc.start()
