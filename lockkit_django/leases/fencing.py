@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from django.db import connections, models, transaction
-from django.db.models import F
 from django.db.models.deletion import Collector
-from django.db.models.functions import Greatest
+from django.db.models.sql.compiler import SQLCompiler, SQLUpdateCompiler
 
 from lockkit.fencing import COLUMN, stale, token_of
 from lockkit.model.errors import ConfigurationError
@@ -50,8 +49,6 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def update(self, **values: Any) -> int:
         if self._lease is None:
-            if COLUMN in values:  # bulk_update() writes by this, too
-                values[COLUMN] = _not_below(values[COLUMN])
             return super().update(**values)
         with self._refusing(self._lease) as parts:
             values[COLUMN] = self._lease.fencing_token
@@ -170,10 +167,13 @@ else:
 class _Fence(_BigInteger):
     """In a migration it is a plain BigIntegerField."""
 
-    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        """An instance that was read before a later holder wrote has the old fence."""
-        value = super().pre_save(model_instance, add)
-        return value if add else _not_below(value)
+    def get_placeholder(self, _: object, compiler: SQLCompiler, connection: Any) -> str:
+        """In an UPDATE, whoever makes it: an instance that was read before a later holder wrote has
+        the old fence, and whoever is writing the row meanwhile may raise it."""
+        if not isinstance(compiler, SQLUpdateCompiler):
+            return "%s"
+        greatest = "MAX" if connection.vendor == "sqlite" else "GREATEST"
+        return f"{greatest}({connection.ops.quote_name(self.column)}, %s)"
 
     def deconstruct(self) -> Any:
         name, _, args, options = super().deconstruct()
@@ -185,8 +185,8 @@ class FencedModel(models.Model):
 
     Guarantee and limit are those of ``lockkit.fencing``: all who write these rows must write them
     through ``fenced``, under locks of the same name. ``save()``, ``update()`` and ``bulk_update()``
-    without a lease are not refused, but never lower the fence: a stale holder stays refused.
-    Limit: ``loaddata`` writes what its file says.
+    without a lease are not refused, but never lower the fence, whatever the manager: a stale holder
+    stays refused. Limit: an upsert by another manager that names the fence, migrations, and SQL.
     """
 
     fence = _Fence(default=0, editable=False)
@@ -195,11 +195,6 @@ class FencedModel(models.Model):
 
     class Meta:
         abstract = True
-
-
-def _not_below(value: Any) -> Greatest:
-    """In the UPDATE itself: who is writing the row meanwhile may raise its fence."""
-    return Greatest(F(COLUMN), value)
 
 
 def _overwrites(method: str) -> ConfigurationError:
