@@ -1,4 +1,4 @@
-"""Locks that hold across processes and machines, and know when they do not.
+"""Locks that hold across processes and machines, and that tell you when they no longer do.
 
 >>> import lockkit
 >>> locks = lockkit.connect("memory://")
@@ -79,18 +79,19 @@ __all__ = [
 
 
 def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> LockClient:
-    """A client for the store at ``url`` (default: $LOCKKIT_URL, else an SQLite file).
+    """A client for the store at ``url`` (default: $LOCKKIT_URL, or else an SQLite file).
 
-    An empty ``url`` is an error: a setting that was not filled in would lock in another store.
+    An empty ``url`` is an error, because an unset setting would otherwise lock in another store.
     Options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout, max_hold,
-    max_queue, options. Nothing is connected before the first lock. Raises ConfigurationError.
+    max_queue, options, backend. Nothing is connected before the first lock. Raises
+    ConfigurationError.
     """
     settings = settings_from_url(chosen_url() if url is None else url, **options)
     return LockClient(load_backend(settings), settings)
 
 
 def __getattr__(attribute: str) -> Any:
-    """What is seldom needed and takes its time is imported when it is asked for."""
+    """Import at first use what is seldom needed and slow to import."""
     if attribute == "locked":
         from lockkit.leases.decorator import locked
 
@@ -110,4 +111,4 @@ def _version() -> str:
     try:
         return version("lockkit")
     except PackageNotFoundError as error:  # a copy that is not installed
-        raise AttributeError("lockkit is not installed: its version is not known") from error
+        raise AttributeError("lockkit is not installed, so its version is not known") from error

@@ -2,10 +2,10 @@
 
 A lock cannot stop a holder that was paused after its last check and wakes up when somebody else
 holds the name. The resource can: it remembers the largest token that has written to it, and
-refuses smaller ones, in the statement that writes. (M. Kleppmann, "How to do distributed locking",
-2016.) The table needs a column for it: 64-bit integer, not null, default 0.
+refuses smaller ones in the statement that writes. (M. Kleppmann, "How to do distributed locking",
+2016.) The table needs a column for it: a 64-bit integer, not null, with default 0.
 
-Two ways, for a cursor of the DB-API and for SQLAlchemy::
+There are two ways, for a cursor of the DB-API and for SQLAlchemy::
 
     fencing.execute(
         cursor, "UPDATE stock SET count = count - ?, {set} WHERE sku = ? AND {unless_stale}",
@@ -14,9 +14,9 @@ Two ways, for a cursor of the DB-API and for SQLAlchemy::
     fencing.run(session, update(Stock).where(Stock.sku == sku).values(count=Stock.count - 1),
                 lease=lease, column=Stock.fence)
 
-Guarantee: of two holders of one name, the later one's write is never overwritten by the earlier
-one's, however long that was paused. Limit: only for rows that are written through here by all who
-write them, and under the same name: tokens of different names do not compare.
+Guarantee: an earlier holder never overwrites the write of a later holder of the same name, however
+long it was paused. Limit: all programs must write these rows through this module, under the same
+name. Tokens of different names cannot be compared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CHECK = "{unless_stale}"
 
 
 class Cursor(Protocol):
-    """What is needed of a DB-API cursor, whatever its placeholders are."""
+    """The members of a DB-API cursor that are used, with any style of placeholders."""
 
     @property
     def rowcount(self) -> int: ...
@@ -63,22 +63,28 @@ def execute(
     column: str = COLUMN,
     rows: int = 1,
 ) -> None:
-    """Run an UPDATE or DELETE that a stale holder cannot make. Commit and roll back are yours.
+    """Run an UPDATE or DELETE that a stale holder cannot make. You commit or roll back.
 
-    The statement has ``{unless_stale}`` in its WHERE, and ``{set}`` in its SET unless it begins
-    with DELETE; both are filled in with integers and need no parameter. Beside an OR, put that
+    The statement has ``{unless_stale}`` in its WHERE. It has ``{set}`` in its SET, unless it begins
+    with DELETE. Both are filled in with integers and need no parameter. Put an OR
     into parentheses: ``WHERE (a OR b) AND {unless_stale}``. Placeholders are those of your driver.
-    ``rows``: how many the statement must write. Raises LeaseLost when it writes fewer: a later
-    holder has written them, or they are not there. Then roll back: some may be written.
-    Raises ConfigurationError for a statement without them, for a strange column name, and for a
-    lease that others may share, as that of a semaphore; also when the driver does not say how many
-    rows were written, as sqlite3 after WITH: then roll back, too.
+    ``rows``: the number of rows that the statement must write.
+
+    Raises LeaseLost if it writes fewer, because a later holder has written them or they are not
+    there. Raises ConfigurationError
+
+    - if the driver does not say how many rows were written, as sqlite3 after WITH;
+    - for a statement without the two marks, and for a column name that is not plain;
+    - for a lease that others may share, such as that of a semaphore.
+
+    Roll back after LeaseLost, and if the driver does not say: some rows may be written.
     """
     cursor.execute(_filled(statement, lease, column), parameters)
     if cursor.rowcount < 0 < rows:
         raise ConfigurationError(
             f"the driver does not say how many rows were written (rowcount {cursor.rowcount}), so "
-            f"a stale holder would not be noticed; roll back, and write otherwise: {statement!r}"
+            f"a stale holder would not be noticed; roll back, and write it another way: "
+            f"{statement!r}"
         )
     if 0 <= cursor.rowcount < rows:
         raise stale(lease)
@@ -91,12 +97,12 @@ def run(
     lease: BaseLease | ViewLease,
     column: ColumnElement[int] | InstrumentedAttribute[int],
 ) -> int:
-    """Execute SQLAlchemy's ``update()`` or ``delete()`` as its holder; returns the rows written.
+    """Execute SQLAlchemy's ``update()`` or ``delete()``; return the number of rows written.
 
-    0: none matched. Raises LeaseLost if a row that matches was written by a later holder; then
-    roll back, as some of the others may be written. One more SELECT finds that out, where the
-    statement was executed. Limit: a session that routes by statement, and whose ``get_bind`` does
-    not heed ``bind``, makes that SELECT without its events and their criteria.
+    0 means that no row matched. Raises LeaseLost if a later holder has written a matching row.
+    Then roll back, because other rows may be written. One more SELECT, on the connection of the
+    statement, finds that out. Limit: if a session routes by statement and its ``get_bind`` ignores
+    ``bind``, that SELECT runs without the session's events and their criteria.
     """
     from sqlalchemy import Update, select
 
@@ -107,7 +113,7 @@ def run(
     written = cast("CursorResult[Any]", connection.execute(fenced))
     left = [] if statement.whereclause is None else [statement.whereclause]
     newer = select(column).select_from(statement.table).where(*left, column > token).limit(1)
-    for dialect in ("mysql", "mariadb"):  # else they look at an older snapshot
+    for dialect in ("mysql", "mariadb"):  # which would otherwise read an older snapshot
         newer = newer.suffix_with("LOCK IN SHARE MODE", dialect=dialect)
     if _found(connection, newer, written.connection):
         raise stale(lease)
@@ -115,13 +121,13 @@ def run(
 
 
 def token_of(lease: BaseLease | ViewLease) -> int:
-    """The fencing token for a write. Raises LeaseLost, or ConfigurationError if others may hold
-    the name as well: of them, no one is the latest; or if there are several names."""
+    """The fencing token for a write. Raises LeaseLost. Raises ConfigurationError for several
+    names, and if others may hold the name as well, because then no holder is the latest."""
     token = lease.fencing_token
     if lease.shared:
         raise ConfigurationError(
-            f"the lease on {lease.name!r} is shared: it cannot fence a write, only a lock that "
-            "one holds alone can"
+            f"the lease on {lease.name!r} is shared, so it cannot fence a write: use a lock that "
+            "has one holder"
         )
     lease.check()
     return token
@@ -131,8 +137,8 @@ def stale(lease: BaseLease | ViewLease) -> LeaseLost:
     """The error of a write that came too late."""
     return LeaseLost(
         f"a write under {lease.name!r} was refused: a later holder than this one "
-        f"(fencing token {lease.fencing_token}) has written, or there is nothing to write to; "
-        "roll back and begin anew under a new lease",
+        f"(fencing token {lease.fencing_token}) has written, or there is no such row; "
+        "roll back and start again under a new lease",
         name=lease.name,
     )
 
@@ -142,13 +148,13 @@ def _found(
     rows: Select[Any],
     wrote: Connection,
 ) -> bool:
-    """Whether there are such rows, asked where they were written: a session may read elsewhere."""
+    """Whether there are such rows. Asks the connection that wrote: a session may read elsewhere."""
     from sqlalchemy import Connection
 
     if not isinstance(connection, Connection):
         try:
             heeded = connection.get_bind(bind=wrote) is wrote
-        except TypeError:  # takes no such argument, as in SQLAlchemy's example of routing
+        except TypeError:  # it takes no such argument, as in SQLAlchemy's example of routing
             heeded = False
         if heeded:
             return connection.execute(rows, bind_arguments={"bind": wrote}).first() is not None

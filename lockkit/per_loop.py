@@ -23,8 +23,8 @@ _Clients = dict[str, tuple[C, AsyncGenerator[None, None]]]
 class PerLoop(Generic[C]):
     """``clients["default"]``: one client per key and running event loop. Thread-safe.
 
-    It is closed at the end of its loop, also of the short loop that ``asyncio.run`` makes, or in
-    which a WSGI server runs one async view.
+    The client is closed when its loop ends. That may be the short loop of ``asyncio.run``, or the
+    loop in which a WSGI server runs one async view.
     """
 
     def __init__(self, make: Callable[[str], C]) -> None:
@@ -37,7 +37,7 @@ class PerLoop(Generic[C]):
         self._mutex = threading.Lock()
 
     def __getitem__(self, key: str) -> C:
-        """Raises RuntimeError where no event loop is running, and what ``make`` raises."""
+        """Raises RuntimeError if no event loop is running, and everything that ``make`` raises."""
         loop = _running_loop()
         with self._mutex:
             clients = self._loops.get(loop) or self._begin(loop)
@@ -47,7 +47,7 @@ class PerLoop(Generic[C]):
         return clients[key][0]
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> _Clients[C]:
-        """Loops that ended without a word would stay: what is kept for them refers to them."""
+        """Forget closed loops here: the clients that are kept for a loop refer to it."""
         for other in list(self._loops):
             if other.is_closed():
                 del self._loops[other]
@@ -59,8 +59,8 @@ class PerLoop(Generic[C]):
             self._loops.clear()
 
     def _closed_with_its_loop(self, client: C, key: str) -> AsyncGenerator[None, None]:
-        """An async generator, begun: the running loop finishes it when it shuts down, or when
-        nobody refers to it any more. It is the one hook that asyncio has for the end of a loop.
+        """An async generator that has begun. The running loop finishes it when the loop shuts
+        down, or when nothing refers to it any more. asyncio has no other hook for that end.
         """
         keeper = self._closing(client, key)
         with suppress(StopIteration):  # it has come to its yield
@@ -83,6 +83,6 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
-            "no running event loop: an async client belongs to one, so ask for it inside a "
+            "no running event loop: an async client belongs to a loop, so ask for it inside a "
             "coroutine, or use a blocking client"
         ) from None

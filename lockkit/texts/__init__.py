@@ -1,7 +1,7 @@
-"""What people read whose request is refused, in their language.
+"""The texts that people read when a request is refused, in their language.
 
 A catalogue is a TOML file with a table for each code (``title``, ``detail`` and ``advice``, which
-a browser shows) and a table ``page``. lockkit has ``en`` and ``zh-hans``; ``add`` another one:
+a browser shows) and a table ``page``. lockkit has ``en`` and ``zh-hans``; ``add`` adds another:
 
 >>> from lockkit import texts
 >>> texts.catalogue("zh-Hans-CN").language
@@ -25,7 +25,7 @@ _OURS = {"en": "en", "zh": "zh-hans", "zh-hans": "zh-hans"}
 
 
 class Text(NamedTuple):
-    """What a refusal says: its heading, what has happened, and what to do now (may be empty)."""
+    """A refusal: its heading, what has happened, and what to do now (may be empty)."""
 
     title: str
     detail: str
@@ -40,13 +40,13 @@ class Catalogue:
         self._entries = entries
 
     def text(self, code: str, values: Mapping[str, object]) -> Text:
-        """What it says about this code. What a catalogue lacks is said in English."""
+        """The text for a code. A part that the catalogue lacks is in English."""
         entry = {**_english(code), **self._entries.get(code, {})}
         parts = (entry.get(part, "").format_map(values) for part in Text._fields)
         return Text(*parts)
 
     def page(self, key: str) -> str:
-        """A word of the page around a text."""
+        """A text of the page around a refusal."""
         return str({**_english("page"), **self._entries.get("page", {})}[key])
 
 
@@ -56,7 +56,7 @@ _added: dict[str, Catalogue] = {}
 def add(language: str, path: str | os.PathLike[str]) -> None:
     """Use the catalogue in this file for a language such as ``fr`` or ``pt-br``.
 
-    It goes before one of lockkit's. Raises OSError or tomllib.TOMLDecodeError.
+    It takes precedence over lockkit's own. Raises OSError or tomllib.TOMLDecodeError.
     """
     tag = _tag(language)
     with open(path, "rb") as file:
@@ -66,9 +66,9 @@ def add(language: str, path: str | os.PathLike[str]) -> None:
 
 @cache
 def catalogue(language: str | None = None) -> Catalogue:
-    """The catalogue for a language tag, else for the language it is a variant of, else English.
+    """The catalogue for a language tag, or for the language of which it is a variant, or English.
 
-    ``language``: as ``zh-Hans-CN``, ``pt_BR``; None: English.
+    ``language``: such as ``zh-Hans-CN`` or ``pt_BR``; None: English.
     """
     tag = _tag(language or DEFAULT)
     while tag:

@@ -115,7 +115,7 @@ class TestAnyDriver:
         assert counts(database[0])["a"] == 8
 
     def test_a_row_that_is_not_there_is_refused_too(self, later: Lease, deduct: Any) -> None:
-        with pytest.raises(LeaseLost, match="nothing to write to"):
+        with pytest.raises(LeaseLost, match="there is no such row"):
             deduct(later, "c")
 
     def test_a_delete_needs_no_set(
