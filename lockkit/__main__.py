@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="lockkit", allow_abbrev=False, epilog="lockkit locks --help says more."
+        prog="lockkit", allow_abbrev=False, epilog="See lockkit locks --help for more."
     )
     parser.add_argument(
         "--url",
@@ -48,13 +48,13 @@ def _parser() -> argparse.ArgumentParser:
         "machine can see it: put a URL with a password into $LOCKKIT_URL",
     )
     parser.add_argument("--version", action="version", version=f"lockkit {lockkit.__version__}")
-    parser.add_argument("--key-prefix", help="KEY_PREFIX of the settings of whoever locks there")
+    parser.add_argument("--key-prefix", help="the KEY_PREFIX of the programs that lock there")
     parser.add_argument("command", nargs="?", choices=["locks"])
     return parser
 
 
 def _url(given: str | None, parser: argparse.ArgumentParser, *, runs: bool) -> str:
-    """What is given on the command line must be a URL: else that is a usage error."""
+    """The URL to use. A value on the command line that is not a URL is a usage error."""
     try:
         if given is None:
             url = default_url()
@@ -70,7 +70,7 @@ def _url(given: str | None, parser: argparse.ArgumentParser, *, runs: bool) -> s
 
 
 def _missing_file(url: str) -> str:
-    """A look must not make the file: a misspelt path would be a false all-clear."""
+    """Looking must not create the file: with a misspelt path it would be a false all-clear."""
     scheme, _, path = url.partition(":///")
     path = os.path.realpath(path)
     if scheme != "sqlite" or (os.path.exists(path) and os.path.getsize(path)):
@@ -79,9 +79,8 @@ def _missing_file(url: str) -> str:
 
 
 def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Ours, and what is for ``locks``, which it follows: but our options may stand there, too.
-
-    Not in the arguments of a program that ``locks run`` starts.
+    """Our arguments, and those after ``locks``. Our options may also stand after ``locks``, but
+    not in the arguments of a program that ``locks run`` starts.
     """
     position = argv.index("locks") + 1 if "locks" in argv else len(argv)
     ours, theirs = argv[:position], argv[position:]
@@ -98,7 +97,7 @@ def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str
 
 
 def _locks(find: Callable[[], str], key_prefix: str | None, argv: Sequence[str]) -> int:
-    """``find`` is asked for the URL once the command line is known to be right: help and usage
+    """``find`` returns the URL. It is called only if the command line is right: help and usage
     errors need no store."""
     from lockkit.leases.client import LockClient
     from lockkit.model.options import ClientOptions

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 
 from lockkit.model.settings import AliasSettings, read_settings
-from lockkit.web.views import ViewSettings, read_view_settings
+from lockkit.web.view_lock import ViewSettings, read_view_settings
 
 __all__ = ["DEFAULT_LOCATION", "lock_settings", "view_settings"]
 

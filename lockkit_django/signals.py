@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from lockkit.orders import Order, Reject, Replay, met_orphan
+from lockkit.orders import Order, Refusal, Replay
+from lockkit.orders.judging import met_orphan
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from lockkit.orders import Decision
+    from lockkit.orders.steps import Decision
 
 __all__ = ["order_conflict", "order_orphaned", "order_replayed", "tell"]
 
@@ -45,6 +46,6 @@ def _signals(decision: Decision) -> list[Signal]:
     signals = [order_orphaned] if met_orphan(decision) else []
     if isinstance(decision, Replay):
         signals.append(order_replayed)
-    if isinstance(decision, Reject) and decision.status == CONFLICT:
+    if isinstance(decision, Refusal) and decision.status == CONFLICT:
         signals.append(order_conflict)
     return signals

@@ -13,7 +13,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import URL_VARIABLE, AliasSettings, empty_variable, read_settings
 from lockkit.model.values import check_setting_names
 from lockkit.orders import OrderSettings, read_order_settings
-from lockkit.web.views import ViewSettings, read_view_settings
+from lockkit.web.view_lock import ViewSettings, read_view_settings
 
 if TYPE_CHECKING:
     from flask import Flask

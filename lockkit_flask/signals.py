@@ -14,10 +14,12 @@ from blinker import NamedSignal, Namespace
 from flask import current_app, request
 
 from lockkit.model.log import log
-from lockkit.orders import Reject, met_orphan, replies
+from lockkit.orders import Refusal, refusals
+from lockkit.orders.judging import met_orphan
 
 if TYPE_CHECKING:
-    from lockkit.orders import Decision, Order
+    from lockkit.orders import Order
+    from lockkit.orders.steps import Decision
 
 _signals = Namespace()
 
@@ -28,7 +30,7 @@ order_orphaned = _signals.signal("order-orphaned", "The process that ran an orde
 
 def tell(order: Order, decision: Decision) -> None:
     """What somebody may want to look into."""
-    if isinstance(decision, Reject) and decision.code == replies.different().code:
+    if isinstance(decision, Refusal) and decision.code == refusals.DIFFERENT.code:
         send(order_conflict, order)
     if met_orphan(decision):
         send(order_orphaned, order)

@@ -82,7 +82,7 @@ def locked(
     and LeaseLost at its end if the lease was lost.
     """
     refuse_bare("locked", name)
-    check_options("@locked", options, LockedOptions.__optional_keys__)
+    check_options("@locked", options, {*LockedOptions.__optional_keys__, "when_held", "lease_as"})
     return locked_by(environment, name, when_held, lease_as, options)
 
 

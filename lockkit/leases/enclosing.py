@@ -252,10 +252,10 @@ def as_locked(function: Callable[..., Any]) -> Locked:
 
 def locked_with(clients: AliasClients, name: Name, **options: Any) -> Callable[..., Any]:
     """``locked`` of an adapter, whose clients these are. Raises as ``lockkit.locked``."""
+    check_options("@locked", options, {*_LockedOptions.__optional_keys__, "when_held", "lease_as"})
     when_held, lease_as = options.pop("when_held"), options.pop("lease_as")
     check_in_atomic(options.get("in_atomic", "refuse"))
     check_until(options.get("until"))
-    check_options("@locked", options, _LockedOptions.__optional_keys__)
     alias = options.pop("alias", DEFAULT_ALIAS)
     decorate = locked_by(_Alias(clients, alias), name, when_held, lease_as, options)
 

@@ -11,7 +11,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.runtime import entrants
 
 if TYPE_CHECKING:
-    from lockkit.web.views import AnyAsyncLease, AnyLease
+    from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
 __all__ = ["handed_over", "leave_thread"]
 

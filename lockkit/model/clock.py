@@ -10,8 +10,6 @@ import functools
 import time
 from collections.abc import Callable
 
-__all__ = ["now"]
-
 
 def _choose() -> Callable[[], float]:
     boottime = getattr(time, "CLOCK_BOOTTIME", None)

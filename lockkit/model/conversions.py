@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from lockkit.model.errors import InvalidName
 
-__all__ = ["CONVERSIONS", "ConversionError", "converted"]
-
 _INT = r"[ \t\n\v\f\r]*([+-]?[0-9]{1,255})[ \t\n\v\f\r]*"
 _UUID = r"(urn:uuid:)?\{?[0-9A-Fa-f-]{32,36}\}?"
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logging import Logger
 
-__all__ = ["log"]
-
 
 class _Log:
     def __getattr__(self, name: str) -> Any:

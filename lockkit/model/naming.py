@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from lockkit.model.conversions import CONVERSIONS, converted
 from lockkit.model.errors import InvalidName
-
-__all__ = ["Field", "Source", "Template", "check_name", "name"]
 
 LONGEST_NAME = 255
 """UTF-8 bytes."""
@@ -81,13 +79,6 @@ class Field(NamedTuple):
 
     def __str__(self) -> str:
         return f"{{{self.text}}}"
-
-
-class Source(Protocol):
-    """Gives the fields of a template their values: an adapter's view of one request."""
-
-    def __call__(self, field: Field, /) -> object:
-        """The value, or None if the request does not have it."""
 
 
 class Template:

@@ -8,15 +8,6 @@ from typing import Any, TypedDict
 from lockkit.model.types import Unset
 from lockkit.model.values import unknown_key
 
-__all__ = [
-    "ClientOptions",
-    "KindOptions",
-    "LockOptions",
-    "MutexOptions",
-    "OwnedOptions",
-    "check_options",
-]
-
 
 class ClientOptions(TypedDict, total=False):
     """The options of ``connect``: the settings of an alias in lower case. Durations are seconds."""

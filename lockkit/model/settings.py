@@ -10,33 +10,11 @@ from typing import Any, NamedTuple
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.options import check_options
-from lockkit.model.values import check_count, check_timeout, check_ttl, unknown_key, wrong
-
-__all__ = [
-    "DEFAULT_ALIAS",
-    "URL_VARIABLE",
-    "AliasSettings",
-    "Settings",
-    "empty_variable",
-    "read_settings",
-    "settings_from_url",
-    "state_directory",
-]
+from lockkit.model.values import Check, check_count, check_timeout, check_ttl, read_mapping, wrong
 
 DEFAULT_ALIAS = "default"
 URL_VARIABLE = "LOCKKIT_URL"
 """The environment variable that overrides the LOCATION of the default alias everywhere."""
-
-KEYS = (
-    "LOCATION",
-    "BACKEND",
-    "KEY_PREFIX",
-    "TTL",
-    "ACQUIRE_TIMEOUT",
-    "MAX_HOLD",
-    "MAX_QUEUE",
-    "OPTIONS",
-)
 
 
 class AliasSettings(NamedTuple):
@@ -93,7 +71,7 @@ def read_settings(
         # Not shown: a URL in the wrong place may hold a password.
         raise ConfigurationError(f"{source} must map aliases to settings")
     for key in mapping:
-        if key in KEYS:
+        if key in CHECKS:
             raise ConfigurationError(
                 f"{source} maps aliases to settings: put {key!r} below one, as in "
                 f"{source} = {{'default': {{{key!r}: …}}}}"
@@ -137,7 +115,7 @@ def state_directory() -> str:
 
 def settings_from_url(location: str, **options: Any) -> AliasSettings:
     """The settings of ``lockkit.connect(url, ttl=…, key_prefix=…, options={…})``."""
-    check_options("connect()", options, [key.lower() for key in KEYS if key != "LOCATION"])
+    check_options("connect()", options, [key.lower() for key in CHECKS if key != "LOCATION"])
     entry = {key.upper(): value for key, value in options.items()}
     return _read_alias(DEFAULT_ALIAS, {"LOCATION": location, **entry}, "connect", location)
 
@@ -149,46 +127,17 @@ PREFIX = r"[ -z|~]{0,64}"
 
 
 def _read_alias(alias: object, entry: object, source: str, default_location: str) -> AliasSettings:
+    """An entry is a mapping, of which a URL is the short form; the URL may hold a password."""
     if not isinstance(alias, str) or not alias:
         raise wrong(f"a key of {source}", alias, "an alias, such as 'default'")
     where = f"{source}[{alias!r}]"
-    entry = _mapping(where, entry)
-    defaults = AliasSettings()
-    default = default_location if alias == DEFAULT_ALIAS else None
-
-    def checked(key: str, check: Any, default: Any) -> Any:
-        return check(f"{where}[{key!r}]", entry[key]) if key in entry else default
-
-    return AliasSettings(
-        alias=alias,
-        location=_location(where, entry, default),
-        backend=checked("BACKEND", _dotted, None),
-        key_prefix=checked("KEY_PREFIX", _prefix, defaults.key_prefix),
-        ttl=checked("TTL", check_ttl, defaults.ttl),
-        acquire_timeout=checked("ACQUIRE_TIMEOUT", check_timeout, defaults.acquire_timeout),
-        max_hold=checked("MAX_HOLD", check_timeout, defaults.max_hold),
-        max_queue=checked("MAX_QUEUE", check_count, defaults.max_queue),
-        options=checked("OPTIONS", _options, {}),
-    )
-
-
-def _mapping(where: str, entry: object) -> Mapping[str, Any]:
-    """The settings of an alias. A URL is the short form; it may contain a password."""
-    if isinstance(entry, str):
-        return {"LOCATION": entry}
-    if not isinstance(entry, Mapping):
-        raise ConfigurationError(f"{where} must be a URL or a mapping, not {type(entry).__name__}")
-    for key in entry:
-        if key not in KEYS:
-            raise unknown_key(where, key, KEYS)
-    return entry
-
-
-def _location(where: str, entry: Mapping[str, Any], default: str | None) -> str:
-    location = entry.get("LOCATION", "" if entry.get("BACKEND") else default)
+    given = {"LOCATION": entry} if isinstance(entry, str) else entry
+    values = read_mapping(where, given, CHECKS, "a URL or a mapping")
+    default = "" if values.get("backend") else default_location if alias == DEFAULT_ALIAS else None
+    location = values.pop("location", default)
     if not isinstance(location, str):
         raise ConfigurationError(f"{where} needs a LOCATION, such as 'redis://127.0.0.1:6379/0'")
-    return location
+    return AliasSettings(alias, location, **values)
 
 
 def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
@@ -215,3 +164,20 @@ def _options(key: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{key} is a {type(value).__name__}; it must be a mapping")
     return dict(value)
+
+
+def _location(_: str, value: object) -> object:
+    """What is no text is as good as missing. It is not shown: it may hold a password."""
+    return value
+
+
+CHECKS: dict[str, Check] = {
+    "LOCATION": _location,
+    "BACKEND": _dotted,
+    "KEY_PREFIX": _prefix,
+    "TTL": check_ttl,
+    "ACQUIRE_TIMEOUT": check_timeout,
+    "MAX_HOLD": check_timeout,
+    "MAX_QUEUE": check_count,
+    "OPTIONS": _options,
+}

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from lockkit.model.errors import ConfigurationError
-
-__all__ = [
-    "check_count",
-    "check_fence",
-    "check_kind",
-    "check_label",
-    "check_on_lost",
-    "check_owner",
-    "check_permits",
-    "check_setting_names",
-    "check_timeout",
-    "check_ttl",
-    "unknown_key",
-    "wrong",
-]
 
 KINDS = ("mutex", "reentrant", "read", "write", "semaphore")
 MOST_PERMITS = 10_000
@@ -54,6 +40,66 @@ def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
             raise ConfigurationError(f"lockkit has no setting {name}: {hint}")
+
+
+Check = Callable[[str, Any], Any]
+"""Of a value, which may be anything, and its key for the error: what it stands for."""
+
+
+def read_mapping(
+    source: str, mapping: object, checks: Mapping[str, Check], kind: str = "a mapping"
+) -> dict[str, Any]:
+    """The values, checked, by their keys in lower case. Raises ConfigurationError, which names
+    the key and the remedy."""
+    if not isinstance(mapping, Mapping):
+        raise ConfigurationError(f"{source} must be {kind}, not {type(mapping).__name__}")
+    for key in mapping:
+        if key not in checks:
+            raise unknown_key(source, key, checks)
+    return {key.lower(): checks[key](f"{source}[{key!r}]", mapping[key]) for key in mapping}
+
+
+def required(check: Check, remedy: str) -> Check:
+    """The same check, for what must not be None."""
+
+    def checked(key: str, value: object) -> Any:
+        if value is None:
+            raise wrong(key, value, remedy)
+        return check(key, value)
+
+    return checked
+
+
+def optional(check: Check) -> Check:
+    """The same check, or None."""
+    return lambda key, value: None if value is None else check(key, value)
+
+
+def one_of(*values: str) -> Check:
+    def check(key: str, value: object) -> object:
+        if isinstance(value, str) and value in values:
+            return value
+        raise wrong(key, value, " or ".join(map(repr, values)))
+
+    return check
+
+
+def check_flag(key: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise wrong(key, value, "True or False")
+
+
+def check_text(key: str, value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise wrong(key, value, "a name")
+
+
+def check_strings(key: str, value: object) -> list[str]:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
+        return list(value)
+    raise wrong(key, value, "a list of strings that is not empty")
 
 
 def check_ttl(key: str, value: object) -> float:

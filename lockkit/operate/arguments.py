@@ -1,4 +1,4 @@
-"""The command line: which command, its options, and where a program's own words begin."""
+"""The command line: which command it is, its options, and where a program's arguments begin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ exit status:
 
 
 class HelpAsked(Exception):
-    """Not an error: a wish. Its message is the answer."""
+    """Not an error: the user asked for help. The message is the help."""
 
 
 def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
@@ -33,12 +33,12 @@ def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
     arguments.command = command
     arguments.program = rest[end + (rest[end : end + 1] == ["--"]) :]
     if command == "run" and not arguments.program:
-        parser.error("say what to run, after the name")
+        parser.error("say what to run after the name")
     return arguments
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of writing to the process's own streams and ending it."""
+    """A parser that raises, and does not write to the process's streams or end the process."""
 
     def __init__(self, command: str, prog: str = "") -> None:
         lines = "\n".join(f"  {name:9}{text}" for name, (text, _) in COMMANDS.items())
@@ -80,8 +80,8 @@ def _split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
-    """Where the first argument stands that is neither an option nor the value of one. ``also``:
-    other options that have a value."""
+    """The position of the first argument that is neither an option nor the value of one.
+    ``also``: other options that have a value."""
     value_follows = False
     for position, text in enumerate(rest):
         if value_follows:
@@ -96,14 +96,14 @@ def first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
 
 
 def is_run(argv: Sequence[str]) -> bool:
-    """Whether the command is ``run``, and not a lock that is called so."""
+    """Whether the command is ``run``, and not a lock of that name."""
     first = first_word(argv)
     return first is not None and argv[first] == "run"
 
 
 def program_at(argv: Sequence[str], also: Sequence[str] = ()) -> int:
-    """Where the arguments of ``locks run``'s program begin; else the end. ``also``: other options
-    that have a value."""
+    """The position at which the arguments of ``locks run``'s program begin; otherwise the end.
+    ``also``: other options that have a value."""
     first = first_word(argv, also)
     if first is None or argv[first] != "run":
         return _end(argv)
@@ -111,7 +111,7 @@ def program_at(argv: Sequence[str], also: Sequence[str] = ()) -> int:
 
 
 def _program(rest: Sequence[str], also: Sequence[str] = ()) -> int:
-    """Where it begins, or the ``--`` before it; else the end."""
+    """The position of the program, or of the ``--`` before it; otherwise the end."""
     end = _end(rest)
     name = first_word(rest[:end], also)
     program = None if name is None else first_word(rest[name + 1 : end], also)
@@ -124,6 +124,6 @@ def _end(words: Sequence[str]) -> int:
 
 _EVERY = [option for command in COMMANDS for option in _Parser(command).options()]
 OPTIONS = tuple(dict.fromkeys(option.dest for option in _EVERY))
-"""Of all commands, as Python spells them."""
+"""The options of all commands, as Python spells them."""
 
 WITH_VALUE = frozenset(text for each in _EVERY if each.nargs != 0 for text in each.option_strings)

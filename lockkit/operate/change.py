@@ -1,8 +1,8 @@
-"""What an operator changes by hand: ``locks release``, ``release --damaged`` and ``resolve``.
+"""An operator's changes: ``locks release``, ``release --damaged`` and ``resolve``.
 
-Each shows what it would change, asks, and changes exactly that: the store compares again in the
-step that changes, so what went to somebody else while the operator was reading is left alone.
-Every attempt is one line in the log, with who made it and why.
+Each shows what it would change, asks, and changes exactly that. The store compares again in the
+step that changes, so nothing happens if the name went to somebody else while the operator was
+reading. Every attempt writes one line to the log, with who made it and why.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ _log = logging.getLogger("lockkit.audit")
 
 
 class _Change(NamedTuple):
-    """One kind of change, in the words that the operator reads."""
+    """One kind of change, and the texts that the operator reads."""
 
     command: str
     verb: str
     done: str
-    state: str  #: of what it changes
+    state: str  #: the state of a name that it changes
     concerns: Callable[[LockInfo], bool]
     question: str
-    make: Callable[[LockClient, LockInfo, str], bool]  #: False: it is not as it was shown
+    make: Callable[[LockClient, LockInfo, str], bool]  #: False: it is no longer as it was shown
     changed: str  #: why it was not done then
     success: str
-    as_: str = ""  #: which of its two ways, for the log
+    as_: str = ""  #: done or retry, for the log
 
 
 def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """One lease, or all that its owner holds by one fencing token."""
+    """Release one lease, or all that its owner holds under one fencing token."""
     kind = _Change(
         "release", "release", "released", "held",
         lambda info: info.fence is not None
         and info.state in (LockState.HELD, LockState.ABANDONED),
         "Release this lease? Its holder is not stopped.",
         lambda client, info, by: client.break_(info.name, fence=info.fence or 0, by=by),
-        "it is not the lease that was shown any more",
+        "it is no longer the lease that was shown",
         "released; its holder was not stopped",
     )  # fmt: skip
     return _change(kind, arguments, stores, console)
 
 
 def repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """Delete what is kept of a name. What can be read is never deleted by this."""
+    """Delete the record of a name. A record that can be read is never deleted."""
     kind = _Change(
         "release --damaged", "delete", "deleted", "damaged",
         lambda info: info.state is LockState.DAMAGED,
-        "Delete what is kept of this name? If somebody holds it, somebody else can get it, too.",
+        "Delete the record of this name? If somebody holds it, somebody else can get it as well.",
         lambda client, info, _: _repaired(client, info.name),
         "it can be read now, or the lock of the order is held",
         "deleted",
@@ -70,7 +70,7 @@ def repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> E
 
 
 def _repaired(client: LockClient, name: str) -> bool:
-    """What is kept of the lock, and of the order that it is of."""
+    """Delete the record of the lock, and that of its order."""
     done = client.repair(name)
     if client.backend.records() is None:
         return done
@@ -80,7 +80,7 @@ def _repaired(client: LockClient, name: str) -> bool:
 
 
 def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """Say how an order ended that is an orphan."""
+    """Say how an orphan ended."""
     from lockkit.orders.redis_records import resolve as resolved
 
     done = arguments.done
@@ -90,7 +90,7 @@ def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
         "Did this order take effect? Its duplicates will be told that it did." if done else
         "Did this order not take effect? The next request with its ID will run.",
         lambda client, info, _: resolved(client, info, done=done),
-        "it is not the orphan that was shown any more",
+        "it is no longer the orphan that was shown",
         "resolved: done" if done else "resolved: it may be tried again",
         "done" if done else "retry",
     )  # fmt: skip
@@ -111,7 +111,7 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     if not meant:
         states = {row.info.state for row in rows if row.is_now}
         why = _nothing(kind, states, stores.where(aliases))
-        hint = "; it is one exact name, never a pattern" if set(arguments.name) & set("*?[") else ""
+        hint = "; give one exact name, not a pattern" if set(arguments.name) & set("*?[") else ""
         console.complain(f"nothing to {kind.verb}: {escape(arguments.name)} {printable(why)}{hint}")
         return Exit.ERROR
     chosen = _chosen(meant, kind, arguments.fence)
@@ -139,12 +139,12 @@ def _nothing(kind: _Change, states: set[LockState], where: str) -> str:
     if LockState.ORPHAN in states:
         return "is an orphan, see locks resolve"
     if LockState.DAMAGED in states:
-        return "is damaged; --damaged deletes what is kept"
+        return "is damaged; --damaged deletes its record"
     return "has no holder with a fencing token" if states else f"is free in {where}"
 
 
 def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
-    """The name may be in an alias that could not be asked."""
+    """Where the name is, and in which aliases it may be that could not be asked."""
     also = ", ".join(map(escape, [*stores.down, *stores.wrong]))
     found = ", ".join(dict.fromkeys(escape(row.alias) for row in rows))
     seen = f"is in {found}, and may be in {also} as well" if found else f"may be in {also}"
@@ -152,28 +152,28 @@ def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
 
 
 def _check_name(arguments: argparse.Namespace, rows: list[Row]) -> None:
-    """Raise UsageError for a clipped name that may be several, or that nobody will look at."""
+    """Raise UsageError for a clipped name that fits several, or that nobody will look at."""
     name, names = escape(arguments.name), list(dict.fromkeys(row.info.name for row in rows))
     if len(names) > 1:
-        raise UsageError(f"{name} is clipped: it may be {', '.join(map(escape, names))}")
+        raise UsageError(f"{name} is clipped, and fits {', '.join(map(escape, names))}")
     is_clipped = names not in ([], [arguments.name])
     if is_clipped and arguments.yes and arguments.fence is None:
-        raise UsageError(f"{name} is clipped: with --yes say the whole name, {escape(names[0])}")
+        raise UsageError(f"{name} is clipped: with --yes give the whole name, {escape(names[0])}")
 
 
 def _chosen(rows: list[Row], kind: _Change, fence: int | None) -> list[Row]:
-    """Those of one fencing token in one alias. Raises UsageError if it is not clear which."""
+    """The rows of one fencing token in one alias. Raises UsageError if it is not clear which."""
     name, aliases = escape(rows[0].info.name), dict.fromkeys(escape(row.alias) for row in rows)
     if len(aliases) > 1:
         among = ", ".join(aliases)
         raise UsageError(
-            f"{name} is {kind.state} in several aliases ({among}): say which with --alias"
+            f"{name} is {kind.state} in several aliases ({among}): choose one with --alias"
         )
     fences = {row.info.fence for row in rows}
     if len(fences) > 1 and fence is None:
         raise UsageError(
-            f"{name} is {kind.state} by {len(rows)} at once: say which with --fence, as in "
-            "`locks show`"
+            f"{name} is {kind.state} by {len(rows)} at once: choose one with --fence; "
+            "`locks show` lists them"
         )
     one = fence if fence in fences else rows[0].info.fence
     return [row for row in rows if row.info.fence == one]
@@ -182,19 +182,19 @@ def _chosen(rows: list[Row], kind: _Change, fence: int | None) -> list[Row]:
 def _why_not(
     info: LockInfo, kind: _Change, arguments: argparse.Namespace, console: Console
 ) -> str | None:
-    """What keeps it from being done, before the store is asked. Raises UsageError where nobody
-    can be asked."""
+    """A reason not to do it, before the store is asked. Raises UsageError if there is no terminal
+    to ask."""
     if arguments.fence is not None and info.fence not in (None, arguments.fence):
         return f": its fencing token is {info.fence}, not {arguments.fence}"
     if arguments.dry_run:
         return DRY_RUN
     if not arguments.yes and not console.interactive:
-        raise UsageError("there is no terminal to ask: say --yes")
+        raise UsageError("there is no terminal to ask: give --yes")
     return None if arguments.yes or console.confirm(kind.question) else ""
 
 
 def _made(kind: _Change, rows: list[Row], reason: str | None, stores: Stores) -> bool:
-    """Change it, and write down who did it and what came of it."""
+    """Change it, and log who did it and what came of it."""
     by = f"{_operator()}: {reason or 'no reason given'}"
     try:
         done = kind.make(stores.client(rows[0].alias), rows[0].info, by)
@@ -224,8 +224,8 @@ def _audit(kind: _Change, rows: list[Row], reason: str | None, outcome: str) -> 
 
 
 def _operator() -> str:
-    """Who is at work: ``root@web-1:4121 uid=0 sudo_user=ann``. The environment may be wrong; the
-    uid is the system's."""
+    """The operator: ``root@web-1:4121 uid=0 sudo_user=ann``. The environment may be wrong; the
+    uid comes from the system."""
     try:
         user = escape(getpass.getuser())
     except (OSError, KeyError, ImportError):  # a container's user may have no name

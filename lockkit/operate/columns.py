@@ -1,4 +1,4 @@
-"""What is shown of a lock: the columns of the tables, the keys of JSON, the lines of ``show``."""
+"""How a lock is shown: the columns of the tables, the keys of JSON, the lines of ``show``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lockkit.operate.text import duration, escape
 
 
 class Column(NamedTuple):
-    """One of a table."""
+    """One column of a table."""
 
     title: str
     cell: Callable[[Row], str]
-    least: int = 0  #: columns; so that a later page seldom needs more than the first
+    least: int = 0  #: least width, so that a later page seldom needs more than the first
     right: bool = False
 
 
 def _state(info: LockInfo) -> str:
-    """The state, and of what is held in more than one way, in which one."""
+    """The state; for a semaphore or a reader-writer lock, the way in which it is held."""
     if info.state is not LockState.HELD:
         return info.state.value
     if info.kind is Kind.RW:
@@ -31,7 +31,7 @@ def _state(info: LockInfo) -> str:
 
 
 def _verdict(row: Row) -> str:
-    """What an operator is to make of it; the state is what it is."""
+    """What an operator should make of the state."""
     return "STUCK" if row.stuck else "info" if row.reason else "ok"
 
 
@@ -123,7 +123,7 @@ def _owner_as_json(owner: Owner) -> dict[str, Any]:
 
 
 def as_csv(row: Row) -> dict[str, Any]:
-    """The same, flat, and without the queue."""
+    """The same as in JSON, but flat and without the queue."""
     data = as_json(row)
     del data["queue"]
     nobody = dict.fromkeys(_owner_as_json(Owner("", 0, "")))
@@ -134,11 +134,11 @@ def as_csv(row: Row) -> dict[str, Any]:
 
 
 CSV = tuple(as_csv(Row("", LockInfo("", LockState.HELD), None)))
-"""The titles."""
+"""The titles of the columns."""
 
 
 def details(row: Row, console: Console) -> str:
-    """All that is known of it, a line for each fact."""
+    """Everything about one lock, with a line for each fact."""
     facts = [*_judged(row, console), *_who(row.info), *_times(row.info), *_queue(row.info)]
     if row.info.fence is not None:
         facts.append(("fence", str(row.info.fence)))

@@ -1,7 +1,7 @@
-"""The ``locks`` command: what is held, by whom, what is stuck; and an operator's release.
+"""The ``locks`` command: shows what is held, by whom and what is stuck, and releases leases.
 
-It knows no framework and no driver: ``manage.py locks``, ``flask locks`` and
-``python -m lockkit locks`` are mounts that say which aliases there are and pass the arguments on.
+It knows no framework and no driver. ``manage.py locks``, ``flask locks`` and
+``python -m lockkit locks`` tell it which aliases there are, and pass the arguments on.
 
 >>> import lockkit
 >>> store = {"default": lambda: lockkit.connect("memory://")}
@@ -45,12 +45,12 @@ def run(
 ) -> int:
     """Run the command and return its exit status, an ``Exit`` (or the program's, of ``locks run``).
 
-    argv: what follows ``locks``, with every ``--`` in it. clients: alias → a function that returns
-    its client; called only for the aliases that are looked at, and never closed here. Streams
-    default to the process's own. color: None means on a terminal, unless NO_COLOR is set.
-    records: says which are the databases with records of orders; called for ``locks prune`` only.
-    findings: says what is wrong with the application's routes; called for ``locks check`` only.
-    Raises nothing that a user can cause.
+    argv: the arguments after ``locks``, with every ``--``. clients: for each alias a function that
+    returns its client; it is called only for the aliases that are looked at, and the client is
+    never closed here. The streams default to the process's own. color: None means colour on a
+    terminal, unless NO_COLOR is set. records: returns the databases with records of orders; called
+    for ``locks prune`` only. findings: returns the faults of the application's routes; called for
+    ``locks check`` only. Raises nothing that a user can cause.
     """
     console = Console(stdout or sys.stdout, stderr or sys.stderr, stdin or sys.stdin, color)
 

@@ -13,19 +13,19 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 class Exit(IntEnum):
-    """The exit statuses, of which scripts may rely on each."""
+    """The exit statuses. Scripts may rely on them."""
 
     OK = 0
     ERROR = 1  #: it could not be done, or was declined
     USAGE = 2
-    STUCK = 3  #: ``--fail-on-stuck`` found something, also if another store is down
+    STUCK = 3  #: ``--fail-on-stuck`` found something, even if another store is down
     STORE_DOWN = 69  #: sysexits' EX_UNAVAILABLE: at least one store did not answer
     NOT_ACQUIRED = 75  #: sysexits' EX_TEMPFAIL: ``run`` did not get the lock
     INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """The arguments make no sense, or do not suffice. ``usage`` ends in a newline, or is empty."""
+    """The arguments are wrong or not sufficient. ``usage`` ends in a newline, or is empty."""
 
     def __init__(self, message: str, usage: str = "") -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class UsageError(Exception):
 
 
 class Writable(Protocol):
-    """What is needed of a text stream to write to."""
+    """The methods of a text stream that writing needs."""
 
     def write(self, text: str, /) -> object: ...
 
@@ -43,7 +43,7 @@ class Writable(Protocol):
 
 
 class Readable(Protocol):
-    """What is needed of a text stream to read answers from."""
+    """The methods of a text stream that reading an answer needs."""
 
     def readline(self) -> str: ...
 
@@ -51,7 +51,7 @@ class Readable(Protocol):
 
 
 class Console:
-    """The three streams. Colour and questions only where there is a terminal."""
+    """The three streams. There is colour, and there are questions, only on a terminal."""
 
     def __init__(
         self, stdout: Writable, stderr: Writable, stdin: Readable, color: bool | None = None
@@ -78,24 +78,24 @@ class Console:
             self._out.flush()
 
     def forget_reader(self) -> None:
-        """The reader of our output has enough, as ``head`` does: nothing more is written, and the
-        interpreter must not complain when it flushes at exit."""
+        """The reader of the output has stopped reading, as ``head`` does. Write nothing more, and
+        keep the interpreter from complaining when it flushes at exit."""
         self.has_reader = False
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def clear(self) -> None:
-        """The screen; in a pipe, an empty line."""
+        """Clear the screen; in a pipe, write an empty line."""
         self.write(CLEAR if self.is_terminal else "\n")
 
     def complain(self, text: str) -> None:
         """One message on standard error, after what has been written so far."""
-        with contextlib.suppress(OSError):  # a full disk, say: that is what the message is about
+        with contextlib.suppress(OSError):  # a full disk, for example: the message is about that
             self.flush()
         self._tell(text + "\n")
 
     def confirm(self, question: str) -> bool:
-        """Ask; only y and yes mean yes. Only where ``interactive``."""
+        """Ask; only y and yes mean yes. Call it only if ``interactive``."""
         self._out.flush()
         self._tell(f"{question} [y/N] ")
         return self._in.readline().strip().lower() in ("y", "yes")
@@ -109,7 +109,7 @@ class Console:
 
 
 def _encodable(text: str, stream: Writable) -> str:
-    """What an ASCII terminal cannot show is escaped, not an error in mid-listing."""
+    """Escape what an ASCII terminal cannot show, instead of failing in mid-listing."""
     encoding = getattr(stream, "encoding", None)
     if text.isascii() or not isinstance(encoding, str):
         return text
@@ -119,7 +119,7 @@ def _encodable(text: str, stream: Writable) -> str:
 def _isatty(stream: Writable | Readable) -> bool:
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # not a stream of a file, or closed; or there is none
+    except (AttributeError, ValueError):  # not a file, closed, or None
         return False
 
 

@@ -1,4 +1,4 @@
-"""What a listing looks like. Each format is written page by page, as the rows arrive."""
+"""The formats of a listing. Each is written page by page, as the rows arrive."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ FORMATS = ("table", "wide", "json", "jsonl", "csv")
 TABLES = ("table", "wide")
 
 VERSION = 1
-"""Of the JSON document. Within a version keys are only added."""
+"""The version of the JSON document. Within a version keys are only added."""
 
 FORMULA = ("=", "+", "-", "@")
-"""What makes a spreadsheet run the text of a cell."""
+"""Text that begins with one of these is run as a formula by a spreadsheet."""
 
 GAP = "  "
 INDENT = "    "
 LEAST = 8
-"""Columns that a name and an owner keep, however narrow the terminal is."""
+"""The least width of a name and of an owner, however narrow the terminal is."""
 
 FULL_WIDTH = 110
-"""A narrower terminal shows no fencing tokens, and no alias where there is only one."""
+"""A narrower terminal shows no fencing tokens, and no alias if there is only one."""
 
 
 class Format:
@@ -50,13 +50,13 @@ class Format:
         self._console = console
 
     def start(self) -> None:
-        """There is nothing before the first row."""
+        """Write what comes before the first row. Default: nothing."""
 
     def page(self, rows: Sequence[Row]) -> None:
         raise NotImplementedError
 
     def finish(self, stores: Stores) -> None:
-        """There is nothing after the last row: standard error says what is down, or empty."""
+        """Write what comes after the last row. Default: nothing; standard error has the rest."""
 
 
 def format_named(name: str, console: Console, *, one_alias: bool = False) -> Format:
@@ -112,8 +112,8 @@ def _csv_cell(value: object) -> object:
 
 
 class _Table(Format):
-    """Columns only ever grow wider, by the widest cell so far. On a terminal the narrow table
-    fits: names and owners are clipped, and ``show`` takes a clipped name."""
+    """A column is as wide as its widest cell so far. On a terminal, names and owners are clipped
+    to make the narrow table fit; ``show`` takes a clipped name."""
 
     def __init__(self, console: Console, *, wide: bool, one_alias: bool) -> None:
         super().__init__(console)
@@ -148,7 +148,7 @@ class _Table(Format):
         return self._limit is not None and column in (NAME, OWNER)
 
     def _fitting(self) -> dict[Column, int]:
-        """The widths, of which those of names and owners share what the others leave."""
+        """The widths. Names and owners share the room that the other columns leave."""
         if self._limit is None:
             return self._widths
         name, owner = self._widths[NAME], self._widths[OWNER]
@@ -172,7 +172,7 @@ class _Table(Format):
         return GAP.join(texts).rstrip() + "\n"
 
     def _reason(self, row: Row) -> str:
-        """Below its row: what is to be done about it need not fit beside it."""
+        """The reason, on a line below its row."""
         text = escape(row.reason or "")
         if self._limit is None:
             return f"{INDENT}{text}\n" if text else ""

@@ -1,7 +1,7 @@
-"""What is held, by whom, what is stuck and why; and whether it is safe to break.
+"""Says whether a name is stuck and why, and whether its lease is safe to break.
 
-A name is stuck when an operator should look at it. ``stuck`` judges one snapshot of one name; it
-asks the store nothing, and changes nothing.
+A name is stuck if an operator should look at it. ``stuck`` judges one snapshot of one name. It
+does not ask the store, and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,26 +16,14 @@ from lockkit.model.clock import now as local_clock
 from lockkit.model.types import LockInfo, LockState, Owner
 from lockkit.runtime import process
 
-__all__ = [
-    "Growth",
-    "Process",
-    "Safety",
-    "Stuck",
-    "process_of",
-    "remark",
-    "safe_to_break",
-    "stuck",
-    "stuck_reason",
-]
-
 MISSED_RENEWALS = 2 / 3
-"""Leases are renewed after a third of what is left: past this part of it, two were missed."""
+"""Leases are renewed after a third of the time that is left. After this part, two were missed."""
 
 PATIENCE = 1.0
-"""Seconds a renewal or a takeover may be late, on a busy machine, before it counts as missed."""
+"""Seconds a renewal or a takeover may be late on a busy machine before it counts as missed."""
 
 WAITING_MOST = 600.0
-"""Seconds after which a waiter starves, if its operator does not say; or the holder's maximum."""
+"""Seconds after which a waiter starves by default; or the holder's maximum, if that is longer."""
 
 
 class Stuck(NamedTuple):
@@ -54,7 +42,7 @@ class Process(StrEnum):
     """What is known of a holder's process."""
 
     RUNNING = "running"
-    STOPPED = "stopped"  #: by a signal or a debugger; it may go on
+    STOPPED = "stopped"  #: by a signal or a debugger; it may go on later
     GONE = "gone"
     ELSEWHERE = (
         "elsewhere"  #: on another host, in another container, or before a restart of the host
@@ -72,25 +60,25 @@ class Safety(NamedTuple):
 def stuck(
     info: LockInfo, older_than: float | None = None, waiting_longer_than: float | None = None
 ) -> Stuck | None:
-    """Why an operator should look at this name; None when all is well.
+    """Why an operator should look at this name; None if all is well.
 
-    older_than: seconds after which any hold counts as stuck; None: only past its own maximum.
+    older_than: seconds after which any lease counts as stuck; None: only past its own maximum.
     waiting_longer_than: seconds after which a waiter starves; None: ten minutes, or the holder's
     maximum if that is longer.
-    Limit: a paused or hung holder is seen only by the renewals it misses, after two thirds of its
-    TTL; a watchdog that renews for a worker that hangs is seen only at the maximum hold.
+    Limit: a paused or hung holder shows only by the renewals that it misses, after two thirds of
+    its TTL. A worker that hangs while its watchdog renews shows only at the maximum.
     """
     return next(_reasons(info, older_than, waiting_longer_than), None)
 
 
 def stuck_reason(info: LockInfo, older_than: float | None = None) -> str | None:
-    """``stuck``, in words only."""
+    """The reason of ``stuck``, or None."""
     found = stuck(info, older_than)
     return found and found.reason
 
 
 def remark(info: LockInfo) -> str | None:
-    """What is known of how a lease ended that was not released; None for any other."""
+    """How a lease ended that was not released, as far as that is known; None for any other."""
     if info.state not in (LockState.ABANDONED, LockState.LOST):
         return None
     since = max(0.0, -(info.left or 0.0))
@@ -100,8 +88,8 @@ def remark(info: LockInfo) -> str | None:
 
 
 def process_of(owner: Owner | None) -> Process:
-    """What is known of the process. A pid of another machine, boot or container says nothing
-    here, even if its host name is ours."""
+    """What is known of the process. A pid of another machine, boot or container has no meaning
+    here, even if its host name is that of this machine."""
     if owner is None or owner.pid <= 0:
         return Process.UNKNOWN
     if owner.host != process.host() or owner.space != process.space():
@@ -110,10 +98,10 @@ def process_of(owner: Owner | None) -> Process:
 
 
 def safe_to_break(info: LockInfo) -> Safety:
-    """Whether nobody is left who would go on as if it held the name.
+    """Whether no process is left that would go on as if it held the name.
 
-    Limit: a statement that a dead process has already sent may still be done. Only a fencing token
-    that the resource compares stops it, as it does a holder that is not dead.
+    Limit: a statement that a process sent before it died may still be carried out. Only a fencing
+    token that the resource compares stops it, and stops a holder that is alive.
     """
     if info.state is not LockState.HELD:
         return Safety(None, "there is nothing to break: nobody holds it")
@@ -126,9 +114,9 @@ _SAFE = {Process.GONE: True, Process.RUNNING: False, Process.STOPPED: False}
 _WHY = {
     Process.GONE: "safe, its process is gone",
     Process.RUNNING: "not safe, its process is running on this host: only a fence stops it",
-    Process.STOPPED: "not safe, its process is stopped, and may go on: only a fence stops it",
+    Process.STOPPED: "not safe, its process is stopped and may go on: only a fence stops it",
     Process.ELSEWHERE: "not known, its process is on another host or in another container",
-    Process.UNKNOWN: "not known, nor is its process",
+    Process.UNKNOWN: "not known, because nothing is known of its process",
 }
 
 
@@ -142,7 +130,7 @@ class Growth:
         self._now: dict[tuple[str, str], tuple[int, int]] = {}
 
     def judge(self, alias: str, info: LockInfo) -> Stuck | None:
-        """Whether the queue has grown from each of the last looks to the next."""
+        """Stuck, if the queue was longer at each of the last looks than at the one before."""
         key, waiters = (alias, info.name), info.waiters_alive
         if not waiters:
             return None
@@ -160,7 +148,7 @@ class Growth:
 def _reasons(
     info: LockInfo, older_than: float | None, waiting_longer_than: float | None
 ) -> Iterator[Stuck]:
-    """The most telling first."""
+    """The most important reason first."""
     if info.state is LockState.QUEUED:
         if not info.waiters_alive:
             yield Stuck("queue-dead", "nobody in the queue is alive")
@@ -196,7 +184,7 @@ def _starving(info: LockInfo, longer_than: float | None) -> Iterator[Stuck]:
 
 
 def _cause(info: LockInfo) -> str:
-    """Why a lease has expired, as far as it can be known afterwards."""
+    """Why a lease expired, as far as that can be known afterwards."""
     renewed_to = None if info.age is None or info.left is None else info.age + info.left
     if info.max_hold is not None and renewed_to is not None and renewed_to >= info.max_hold:
         return f"it was renewed up to its maximum of {info.max_hold:g}s"
@@ -204,9 +192,9 @@ def _cause(info: LockInfo) -> str:
 
 
 _CAUSES = {
-    Process.GONE: "its process is gone, killed or ended",
+    Process.GONE: "its process has ended or was killed",
     Process.STOPPED: "its process is stopped",
-    Process.RUNNING: "its process runs, so it was paused, or cut off from the store",
+    Process.RUNNING: "its process is running, so it was paused or cut off from the store",
     Process.ELSEWHERE: "its process was on another host or in another container",
     Process.UNKNOWN: "nothing is known of its process",
 }
@@ -217,8 +205,8 @@ def _older(info: LockInfo, seconds: float | None) -> bool:
 
 
 def _renewals_missed(info: LockInfo) -> bool:
-    """Judged by what the last renewal asked for, which need not be the lock's TTL: a holder may
-    extend by more, and is then renewed less often."""
+    """Judged by the time that the last renewal asked for, not by the lock's TTL: a holder may
+    extend its lease by more, and then renews less often."""
     if info.renewed is None or info.left is None:
         return False
     span = info.renewed + info.left
@@ -227,19 +215,19 @@ def _renewals_missed(info: LockInfo) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _process(owner: Owner, _second: int) -> Process:
-    """Asked once a second per owner, however many leases it has. A zombie holds nothing."""
+    """Asked once a second for each owner, however many leases it has. A zombie holds nothing."""
     pid = owner.pid
     if process.is_dead(owner):
         return Process.GONE
     if os.name != "posix":
-        return Process.UNKNOWN  # os.kill is not a question there
+        return Process.UNKNOWN  # os.kill would end the process there
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return Process.GONE
-    except PermissionError:  # of another user
+    except PermissionError:  # the process of another user
         return _STATES.get(_state(pid), Process.RUNNING)
-    except (OSError, OverflowError):  # it cannot be a pid
+    except (OSError, OverflowError):  # no process can have this pid
         return Process.UNKNOWN
     return _STATES.get(_state(pid), Process.RUNNING)
 
@@ -253,7 +241,7 @@ _STATES = {
 
 
 def _state(pid: int) -> bytes:
-    """The letter that the system has for it; empty where it does not say."""
+    """The letter for the state of the process; empty if the system does not say."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split(None, 1)[0]

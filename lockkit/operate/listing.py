@@ -27,11 +27,11 @@ SORTS: Mapping[str, Callable[[Row], tuple[float | str, ...]]] = {
     "waiters": lambda row: (-row.info.waiters_alive, -row.info.waiters, row.info.name),
     "fence": lambda row: (inf if row.info.fence is None else row.info.fence, row.info.name),
 }
-"""What an operator looks for comes first: the oldest, the next to expire, the longest queue."""
+"""The most interesting comes first: the oldest, the next to expire, the longest queue."""
 
 
 def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """Show what matches, once or until interrupted.
+    """Show the matching rows, once or until interrupted.
 
     With ``--watch`` and ``--fail-on-stuck`` it ends when something is stuck.
     """
@@ -50,7 +50,7 @@ def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) 
 
 
 def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """All that is known of one name, in each alias. A free name is an answer, not an error."""
+    """Everything about one name, in each alias. A free name is not an error."""
     aliases = stores.select(arguments.alias)
     rows = stores.of_name(aliases, arguments.name)
     if arguments.format != "table":
@@ -101,7 +101,7 @@ class _Look:
                 yield rows
 
     def _shown(self) -> Iterator[list[Row]]:
-        """Sorted, all are read before the first is shown; kept are no more than the limit."""
+        """Sorting reads all rows before it shows the first, but keeps no more than the limit."""
         sort, limit = self._arguments.sort, self._arguments.limit
         if not sort:
             return _limited(self._pages, limit)
@@ -112,14 +112,14 @@ class _Look:
         return _paged(pick(limit, rows, key=SORTS[sort]))
 
     def _any_stuck(self) -> bool:
-        """``--limit`` ends what is shown, not what ``--fail-on-stuck`` looks at."""
+        """``--limit`` limits what is shown, not what ``--fail-on-stuck`` looks at."""
         while not self._stuck and next(self._pages, None) is not None:
             pass
         return self._stuck
 
 
 def _write(pages: Iterable[list[Row]], form: Format, stores: Stores, console: Console) -> None:
-    """Each page as soon as it is there."""
+    """Write each page as soon as it is there."""
     form.start()
     for page in pages:
         form.page(page)
@@ -129,7 +129,7 @@ def _write(pages: Iterable[list[Row]], form: Format, stores: Stores, console: Co
 
 
 def _limited(pages: Iterable[list[Row]], limit: int | None) -> Iterator[list[Row]]:
-    """At most so many rows; the stores are not asked for more."""
+    """At most ``limit`` rows; the stores are not asked for more."""
     if limit is None:
         yield from pages
         return

@@ -1,7 +1,8 @@
 """``locks run NAME program``: hold a lock while another program runs.
 
-Guarantee: the program starts only with the lock held, and is terminated when the lease is lost.
-Limit: it may go on for a moment after the loss; what it writes to should compare $LOCKKIT_FENCE.
+Guarantee: the program starts only when the lock is held, and is terminated if the lease is lost.
+Limit: it may go on for a moment after the loss. The resource to which it writes should compare
+$LOCKKIT_FENCE.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from lockkit.runtime import process
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 GRACE = 10.0
-"""Seconds a program gets to end after its lease was lost, before it is killed."""
+"""Seconds in which a program may end after its lease was lost; then it is killed."""
 
 STAND_BY = 'read -r LOCKKIT_FENCE < "$0" && export LOCKKIT_FENCE && exec "$@"'
 """The program's process waits for the fencing token, and then becomes the program.
 
-So its pid is known when the lock is asked for, and the lease is owned by the process that does
-the work: it is alive as long as that is, also when the command itself has been killed.
+So its pid is known when the lock is requested, and the process that does the work owns the lease.
+The owner counts as alive while the program runs, even if the command itself was killed.
 """
 
 
 def run_program(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
-    """The program's exit status (128 + n for signal n), 75, or 1 when the lease was lost."""
+    """The program's exit status (128 + n for signal n), 75, or 1 if the lease was lost."""
     alias = stores.select([arguments.alias or DEFAULT_ALIAS])[0]
     client = _limited(stores.client(alias), arguments.max_hold)
     with _standing_by(arguments.name, arguments.program, console) as program:
@@ -65,7 +66,7 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
 
 
 def _limited(client: LockClient, max_hold: float | Unset | None) -> LockClient:
-    """The same store, with another longest hold."""
+    """A client of the same store with another MAX_HOLD."""
     if max_hold is UNSET:
         return client
     return type(client)(client.backend, client.settings._replace(max_hold=max_hold))
@@ -80,7 +81,7 @@ def _give_back(lease: Lease, console: Console) -> None:
 
 @contextmanager
 def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Program]:
-    """Its process, which ends if the lock is not had. Signals are ours and the program's."""
+    """The program's process, which ends if the lock is not acquired. Both get our signals."""
     reading, writing = os.pipe()
     with open(writing, "w") as pipe:
         command = ["/bin/sh", "-c", STAND_BY, f"/dev/fd/{reading}", *words]
@@ -100,7 +101,7 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
 
 
 def _heard() -> Iterator[int]:
-    """The signals that are passed on; what the command was told to ignore, the program ignores."""
+    """The signals to pass on. The program ignores those that the command was told to ignore."""
     if threading.current_thread() is threading.main_thread():
         numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
         yield from (each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN)
@@ -114,7 +115,7 @@ class _Program:
         self._runs = self._is_lost = False
 
     def run(self, fence: int) -> int:
-        """Have it begin; its exit status, once it has ended."""
+        """Start the program, wait for its end, and return its exit status."""
         self._runs = True
         with suppress(BrokenPipeError), self._pipe:  # somebody may have killed it by now
             self._pipe.write(f"{fence}\n")
@@ -124,7 +125,7 @@ class _Program:
         return 128 - status if status < 0 else status
 
     def lose(self, lease: Lease) -> None:
-        """Called in a thread of the client's."""
+        """Terminate the program. Called in a thread of the client."""
         self._is_lost = True
         try:
             lease.check()
@@ -137,8 +138,8 @@ class _Program:
             self.child.kill()
 
     def hear(self, number: int, _: FrameType | None) -> None:
-        """A signal ends the waiting for the lock; later it is the program's. Ctrl-C at a terminal
-        reaches the program by itself: both are in the foreground."""
+        """While the lock is waited for, a signal ends the wait. Later it is passed to the program.
+        Ctrl-C at a terminal reaches the program by itself: both are in the foreground."""
         if self._runs:
             if number not in (signal.SIGINT, signal.SIGQUIT) or not os.isatty(0):
                 self.child.send_signal(number)
@@ -148,7 +149,7 @@ class _Program:
             raise SystemExit(128 + number)
 
     def end(self) -> None:
-        """If it has not begun, it ends."""
+        """End the program, also if it has not begun."""
         self._pipe.close()
         if self._runs:
             self.child.terminate()  # does nothing to one that has ended

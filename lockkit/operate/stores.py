@@ -1,4 +1,4 @@
-"""What the stores hold, as pages of rows: streamed, so that memory does not grow with the store."""
+"""The contents of the stores as pages of rows, streamed: memory does not grow with the store."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lockkit.operate.text import ELLIPSIS, escape, printable
 ClientFactory = Callable[[], LockClient]
 
 PAGE = 64
-"""Rows. A store is asked for no more than the page needs before the page is shown."""
+"""Rows of a page. A store is asked for no more rows before the page is shown."""
 
 AHEAD = 2
-"""Pages that a store may be ahead of what is shown."""
+"""Pages that may be read before they are shown."""
 
 TURN = 0.2
-"""Seconds for which a store may keep the next one waiting, so that their order is steady."""
+"""Seconds for which a store may delay the next one, so that their order is steady."""
 
 PREFIXES_SHOWN = 10
 
@@ -40,17 +40,17 @@ class Row(NamedTuple):
 
     @property
     def reason(self) -> str | None:
-        """Why it is stuck, or how its lease ended, in words."""
+        """Why the name is stuck, or how its lease ended."""
         return self.stuck.reason if self.stuck else remark(self.info)
 
     @property
     def is_now(self) -> bool:
-        """Of what is, and not the last words of what was."""
+        """Whether it is present, and not last words."""
         return self.info.state is not LockState.LOST
 
 
 class Limits(NamedTuple):
-    """What counts as stuck, and whether last words are looked at."""
+    """What counts as stuck, and whether last words are read."""
 
     older_than: float | None = None
     waiting_longer_than: float | None = None
@@ -63,8 +63,8 @@ NO_LIMITS = Limits()
 class Stores:
     """The configured aliases, and which of them failed.
 
-    A store that is down does not keep the others from being shown: its failure is reported when
-    it happens, and decides how the command ends.
+    If a store is down, the others are still shown. Its failure is reported when
+    it happens, and decides the exit status.
     """
 
     def __init__(self, clients: Mapping[str, ClientFactory], console: Console) -> None:
@@ -88,15 +88,15 @@ class Stores:
         return self._clients[alias]()
 
     def where(self, aliases: Iterable[str]) -> str:
-        """Which stores these are, and what else is there, without passwords."""
+        """The stores, and the other key prefixes in them, without passwords."""
         shown = {a: _place(self.client(a)) + _beside(self.client(a)) for a in aliases}
         if len(shown) == 1:
             return next(iter(shown.values()))
         return ", ".join(f"{escape(alias)} ({where})" for alias, where in shown.items())
 
     def about(self, *, nothing: bool) -> dict[str, dict[str, Any]]:
-        """The stores that have answered, for JSON. What else is there is asked only where
-        nothing was found."""
+        """The stores that have answered, for JSON. Other prefixes are read only if nothing was
+        found."""
         answered = [a for a in self._looked_at if a not in self.down and a not in self.wrong]
         clients = {alias: self.client(alias) for alias in answered}
         return {
@@ -118,13 +118,13 @@ class Stores:
     def pages(
         self, aliases: Iterable[str], name: str | None = None, limits: Limits = NO_LIMITS
     ) -> Iterator[list[Row]]:
-        """All, or what is known of one name; each page holds rows of one alias only."""
+        """All rows, or those of one name. Each page has rows of one alias only."""
         self._looked_at = list(aliases)
         readers = [self._pages(alias, name, limits) for alias in aliases]
         return readers[0] if len(readers) == 1 else _side_by_side(readers)
 
     def of_name(self, aliases: Sequence[str], name: str) -> list[Row]:
-        """What is known of the name; of one that a table has clipped, of all that begin so."""
+        """The rows of the name; for a clipped name, those of all names that begin like it."""
         rows = list(itertools.chain.from_iterable(self.pages(aliases, name)))
         if rows or not name.endswith(ELLIPSIS):
             return rows
@@ -138,7 +138,7 @@ class Stores:
         return Exit.ERROR if self.wrong else Exit.OK
 
     def _pages(self, alias: str, name: str | None, limits: Limits) -> Iterator[list[Row]]:
-        """What was read before a store failed is shown, too."""
+        """Rows that were read before the store failed are shown as well."""
         page: list[Row] = []
         failed: tuple[dict[str, str], str] | None = None
         try:
@@ -162,8 +162,7 @@ class Stores:
 
 
 def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:
-    """What the locks are, how leases ended that were not released, and then the orders that were
-    begun and are nobody's any more."""
+    """The locks, the last words of leases that were not released, and then the orphaned orders."""
     yield from client.holders(name)
     if lost:
         yield from client.last_words(name)
@@ -176,7 +175,7 @@ def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockIn
 def _place(client: LockClient) -> str:
     """``redis://127.0.0.1:6379/0 (database 0), key prefix 'shop'``; without passwords.
 
-    A prefix or a database that is misspelt holds nothing: that must not read as an all-clear.
+    A misspelt prefix or database has no locks, which must not look like an all-clear.
     """
     where, database = client.settings.shown_location, client.backend.database()
     path, _, state = database.rpartition(", ")  # LOCATION may have the path, but not its state
@@ -188,19 +187,19 @@ def _place(client: LockClient) -> str:
 
 
 def _beside(client: LockClient) -> str:
-    """What was not looked at there, as the end of a sentence; or nothing."""
+    """The end of a sentence that names what was not looked at; or nothing."""
     text = ""
     if found := _other_prefixes(client):
         names = [f"{n!r}{' (has locks)' * has}" for n, has in found.items()][:PREFIXES_SHOWN]
         more = f" and {len(found) - PREFIXES_SHOWN} more" if len(found) > PREFIXES_SHOWN else ""
         text = f"; other key prefixes there: {', '.join(names)}{more}"
     if client.backend.capabilities.process_local:
-        text += "; memory:// is within one process: locks of other processes cannot be seen"
+        text += "; memory:// is within one process: the locks of other processes are not shown"
     return text
 
 
 def _other_prefixes(client: LockClient) -> dict[str, bool]:
-    """Those with locks first; none where the store does not tell."""
+    """The prefixes with locks first; none if the store does not tell."""
     try:
         found = client.backend.prefixes()
     except LockError:
@@ -209,8 +208,8 @@ def _other_prefixes(client: LockClient) -> dict[str, bool]:
 
 
 def _side_by_side(readers: Iterable[Iterator[list[Row]]]) -> Iterator[list[Row]]:
-    """What they read: in their order, but for those that are slow. Raises what one of them does,
-    in its turn."""
+    """Their pages, in the order of the readers, except that a slow one is passed over. An
+    exception of a reader is raised in its turn."""
     stopped = threading.Event()
     waiting = deque(_Reader(pages, stopped) for pages in readers)
     try:
@@ -231,7 +230,7 @@ def _side_by_side(readers: Iterable[Iterator[list[Row]]]) -> Iterator[list[Row]]
 
 
 class _Reader:
-    """Reads in a thread, which ends soon after it is stopped, or with its process."""
+    """Reads in a thread that ends soon after it is stopped, or with its process."""
 
     def __init__(self, pages: Iterator[list[Row]], stopped: threading.Event) -> None:
         self.read: queue.Queue[list[Row] | BaseException | None] = queue.Queue(AHEAD)

@@ -1,7 +1,7 @@
 """Text for people and their terminals: escapes, widths, durations.
 
-Names, owners and error messages are hostile: they may come from a request. Nothing of them
-reaches a terminal unescaped.
+Names, owners and error messages are hostile, because they may come from a request. They are
+escaped before they reach a terminal.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ ELLIPSIS = "…"
 def escape(text: str) -> str:
     r"""Text as one cell of a table: what is not printable, ``\`` and blanks at the ends as escapes.
 
-    Two distinct texts never look alike by this: control characters, direction overrides and lone
-    surrogates are visible, and cannot act on the terminal.
+    Two different texts never look alike: control characters, direction overrides and lone
+    surrogates become visible, and cannot act on the terminal.
     """
     escaped = "".join(map(_escaped, text))
     return re.sub(r"^ +| +$", lambda blanks: r"\x20" * len(blanks[0]), escaped)
 
 
 def unescape(text: str) -> str:
-    """What ``escape`` was given, of what it returned. A backslash that begins no escape stays."""
+    """The inverse of ``escape``. A backslash that does not begin an escape stays."""
     return re.sub(ESCAPE, _unescaped, text)
 
 
 def clipped(text: str, width: int) -> str:
-    """Escaped text in so many columns. Where it is cut it ends in ``…``, never within an escape."""
+    """Escaped text in at most ``width`` columns. Cut text ends in ``…``, never within an escape."""
     if columns(text) <= width:
         return text
     taken, used = "", 1
@@ -45,7 +45,7 @@ def clipped(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Sentences of an error: as ``escape``, but lines stay lines, and backslashes are let be."""
+    """The text of an error: as by ``escape``, but line breaks and backslashes stay."""
     return "".join(c if c in "\\\n" else _escaped(c) for c in text)
 
 
@@ -77,7 +77,7 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal it takes."""
+    """The number of columns that a text takes on a terminal."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 

@@ -1,4 +1,4 @@
-"""``locks prune`` and ``locks check``: what only an application knows."""
+"""``locks prune`` and ``locks check``, which need an application."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RecordTable(Protocol):
     """The records of orders in one database. Raises BackendError."""
 
     def prune(self, batch: int) -> Iterator[int]:
-        """Delete what has expired, so many in a transaction; yields how many, after each."""
+        """Delete expired records, ``batch`` in a transaction; yield their number after each."""
 
     def unreadable(self) -> Iterator[str]:
         """The keys of records that cannot be read."""
@@ -38,19 +38,19 @@ class OrderRecords(NamedTuple):
 
 def no_records() -> OrderRecords:
     raise ConfigurationError(
-        "the records of orders are in the databases of an application, and none is known here: "
-        "'manage.py locks prune', in Flask 'flask locks prune'"
+        "the records of orders are in the databases of an application, and there is none here: "
+        "use 'manage.py locks prune' or 'flask locks prune'"
     )
 
 
 def no_findings() -> Iterable[Finding]:
     raise ConfigurationError(
-        "only an application has routes to check: 'flask locks check', in Django 'manage.py check'"
+        "only an application has routes to check: use 'flask locks check' or 'manage.py check'"
     )
 
 
 def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console) -> Exit:
-    """Delete the records of orders whose time is over, and say how many."""
+    """Delete the expired records of orders, and say how many."""
     for name in arguments.database or ():
         if name not in records.databases:
             known = ", ".join(map(escape, records.databases)) or "none"
@@ -77,15 +77,15 @@ def _repair(tables: Mapping[str, RecordTable], order: str, console: Console) -> 
 
 
 def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
-    """What was deleted before a database failed is said, too."""
+    """If a database fails, the number of records deleted before is shown as well."""
     deleted, ending = 0, Exit.OK
     try:
         for count in table.prune(batch):
             deleted += count
         for key in table.unreadable():
             console.complain(
-                f"database {escape(name)}: the record of order:{escape(key)} cannot be read, and "
-                "its duplicates get 503. Once you know that it has not taken effect: "
+                f"database {escape(name)}: the record of order:{escape(key)} cannot be read, so "
+                "its duplicates get 503. Once you know that it has not taken effect, run "
                 f"locks prune --database {escape(name)} --unreadable order:{escape(key)}"
             )
     except BackendError as error:
@@ -98,7 +98,7 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
 
 
 def check(findings: Iterable[Finding], console: Console) -> Exit:
-    """Show what is wrong with the routes, each with its remedy; ``Exit.ERROR`` if anything is."""
+    """Show each fault of the routes with its remedy. ``Exit.ERROR`` if there is any."""
     found = list(findings)
     for finding in found:
         console.write(f"{printable(finding.text)}.\n    {printable(finding.remedy)}\n")

@@ -14,42 +14,41 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
 from lockkit.model.log import log
-from lockkit.orders import replies
+from lockkit.orders import refusals
 from lockkit.orders.judging import judge, left_running
 from lockkit.orders.record import (
     UNLIMITED,
     DuplicateKeyError,
     Record,
-    State,
+    RecordState,
     is_unanswered,
     refuses,
     snapshot_of,
     storable,
 )
-from lockkit.orders.replies import Reject, Replay
-from lockkit.orders.seats import Seats
 from lockkit.orders.steps import (
     Acquire,
-    Claim,
     Decision,
     Discard,
     Drop,
     Find,
     Finish,
     Flow,
+    Forget,
     Give,
     Keep,
     Proceed,
     Recover,
-    Refused,
+    Replay,
+    WriteClaim,
 )
+from lockkit.web.refusal import Refusal
+from lockkit.web.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     from lockkit.model.types import Owner
-    from lockkit.orders.facts import Order, ResponseFacts
+    from lockkit.orders.request import Order, OrderResponse
     from lockkit.orders.settings import OrderSettings
-
-__all__ = ["Admission"]
 
 MOST_DUPLICATES = 3
 """Times in a row that somebody may be first whose record is then gone."""
@@ -62,7 +61,7 @@ class Admission:
 
     def __init__(self, settings: OrderSettings) -> None:
         self.settings = settings
-        self._seats = Seats(settings.max_waiters)
+        self._waiting_room = WaitingRoom()
 
     def admit(self, order: Order) -> Flow[Decision]:
         """Whether the view may run for this order, now. With STORE "redis" it is claimed then."""
@@ -75,9 +74,9 @@ class Admission:
         return (yield from _fail_closed(again, decision.until))
 
     def settle(
-        self, decision: Proceed, response: ResponseFacts | None, *, failed: bool = False
-    ) -> Flow[Reject | None]:
-        """STORE "redis", after the view: store its response. Reject: answer that instead.
+        self, decision: Proceed, response: OrderResponse | None, *, failed: bool = False
+    ) -> Flow[Refusal | None]:
+        """STORE "redis", after the view: store its response. Refusal: answer that instead.
 
         ``response``: None when nobody saw how the view ended (it was cancelled). ``failed``: the
         view raised, and the response was made of that. What is not known is not forgotten: an
@@ -99,20 +98,20 @@ class Admission:
             finished = False
         if finished:
             return None
-        return replies.outcome_unknown(may_repeat=self.settings.retries_orphans)
+        return refusals.outcome_unknown(may_repeat=self.settings.retries_orphans)
 
     def running(self, order: Order) -> Record:
         """The record to insert before the view is called."""
         ttl = self.settings.ttl_for(guest=order.guest)
         return Record(order.key, order.order_id, order.request, order.fingerprint, ttl)
 
-    def conclude(self, order: Order, response: ResponseFacts) -> Keep | Refused | Discard:
+    def conclude(self, order: Order, response: OrderResponse) -> Keep | Forget | Discard:
         """What becomes of the order, given the response of its view."""
         if refuses(response.status):
-            return Refused()
+            return Forget()
         return Keep(self._ended(order, response)) if storable(response.status) else Discard()
 
-    def _ended(self, order: Order, response: ResponseFacts) -> Record:
+    def _ended(self, order: Order, response: OrderResponse) -> Record:
         largest = self.settings.max_response_for(guest=order.guest)
         state, snapshot = snapshot_of(response, largest)
         return replace(self.running(order), state=state, snapshot=snapshot)
@@ -131,7 +130,7 @@ class Admission:
         """
         if found is None or self.settings.claims or not is_unanswered(found):
             return found
-        return replace(found, state=State.RUNNING)
+        return replace(found, state=RecordState.RUNNING)
 
     def _enter(self, order: Order, found: Record | None) -> Flow[Decision]:
         """Take the lock. Had nobody held it, the unique key decides without another look."""
@@ -139,26 +138,24 @@ class Admission:
             lease = yield Acquire(order, 0)
         except LockHeld as held:
             if _asks_for_something_else(order, held.holder):
-                return replies.different()
+                return refusals.DIFFERENT
             return (yield from self._wait(order))
         if left_running(found):
             return (yield from self._look_again(order, lease))
         return (yield from self._let_in(Proceed(order, lease, replaces=found is not None)))
 
     def _wait(self, order: Order) -> Flow[Decision]:
-        seat = self._seats.take()
-        if seat is None:
-            return replies.crowded(1)
         try:
-            lease = yield Acquire(order, self.settings.wait)
+            with self._waiting_room.place(self.settings.max_waiters) as placed:
+                if not placed:
+                    return refusals.crowded(1)
+                lease = yield Acquire(order, self.settings.wait)
         except TooManyWaiters as full:
-            return replies.crowded(full.retry_after)
+            return refusals.crowded(full.retry_after)
         except AcquireTimeout as late:
             found = self._without_the_lock((yield Find(order.key, fresh=True)))
-            known = judge(order, found) or replies.running(late.retry_after)
+            known = judge(order, found) or refusals.running(late.retry_after)
             return (yield from self._told(order, known))
-        finally:
-            self._seats.leave(seat)
         return (yield from self._look_again(order, lease))
 
     def _look_again(self, order: Order, lease: Any, *, is_sure: bool = True) -> Flow[Decision]:
@@ -181,7 +178,7 @@ class Admission:
         if known is not None:
             return (yield from self._told(order, known))
         if seen is not found and left_running(seen):
-            return replies.running(1)
+            return refusals.running(1)
         if left_running(found):
             return (yield from self._orphan(order, lease))
         return Proceed(order, lease, replaces=found is not None)
@@ -202,7 +199,7 @@ class Admission:
                     break
                 decision = answer
             else:
-                answer = replies.running(1)
+                answer = refusals.running(1)
         except BaseException:  # interrupted as well: the view has not run
             yield from _undo(decision)
             raise
@@ -214,16 +211,16 @@ class Admission:
         """The same decision when it is claimed; another one after another look."""
         order, fence = decision.order, decision.lease.fencing_token
         try:
-            yield Claim(self.running(order), fence, replaces=decision.orphan)
+            yield WriteClaim(self.running(order), fence, replaces=decision.orphan)
         except LeaseLost:
-            return replies.lease_lost()
+            return refusals.LEASE_LOST
         except DuplicateKeyError:
             return (yield from self._decide(order, decision.lease))
         return decision
 
-    def _told(self, order: Order, known: Replay | Reject) -> Flow[Replay | Reject]:
+    def _told(self, order: Order, known: Replay | Refusal) -> Flow[Replay | Refusal]:
         """A response that was not kept may be known to the application."""
-        if not isinstance(known, Reject) or known.code != replies.COMPLETED:
+        if not isinstance(known, Refusal) or known.code != refusals.COMPLETED:
             return known
         response = yield from self._recovered(order)
         return known if response is None else _replay_of(response)
@@ -236,24 +233,24 @@ class Admission:
             return (yield from self._keep_recovered(order, lease, response))
         if self.settings.retries_orphans:
             return Proceed(order, lease, replaces=True, orphan=True)
-        return replies.orphaned()
+        return refusals.ORPHANED
 
     def _keep_recovered(
-        self, order: Order, lease: Any, response: ResponseFacts
-    ) -> Flow[Replay | Reject]:
+        self, order: Order, lease: Any, response: OrderResponse
+    ) -> Flow[Replay | Refusal]:
         if self.settings.claims:
             try:
-                yield Claim(self._ended(order, response), lease.fencing_token, replaces=True)
+                yield WriteClaim(self._ended(order, response), lease.fencing_token, replaces=True)
             except LeaseLost:
-                return replies.lease_lost()
+                return refusals.LEASE_LOST
             except DuplicateKeyError:  # the earlier try was slow, not dead, and has ended now
                 found = yield Find(order.key, fresh=True)
-                return judge(order, found) or replies.running(1)
+                return judge(order, found) or refusals.running(1)
         return _replay_of(response, orphan=True)
 
-    def _recovered(self, order: Order) -> Flow[ResponseFacts | None]:
+    def _recovered(self, order: Order) -> Flow[OrderResponse | None]:
         """What RECOVER says; a response that would not be stored says nothing."""
-        response: ResponseFacts | None = yield Recover(order)
+        response: OrderResponse | None = yield Recover(order)
         return response if response is not None and storable(response.status) else None
 
 
@@ -274,12 +271,12 @@ def _undo(decision: Proceed) -> Flow[None]:
         yield from _forget(decision)
 
 
-def _replay_of(response: ResponseFacts, *, orphan: bool = False) -> Replay | Reject:
+def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:
     """Any size: it need not be kept, since the application can make it again."""
     state, snapshot = snapshot_of(response, UNLIMITED)
-    if state is State.DONE:
+    if state is RecordState.DONE:
         return Replay(snapshot, orphan=orphan)
-    return replies.not_replayable(snapshot.header("Location"))
+    return refusals.not_replayable(snapshot.header("Location"))
 
 
 def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:
@@ -294,5 +291,5 @@ def _fail_closed(flow: Flow[Decision], until: float) -> Flow[Decision]:
         decision = yield from flow
     except BackendError as failure:
         log.error("an order is refused, a store failed: %s", failure)
-        return replies.store_down()
+        return refusals.STORE_DOWN
     return decision._replace(until=until) if isinstance(decision, Proceed) else decision

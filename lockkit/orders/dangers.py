@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
     from lockkit.stores.base import Danger
 
-__all__ = ["dangers"]
-
 
 def dangers(
     alias: str, aliases: Iterable[str], client: Callable[[str], LockClient]

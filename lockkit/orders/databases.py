@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["MICROSECONDS", "claiming", "clock_of", "is_lock_timeout"]
-
 MICROSECONDS = 1_000_000
 """The unit of the times in the tables."""
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
-from lockkit.orders.steps import Acquire, Claim, Drop, Find, Finish, Flow, Give, Recover, Step
+from lockkit.orders.steps import Acquire, Drop, Find, Finish, Flow, Give, Recover, Step, WriteClaim
 from lockkit.runtime.aio_driver import to_its_end
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
-    from lockkit.orders.facts import Order, ResponseFacts
     from lockkit.orders.record import Record
+    from lockkit.orders.request import Order, OrderResponse
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-RecoverHook = Callable[["Order"], "ResponseFacts | Awaitable[ResponseFacts | None] | None"]
+RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | None] | None"]
 """Asks the application what became of an order."""
 
 
@@ -120,7 +120,7 @@ def _begun(step: Step, means: _Means) -> object:
             begun = means.give_back(lease)
         case Recover(order):
             begun = None if means.recover is None else means.recover(order)
-        case Claim(record, fence, replaces):
+        case WriteClaim(record, fence, replaces):
             begun = claims.start(record, fence, replaces=replaces)
         case Finish(record, fence):
             begun = claims.finish(record, fence)

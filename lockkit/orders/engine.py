@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockkit.orders import replies
+from lockkit.orders import refusals
 from lockkit.orders.admission import Admission
-from lockkit.orders.facts import Order, RequestFacts, fingerprint_of, key_of, too_large
 from lockkit.orders.forms import FormIds, form_order
 from lockkit.orders.orderid import (
     IdSource,
@@ -14,12 +13,11 @@ from lockkit.orders.orderid import (
     find_order_id,
     may_be_in_body,
 )
-from lockkit.orders.replies import Reject
+from lockkit.orders.request import Order, OrderRequest, fingerprint_of, key_of, too_large
+from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:
     from lockkit.orders.settings import OrderSettings
-
-__all__ = ["Orders"]
 
 LONGEST = 255
 """What is shown of a path: it comes from a client, and is kept with each record."""
@@ -37,58 +35,58 @@ class Orders(Admission):
 
     def identify(
         self,
-        facts: RequestFacts,
+        request: OrderRequest,
         *,
         sources: tuple[IdSource, ...] | None = None,
         required: bool | None = None,
-    ) -> Order | Reject | None:
-        """The order that a request is; None: it is none; Reject: it means to be one.
+    ) -> Order | Refusal | None:
+        """The order that a request is; None: it is none; Refusal: it means to be one.
 
         ``sources`` and ``required`` override the settings, for one view. Whether the request is
         covered by PATHS and METHODS is the caller's question (``settings.covers``).
         """
         chain = sources or self.settings.order_id
         try:
-            order_id = self._order_id(facts, chain)
+            order_id = self._order_id(request, chain)
             if isinstance(order_id, str):
-                return self._order(facts, order_id)
+                return self._order(request, order_id)
         except MalformedOrderIdError as error:
-            return replies.malformed(str(error))
+            return refusals.malformed(str(error))
         if order_id is None and (self.settings.required if required is None else required):
-            return replies.missing(" or ".join(map(str, chain)))
+            return refusals.missing(" or ".join(map(str, chain)))
         return order_id
 
-    def _order_id(self, facts: RequestFacts, chain: tuple[IdSource, ...]) -> str | Reject | None:
+    def _order_id(self, request: OrderRequest, chain: tuple[IdSource, ...]) -> str | Refusal | None:
         """A body is read only if its size is allowed, and only if no earlier source has an ID."""
         for source in chain:
-            refused = self._refused_body(facts) if may_be_in_body(facts, source) else None
+            refused = self._refused_body(request) if may_be_in_body(request, source) else None
             if refused is not None:
                 return refused
-            found = find_order_id(facts, (source,))
+            found = find_order_id(request, (source,))
             if found is not None:
                 return found
         return None
 
-    def _order(self, facts: RequestFacts, order_id: str) -> Order | Reject:
-        refused = self._refused_body(facts)
+    def _order(self, request: OrderRequest, order_id: str) -> Order | Refusal:
+        refused = self._refused_body(request)
         if refused is not None:
             return refused
-        request = _printable(f"{facts.method} {facts.path}"[:LONGEST])
+        shown = _printable(f"{request.method} {request.path}"[:LONGEST])
         form = None if self._forms is None else self._forms.read(order_id)
         if form is not None:
-            return form_order(form, facts, request, self.settings)
-        identity = facts.read_identity()
-        key = key_of(facts, identity, order_id, self.settings.namespace)
+            return form_order(form, request, shown, self.settings)
+        identity = request.read_identity()
+        key = key_of(request, identity, order_id, self.settings.namespace)
         if key is None:
-            return replies.nobody()
-        return Order(order_id, key, fingerprint_of(facts), request, guest=identity.is_of_guest)
+            return refusals.NOBODY
+        return Order(order_id, key, fingerprint_of(request), shown, guest=identity.is_of_guest)
 
-    def _refused_body(self, facts: RequestFacts) -> Reject | None:
+    def _refused_body(self, request: OrderRequest) -> Refusal | None:
         """What cannot be compared with another try is no order."""
-        if facts.unseen:
-            return replies.length_required()
+        if request.unseen:
+            return refusals.LENGTH_REQUIRED
         limit = self.settings.max_request
-        return replies.too_big(limit) if too_large(facts, limit) else None
+        return refusals.too_big(limit) if too_large(request, limit) else None
 
 
 def _printable(text: str) -> str:

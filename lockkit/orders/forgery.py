@@ -15,14 +15,12 @@ from lockkit.orders.record import PLACEHOLDER, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lockkit.orders.facts import ResponseFacts
-
-__all__ = ["with_token", "without_tokens"]
+    from lockkit.orders.request import OrderResponse
 
 OF_CONTENT = ("etag", "content-length")
 
 
-def without_tokens(response: ResponseFacts, tokens: Iterable[str]) -> ResponseFacts:
+def without_tokens(response: OrderResponse, tokens: Iterable[str]) -> OrderResponse:
     """The response as it may be stored: without those of the tokens that are in its body."""
     body = response.body or b""
     found = [token.encode() for token in tokens if token and token.encode() in body]

@@ -44,20 +44,18 @@ from dataclasses import dataclass, field
 from html import escape
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import replies
-from lockkit.orders.facts import (
+from lockkit.orders import refusals
+from lockkit.orders.orderid import MalformedOrderIdError
+from lockkit.orders.request import (
     Order,
-    RequestFacts,
+    OrderRequest,
     fingerprint_of,
     key_of,
     key_of_guest,
     sent_by,
 )
-from lockkit.orders.orderid import MalformedOrderIdError
-from lockkit.orders.replies import Reject
 from lockkit.orders.settings import OrderSettings
-
-__all__ = ["FormId", "FormIds", "field_of", "form_order", "hidden_field", "new_secret"]
+from lockkit.web.refusal import Refusal
 
 PREFIX = "lk1"
 PURPOSE = b"lockkit order id in a form, 1"
@@ -144,23 +142,23 @@ class FormIds:
 
 
 def form_order(
-    form: FormId, facts: RequestFacts, request: str, settings: OrderSettings
-) -> Order | Reject:
+    form: FormId, request: OrderRequest, shown: str, settings: OrderSettings
+) -> Order | Refusal:
     """Whose order a form is, by the rules above."""
-    identity, namespace = facts.read_identity(), settings.namespace
+    identity, namespace = request.read_identity(), settings.namespace
     stale = form.made + settings.ttl_for(guest=form.for_guest) < time.time()
-    fingerprint = fingerprint_of(facts)
+    fingerprint = fingerprint_of(request)
     if form.is_of(identity.guest) and not identity.scope:
-        key = key_of_guest(facts, identity, form.order_id, namespace)
+        key = key_of_guest(request, identity, form.order_id, namespace)
         if identity.user is None:
-            return Order(form.order_id, key, fingerprint, request, stale=stale, guest=True)
+            return Order(form.order_id, key, fingerprint, shown, stale=stale, guest=True)
         mine = sent_by(identity.user, fingerprint)
-        return Order(form.order_id, key, mine, request, (fingerprint,), stale)
+        return Order(form.order_id, key, mine, shown, (fingerprint,), stale)
     known = identity.scope or (identity.user and not form.for_guest)
-    key_or_none = key_of(facts, identity, form.order_id, namespace) if known else None
+    key_or_none = key_of(request, identity, form.order_id, namespace) if known else None
     if key_or_none is None:
-        return replies.form_of_another()
-    return Order(form.order_id, key_or_none, fingerprint, request, stale=stale)
+        return refusals.FORM_OF_ANOTHER
+    return Order(form.order_id, key_or_none, fingerprint, shown, stale=stale)
 
 
 def field_of(settings: OrderSettings, field: str | None = None) -> str:

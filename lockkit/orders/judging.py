@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from lockkit.model.log import log
-from lockkit.orders.facts import FINGERPRINT_VERSION, Order
-from lockkit.orders.record import VERSION, Record, State
-from lockkit.orders.replies import (
+from lockkit.orders.record import VERSION, Record, RecordState
+from lockkit.orders.refusals import (
+    DIFFERENT,
+    FORM_EXPIRED,
     ORPHANED,
-    Reject,
-    Replay,
-    different,
-    form_expired,
+    UNREADABLE,
     not_replayable,
-    unreadable,
 )
+from lockkit.orders.request import FINGERPRINT_VERSION, Order
+from lockkit.orders.steps import Replay
+from lockkit.web.refusal import Refusal
 
-__all__ = ["is_damaged", "judge", "left_running", "met_orphan"]
 
-
-def judge(order: Order, record: Record | None) -> Replay | Reject | None:
+def judge(order: Order, record: Record | None) -> Replay | Refusal | None:
     """What a record says about a request with its key; None: it is the first, or one still runs.
 
     A record that this release cannot read is never overwritten
     or run over, even if it looks expired.
     """
     if record is None:
-        return form_expired() if order.stale else None
+        return FORM_EXPIRED if order.stale else None
     if record.version > VERSION or not _has_our_fingerprint(record):
         return _unreadable(order)
     if record.left <= 0:
-        return form_expired() if order.stale else None
+        return FORM_EXPIRED if order.stale else None
     if not order.same(record.fingerprint):
-        return different()
+        return DIFFERENT
     return _known(order, record)
 
 
@@ -40,13 +38,13 @@ def left_running(record: Record | None) -> bool:
 
     With the lock in hand, it is an orphan: whoever wrote it is gone or has lost its lease.
     """
-    return record is not None and record.state == State.RUNNING and record.left > 0
+    return record is not None and record.state == RecordState.RUNNING and record.left > 0
 
 
 def met_orphan(decision: object) -> bool:
     """Whether a decision was made about an orphan, whatever the policy: for the signal."""
-    if isinstance(decision, Reject):
-        return decision.code == ORPHANED
+    if isinstance(decision, Refusal):
+        return decision.code == ORPHANED.code
     return bool(getattr(decision, "orphan", False))
 
 
@@ -54,24 +52,24 @@ def is_damaged(record: Record) -> bool:
     """Whether nobody can have written it so; what a newer release has written is not."""
     if record.version > VERSION:
         return False
-    return not _has_our_fingerprint(record) or record.state not in set(State)
+    return not _has_our_fingerprint(record) or record.state not in set(RecordState)
 
 
 def _has_our_fingerprint(record: Record) -> bool:
     return record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:")
 
 
-def _known(order: Order, record: Record) -> Replay | Reject | None:
-    if record.state == State.DONE:
+def _known(order: Order, record: Record) -> Replay | Refusal | None:
+    if record.state == RecordState.DONE:
         return Replay(record.snapshot)
-    if record.state == State.TOMBSTONE:
+    if record.state == RecordState.TOMBSTONE:
         return not_replayable(record.snapshot.header("Location"))
-    if record.state == State.RUNNING:
+    if record.state == RecordState.RUNNING:
         return None
     return _unreadable(order)
 
 
-def _unreadable(order: Order) -> Reject:
+def _unreadable(order: Order) -> Refusal:
     """An operator is told which one: no duplicate of it will ever be answered."""
     log.error("an order is refused, its record cannot be read: %s", order.lock_name)
-    return unreadable()
+    return UNREADABLE

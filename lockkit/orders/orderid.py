@@ -14,16 +14,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.naming import json_value, parse_json
 
 if TYPE_CHECKING:
-    from lockkit.orders.facts import RequestFacts
-
-__all__ = [
-    "LONGEST_ID",
-    "IdSource",
-    "MalformedOrderIdError",
-    "find_order_id",
-    "may_be_in_body",
-    "parse_order_id",
-]
+    from lockkit.orders.request import OrderRequest
 
 LONGEST_ID = 255
 KINDS = ("header", "json", "form", "kwargs")
@@ -60,22 +51,22 @@ class IdSource(NamedTuple):
         return f"{self.kind}:{'.'.join(self.path)}"
 
 
-def find_order_id(facts: RequestFacts, sources: tuple[IdSource, ...]) -> str | None:
+def find_order_id(request: OrderRequest, sources: tuple[IdSource, ...]) -> str | None:
     """The order ID from the first source that has one. Raises MalformedOrderIdError."""
     for source in sources:
-        if source.kind in BODY_KINDS and not may_be_in_body(facts, source):
+        if source.kind in BODY_KINDS and not may_be_in_body(request, source):
             continue
-        found = _FINDERS[source.kind](facts, source.path)
+        found = _FINDERS[source.kind](request, source.path)
         if found is not None:
             return found
     return None
 
 
-def may_be_in_body(facts: RequestFacts, source: IdSource) -> bool:
+def may_be_in_body(request: OrderRequest, source: IdSource) -> bool:
     """Whether the body is of a type that this source reads: another one need not be looked at."""
     if source.kind == "json":
-        return _is_json(facts.media_type)
-    return source.kind == "form" and facts.media_type in FORMS
+        return _is_json(request.media_type)
+    return source.kind == "form" and request.media_type in FORMS
 
 
 def parse_order_id(text: str) -> str:
@@ -103,24 +94,24 @@ def _check(text: str) -> str:
     return text
 
 
-def _from_header(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
-    value = facts.header(path[0])
+def _from_header(request: OrderRequest, path: tuple[str, ...]) -> str | None:
+    value = request.header(path[0])
     return None if value is None else parse_order_id(value)
 
 
-def _from_json(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
-    return _scalar(json_value(_document(facts.payload().body), path))
+def _from_json(request: OrderRequest, path: tuple[str, ...]) -> str | None:
+    return _scalar(json_value(_document(request.payload().body), path))
 
 
-def _from_form(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
-    values = [value for field, value in facts.payload().form if field == path[0]]
+def _from_form(request: OrderRequest, path: tuple[str, ...]) -> str | None:
+    values = [value for field, value in request.payload().form if field == path[0]]
     if len(values) > 1:
         raise MalformedOrderIdError("the form has more than one order ID")
     return _scalar(values[0]) if values else None
 
 
-def _from_kwargs(facts: RequestFacts, path: tuple[str, ...]) -> str | None:
-    value = facts.kwargs.get(path[0])
+def _from_kwargs(request: OrderRequest, path: tuple[str, ...]) -> str | None:
+    value = request.kwargs.get(path[0])
     if value is None:
         return None
     if not isinstance(value, (str, int, UUID)):

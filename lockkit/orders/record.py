@@ -18,26 +18,7 @@ from lockkit.orders.databases import MICROSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lockkit.orders.facts import ResponseFacts
-
-__all__ = [
-    "PLACEHOLDER",
-    "UNLIMITED",
-    "VERSION",
-    "DuplicateKeyError",
-    "Record",
-    "Snapshot",
-    "State",
-    "StillRunningError",
-    "dump_headers",
-    "is_unanswered",
-    "load_headers",
-    "recorded",
-    "refuses",
-    "snapshot_of",
-    "storable",
-    "unreadable",
-]
+    from lockkit.orders.request import OrderResponse
 
 VERSION = 2
 UNLIMITED = sys.maxsize
@@ -82,7 +63,7 @@ class StillRunningError(BackendUnavailable):
         super().__init__("another transaction has this order")
 
 
-class State(StrEnum):
+class RecordState(StrEnum):
     """How far an order is."""
 
     RUNNING = "running"
@@ -113,7 +94,9 @@ class Record:
     request: str
     fingerprint: str
     left: float  #: seconds until its time is over, by the clock of the store alone
-    state: State | str = State.RUNNING  #: a string that is none: written by a newer release
+    state: RecordState | str = (
+        RecordState.RUNNING
+    )  #: a string that is none: written by a newer release
     snapshot: Snapshot = NOTHING_YET
     version: int = VERSION
 
@@ -141,7 +124,7 @@ def recorded(columns: Mapping[str, Any], left: int) -> Record:
             columns["request"],
             columns["fingerprint"],
             int(left) / MICROSECONDS,
-            State(columns["state"]),
+            RecordState(columns["state"]),
             Snapshot(status, load_headers(columns["headers"]), bytes(columns["body"])),
             version,
         )
@@ -151,7 +134,7 @@ def recorded(columns: Mapping[str, Any], left: int) -> Record:
 
 def is_unanswered(record: Record) -> bool:
     """Whether the effects of an order were committed, and its response was not yet."""
-    return record.state == State.TOMBSTONE and record.snapshot.status == NOTHING_YET.status
+    return record.state == RecordState.TOMBSTONE and record.snapshot.status == NOTHING_YET.status
 
 
 def refuses(status: int) -> bool:
@@ -164,7 +147,7 @@ def storable(status: int) -> bool:
     return HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in NOT_STORED
 
 
-def snapshot_of(response: ResponseFacts, max_body: int) -> tuple[State, Snapshot]:
+def snapshot_of(response: OrderResponse, max_body: int) -> tuple[RecordState, Snapshot]:
     """What is kept of a storable response: all of it, or a tombstone with its Location.
 
     An encoded body is a tombstone too: its Content-Encoding is not kept, and the client of the
@@ -174,9 +157,11 @@ def snapshot_of(response: ResponseFacts, max_body: int) -> tuple[State, Snapshot
     body = response.body
     is_kept = body is not None and len(body) <= max_body and _are_short(headers)
     if is_kept and not _encoded(response.headers):
-        return State.DONE, Snapshot(response.status, headers, body or b"")
+        return RecordState.DONE, Snapshot(response.status, headers, body or b"")
     location = tuple(pair for pair in headers if pair[0] == "Location")
-    return State.TOMBSTONE, Snapshot(response.status, location if _are_short(location) else ())
+    return RecordState.TOMBSTONE, Snapshot(
+        response.status, location if _are_short(location) else ()
+    )
 
 
 def dump_headers(headers: Iterable[tuple[str, str]]) -> str:

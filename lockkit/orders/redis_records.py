@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.types import Claimed, Entry, LockInfo, LockState
 from lockkit.orders.drivers import at_once, value
-from lockkit.orders.facts import lock_name_of
-from lockkit.orders.record import DuplicateKeyError, Record, State, unreadable
+from lockkit.orders.record import DuplicateKeyError, Record, RecordState, unreadable
+from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import Wired, dump, is_newer, load
 from lockkit.runtime import process
 
@@ -77,7 +77,7 @@ class RedisRecords:
 
     async def _start(self, record: Record, fence: int, *, replaces: bool) -> None:
         name, payload = lock_name_of(record.key), _payload(record)
-        running = record.state == State.RUNNING
+        running = record.state == RecordState.RUNNING
         claimed = await value(
             self._records.claim(
                 name, fence, payload, record.left, running=running, replaces=replaces
@@ -132,7 +132,7 @@ def _resolved(records: Records, name: str, entry: Entry, *, done: bool) -> bool:
         raise ConfigurationError(
             "the order's record was written by a newer release: use its command to resolve it"
         )
-    ended = replace(wired.record, state=State.TOMBSTONE)
+    ended = replace(wired.record, state=RecordState.TOMBSTONE)
     return records.resolve(name, entry.fence, dump(ended, wired.owner), entry.left)
 
 
@@ -149,7 +149,7 @@ def _record(key: str, entry: Entry | None) -> Record | None:
 def _read(entry: Entry) -> Wired | None:
     """The store and the record say the same of whether it runs."""
     wired = load(entry.payload)
-    if wired is None or (wired.record.state == State.RUNNING) != entry.running:
+    if wired is None or (wired.record.state == RecordState.RUNNING) != entry.running:
         return None
     return wired
 
@@ -159,7 +159,7 @@ def _is_damaged(entry: Entry) -> bool:
 
 
 def _payload(record: Record) -> bytes:
-    running = record.state == State.RUNNING
+    running = record.state == RecordState.RUNNING
     return dump(
         record, process.owner(f"{record.request} order {record.order_id}") if running else None
     )

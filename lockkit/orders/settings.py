@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import DEFAULT_ALIAS
-from lockkit.model.values import check_count, check_timeout, check_ttl, unknown_key
+from lockkit.model.values import (
+    Check,
+    check_count,
+    check_flag,
+    check_strings,
+    check_text,
+    check_timeout,
+    check_ttl,
+    one_of,
+    optional,
+    read_mapping,
+    required,
+    wrong,
+)
 from lockkit.orders.orderid import IdSource
-
-__all__ = ["SOURCE", "OrderSettings", "read_order_settings"]
 
 SOURCE = "LOCKKIT_ORDERS"
 
@@ -86,12 +97,7 @@ def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
     """
     if mapping is None:
         raise ConfigurationError(f"{SOURCE} is missing: {_WHERE}")
-    if not isinstance(mapping, Mapping):
-        raise ConfigurationError(f"{SOURCE} must be a mapping, not {type(mapping).__name__}")
-    for key in mapping:
-        if key not in _CHECKS:
-            raise unknown_key(SOURCE, key, _CHECKS)
-    values = {k.lower(): _CHECKS[k](f"{SOURCE}[{k!r}]", v) for k, v in mapping.items()}
+    values = read_mapping(SOURCE, mapping, _CHECKS)
     if values.get("paths") is None:
         raise ConfigurationError(f"{SOURCE}['PATHS'] is missing: {_WHERE}")
     settings = OrderSettings(**values)
@@ -117,13 +123,11 @@ def _check_claims(settings: OrderSettings) -> None:
 
 
 def _sources(key: str, value: object) -> tuple[IdSource, ...]:
-    return tuple(IdSource.parse(text, where=key) for text in _strings(key, value))
+    return tuple(IdSource.parse(text, where=key) for text in check_strings(key, value))
 
 
-def _paths(key: str, value: object) -> tuple[re.Pattern[str], ...] | None:
-    if value is None or value in ([], ()):
-        return None if value is None else ()
-    return tuple(_pattern(key, text) for text in _strings(key, value))
+def _paths(key: str, value: object) -> tuple[re.Pattern[str], ...]:
+    return () if value in ([], ()) else tuple(_pattern(key, t) for t in check_strings(key, value))
 
 
 def _pattern(key: str, text: str) -> re.Pattern[str]:
@@ -134,97 +138,43 @@ def _pattern(key: str, text: str) -> re.Pattern[str]:
 
 
 def _methods(key: str, value: object) -> frozenset[str]:
-    methods = frozenset(_strings(key, value))
+    methods = frozenset(check_strings(key, value))
     for method in methods - set(UNSAFE_METHODS):
-        raise _wrong(key, method, f"of {', '.join(UNSAFE_METHODS)}")
+        raise wrong(key, method, f"of {', '.join(UNSAFE_METHODS)}")
     return methods
 
 
-def _strings(key: str, value: object) -> list[str]:
-    if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
-        return list(value)
-    raise _wrong(key, value, "a list of strings that is not empty")
-
-
-def _flag(key: str, value: object) -> bool:
-    if isinstance(value, bool):
+def _dotted(key: str, value: object) -> str:
+    if isinstance(value, str) and "." in value:
         return value
-    raise _wrong(key, value, "True or False")
-
-
-def _dotted(key: str, value: object) -> str | None:
-    if value is None or (isinstance(value, str) and "." in value):
-        return value
-    raise _wrong(key, value, "the dotted path of a callable, or None")
-
-
-def _one_of(*values: str) -> Callable[[str, object], str]:
-    def check(key: str, value: object) -> str:
-        if isinstance(value, str) and value in values:
-            return value
-        raise _wrong(key, value, " or ".join(map(repr, values)))
-
-    return check
-
-
-def _text(key: str, value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise _wrong(key, value, "a name")
+    raise wrong(key, value, "the dotted path of a callable, or None")
 
 
 def _text_or_empty(key: str, value: object) -> str:
-    return "" if value == "" else _text(key, value)
+    return "" if value == "" else check_text(key, value)
 
 
-def _text_or_none(key: str, value: object) -> str | None:
-    return None if value is None else _text(key, value)
+_bytes = required(check_count, "a number of bytes")
 
-
-def _bytes(key: str, value: object) -> int:
-    count = check_count(key, value)
-    if count is None:
-        raise _wrong(key, value, "a number of bytes")
-    return count
-
-
-def _waiters(key: str, value: object) -> int:
-    count = check_count(key, value)
-    if count is None:
-        raise _wrong(key, value, "a number of requests: each one waiting holds a thread")
-    return count
-
-
-def _wait(key: str, value: object) -> float:
-    seconds = check_timeout(key, value)
-    if seconds is None:
-        raise _wrong(key, value, "seconds: a request cannot wait for ever")
-    return seconds
-
-
-def _wrong(key: str, value: object, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"{key} is {value!r}; it must be {remedy}")
-
-
-_CHECKS: dict[str, Callable[[str, object], Any]] = {
+_CHECKS: dict[str, Check] = {
     "ORDER_ID": _sources,
-    "PATHS": _paths,
+    "PATHS": optional(_paths),
     "METHODS": _methods,
-    "REQUIRED": _flag,
+    "REQUIRED": check_flag,
     "NAMESPACE": _text_or_empty,
-    "SCOPE": _dotted,
-    "TENANT": _dotted,
-    "AUTHORIZE_REPLAY": _dotted,
+    "SCOPE": optional(_dotted),
+    "TENANT": optional(_dotted),
+    "AUTHORIZE_REPLAY": optional(_dotted),
     "TTL": check_ttl,
     "GUEST_TTL": check_ttl,
     "MAX_REQUEST": _bytes,
     "MAX_RESPONSE": _bytes,
     "GUEST_MAX_RESPONSE": _bytes,
-    "WAIT": _wait,
-    "MAX_WAITERS": _waiters,
-    "USING": _text_or_none,
-    "ALIAS": _text,
-    "STORE": _one_of(DATABASE, REDIS),
-    "ORPHANS": _one_of(BLOCK, RETRY),
-    "RECOVER": _dotted,
+    "WAIT": required(check_timeout, "seconds: a request cannot wait for ever"),
+    "MAX_WAITERS": required(check_count, "a number of requests: each one waiting holds a thread"),
+    "USING": optional(check_text),
+    "ALIAS": check_text,
+    "STORE": one_of(DATABASE, REDIS),
+    "ORPHANS": one_of(BLOCK, RETRY),
+    "RECOVER": optional(_dotted),
 }

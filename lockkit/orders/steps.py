@@ -6,26 +6,11 @@ import time
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from lockkit.orders.facts import Order
-from lockkit.orders.record import Record
-from lockkit.orders.replies import Reject, Replay
+from lockkit.orders.record import Record, Snapshot
+from lockkit.orders.request import Order
+from lockkit.web.refusal import Refusal
 
-__all__ = [
-    "Acquire",
-    "Claim",
-    "Decision",
-    "Discard",
-    "Drop",
-    "Find",
-    "Finish",
-    "Flow",
-    "Give",
-    "Keep",
-    "Proceed",
-    "Recover",
-    "Refused",
-    "Step",
-]
+REPLAYED_HEADER = ("Idempotent-Replayed", "true")
 
 R = TypeVar("R")
 
@@ -45,6 +30,16 @@ class Proceed(NamedTuple):
         return max(self.until - time.monotonic(), 0.0)
 
 
+class Replay(NamedTuple):
+    """Give the stored response again, with REPLAYED_HEADER."""
+
+    snapshot: Snapshot
+    orphan: bool = False  #: an earlier try left nothing, and RECOVER knew how it ended
+
+
+Decision = Proceed | Replay | Refusal
+
+
 class Keep(NamedTuple):
     """Commit the effects together with this record."""
 
@@ -55,12 +50,9 @@ class Discard(NamedTuple):
     """Roll back: the order did not take effect, and another try runs anew."""
 
 
-class Refused(NamedTuple):
+class Forget(NamedTuple):
     """Commit what the view would have saved without an order, and delete the record in the same
     COMMIT: a guess that was counted stays counted, and another try runs the view again."""
-
-
-Decision = Proceed | Replay | Reject
 
 
 class Find(NamedTuple):
@@ -84,12 +76,12 @@ class Give(NamedTuple):
 
 
 class Recover(NamedTuple):
-    """Ask the application what became of an order. Reply: ResponseFacts, or None: it cannot say."""
+    """Ask the application what became of an order. Reply: OrderResponse, or None: it cannot say."""
 
     order: Order
 
 
-class Claim(NamedTuple):
+class WriteClaim(NamedTuple):
     """Write a record under a lease: see ``ClaimStore.start``."""
 
     record: Record
@@ -111,5 +103,5 @@ class Drop(NamedTuple):
     fence: int
 
 
-Step = Find | Acquire | Give | Recover | Claim | Finish | Drop
+Step = Find | Acquire | Give | Recover | WriteClaim | Finish | Drop
 Flow = Generator[Step, Any, R]

@@ -10,8 +10,6 @@ from lockkit.model.log import log
 from lockkit.orders.forms import FormIds
 from lockkit.orders.orderid import MalformedOrderIdError
 
-__all__ = ["tell_uncovered"]
-
 MOST_LOOKED_AT = 20
 """Each costs a signature, and a client could send a million."""
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from lockkit.web.route_checks import Finding
 
-__all__ = ["module_of", "unknown_finding", "unknown_in_class", "unknown_wrapper", "wrappers"]
-
 Test = Callable[[Any], bool]
 
 

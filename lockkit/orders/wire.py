@@ -14,13 +14,11 @@ from lockkit.model.types import Owner
 from lockkit.orders.record import (
     VERSION,
     Record,
+    RecordState,
     Snapshot,
-    State,
     dump_headers,
     load_headers,
 )
-
-__all__ = ["Wired", "dump", "is_newer", "load"]
 
 CHECKSUM = 8  # characters
 
@@ -79,7 +77,7 @@ def _record(key: str, document: dict[str, Any], body: bytes) -> Record:
         request=str(document["request"]),
         fingerprint=str(document["fingerprint"]),
         left=float(document["ttl"]),
-        state=State(document["state"]),
+        state=RecordState(document["state"]),
         snapshot=Snapshot(int(document["status"]), headers, body),
     )
 

@@ -19,9 +19,7 @@ from lockkit.model.errors import (
 )
 from lockkit.model.log import log
 from lockkit.texts import DEFAULT, Text, catalogue
-from lockkit.web.facts import AnonymousUser, FieldError
-
-__all__ = ["Refusal", "log_refusal", "prefers_html", "refusal_of", "refusal_of_uncaught"]
+from lockkit.web.name_fields import AnonymousUser, FieldError
 
 UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
 STORE_RETRY_AFTER = 5

@@ -6,16 +6,15 @@ An adapter describes its routes, and shows what is found: Django as system check
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.model.naming import Field
 
 if TYPE_CHECKING:
-    from lockkit.web.views import Guard
-
-__all__ = ["Finding", "Route", "Url", "field_findings", "fillings", "path_findings"]
+    from lockkit.web.view_lock import ViewLock
 
 SENT = ("json", "form", "query", "header")
 """Sources in which a client chooses the text."""
@@ -35,7 +34,7 @@ class Route(NamedTuple):
 
     view: str  #: as people call it
     shown: str
-    guards: tuple[Guard, ...]
+    guards: tuple[ViewLock, ...]
     parameters: Mapping[str, bool]  #: of the URL: whether a client chooses the text
 
 
@@ -89,6 +88,15 @@ def _unconverted(field: Field, route: Route) -> Finding:
         f"Say what it stands for: {{{as_}:int}}, {{{as_}:uuid}}, or {{{as_}:lower}} where upper "
         f"and lower case are the same; {{{as_}:str}} if each text is a thing of its own.",
     )
+
+
+def below_partials(view: Any) -> tuple[Any, set[str]]:
+    """What ``functools.partial`` calls, and the parameters that it fills in."""
+    given: set[str] = set()
+    while isinstance(view, functools.partial):
+        given |= view.keywords.keys()
+        view = view.func
+    return view, given
 
 
 def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> Iterator[Finding]:

@@ -7,10 +7,11 @@ from functools import partial
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.middleware.csrf import get_token
 
-from lockkit.orders import REPLAYED_HEADER, Reject, Snapshot
+from lockkit.orders import Refusal, Snapshot
 from lockkit.orders.forgery import with_token
+from lockkit.orders.steps import REPLAYED_HEADER
 from lockkit.web.refusal import log_refusal, prefers_html
-from lockkit.web.views import request_label
+from lockkit.web.view_lock import request_label
 from lockkit_django.web.refusals import html_response, in_language, problem_response
 
 __all__ = [
@@ -29,7 +30,7 @@ _REJECT = "_lockkit_reject"
 _ORDER_ID = "_lockkit_order_id"
 
 
-def refusal(reject: Reject) -> HttpResponse:
+def refusal(reject: Refusal) -> HttpResponse:
     """``application/problem+json``, never cached. The middleware makes a page of it if need be."""
     said = in_language(reject)
     response = problem_response(said)
@@ -43,7 +44,7 @@ def note_order(request: HttpRequest, order_id: str) -> None:
 
 
 def log_if_refused(request: HttpRequest, response: HttpResponseBase) -> None:
-    reject: Reject | None = getattr(response, _REJECT, None)
+    reject: Refusal | None = getattr(response, _REJECT, None)
     if reject is not None:
         label = request_label(request.method or "", request.path)
         log_refusal(label, reject, order_id=vars(request).get(_ORDER_ID))
@@ -58,7 +59,7 @@ def refusal_for_browser(request: HttpRequest, response: HttpResponseBase) -> Htt
 
 def make_page(request: HttpRequest, response: HttpResponse) -> None:
     """The refusal as a page: ``lockkit/<code>.html``, ``lockkit/<status>.html``, or ours."""
-    reject: Reject = getattr(response, _REJECT)
+    reject: Refusal = getattr(response, _REJECT)
     page = html_response(request, reject, (reject.code, str(reject.status), "refusal"))
     response.content = page.content
     for header in (*OF_CONTENT, "Content-Language"):

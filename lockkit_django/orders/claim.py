@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockkit.orders import ResponseFacts, drive
+from lockkit.orders import OrderResponse, drive
 from lockkit.orders.redis_records import RedisRecords
 from lockkit_django.leases.handler import locks
 from lockkit_django.orders.answers import refusal
@@ -19,12 +19,12 @@ from lockkit_django.orders.request import asks_to_log_in, response_facts
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
-    from lockkit.orders import Reject
+    from lockkit.orders import Refusal
 
 __all__ = ["Claimed"]
 
 REFUSED = 403
-NOT_RUN = ResponseFacts(503, (), None)
+NOT_RUN = OrderResponse(503, (), None)
 
 
 class Claimed(Ending):
@@ -56,13 +56,13 @@ class Claimed(Ending):
         self._refused = is_of_check(error)
         return None
 
-    def _settle(self, facts: ResponseFacts, *, failed: bool) -> Reject | None:
+    def _settle(self, facts: OrderResponse, *, failed: bool) -> Refusal | None:
         orders = self.opened.orders
         client = locks[orders.settings.alias]
         flow = orders.settle(self.opened.admitted, facts, failed=failed)
         return drive(flow, RedisRecords.of(client), client)
 
-    def _facts(self, response: HttpResponseBase) -> ResponseFacts:
+    def _facts(self, response: HttpResponseBase) -> OrderResponse:
         facts = response_facts(self.opened.request, response)
         if asks_to_log_in(self.opened.request, response):
             return facts._replace(status=REFUSED)  # a refusal, whatever its status says

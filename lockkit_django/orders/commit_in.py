@@ -16,7 +16,8 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.orders import DuplicateKeyError, State, replies
+from lockkit.orders import DuplicateKeyError, Refusal, refusals
+from lockkit.orders.record import RecordState
 from lockkit_django.orders.answers import refusal, same
 from lockkit_django.orders.endings import (
     CONNECTION_ERRORS,
@@ -74,7 +75,7 @@ class OwnTransaction(Ending):
             self._committed = stage == "commit" and is_of_hook(error)
             if self._committed or stage == "view" or not isinstance(error, CONNECTION_ERRORS):
                 raise
-            reject = unsaved(error) if stage == "commit" else replies.store_down()
+            reject = unsaved(error) if stage == "commit" else refusals.STORE_DOWN
             raise self._stop(reject) from error
         finally:
             self._inside = False
@@ -106,7 +107,7 @@ class OwnTransaction(Ending):
             return response
         if response.status_code < FIRST_ERROR:
             if self._broken or (failed and is_success(response)):
-                return refusal(replies.not_saved())
+                return refusal(refusals.NOT_SAVED)
             if failed or is_of_exception(response):
                 return response
         return self._keep(record, response)
@@ -132,13 +133,13 @@ class OwnTransaction(Ending):
 
     def _enter(self) -> None:
         orders, admitted = self.opened.orders, self.opened.admitted
-        done = replace(orders.running(self.opened.order), state=State.TOMBSTONE)
+        done = replace(orders.running(self.opened.order), state=RecordState.TOMBSTONE)
         try:
             self._store.start(done, replaces=admitted.replaces, wait=orders.settings.wait)
         except DuplicateKeyError:
             raise self._stop(None) from None
         except BackendUnavailable as error:
-            raise self._stop(replies.not_claimed(error)) from error
+            raise self._stop(refusals.not_claimed(error)) from error
         self._inside, self._entered, self._broken = True, True, False
         self._sealed = self._response = None
 
@@ -150,12 +151,12 @@ class OwnTransaction(Ending):
         try:
             self.opened.check_leases()
         except LeaseLost as error:
-            raise self._stop(replies.lease_lost()) from error
+            raise self._stop(refusals.LEASE_LOST) from error
         if self._sealed is not None:
             self._store.finish(self._sealed)
         return True
 
-    def _stop(self, reject: replies.Reject | None) -> OrderStopped:
+    def _stop(self, reject: Refusal | None) -> OrderStopped:
         self._stopped = True
         return OrderStopped(reject)
 
@@ -186,6 +187,6 @@ class OwnTransaction(Ending):
             if response.status_code >= FIRST_ERROR:
                 self.opened.check_leases()
         except LeaseLost:
-            return refusal(replies.lease_lost())
+            return refusal(refusals.LEASE_LOST)
         self._keep_refusal(self._store, record)
         return response

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
-from lockkit.orders import DuplicateKeyError, Keep, Refused, replies
+from lockkit.orders import DuplicateKeyError, Forget, Keep, refusals
 from lockkit_django.orders.request import asks_to_log_in, response_facts
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
-    from lockkit.orders import Discard, Record, Reject
+    from lockkit.orders import Discard, Record, Refusal
     from lockkit_django.orders.open_order import OpenOrder
     from lockkit_django.orders.table import OrderStore
 
@@ -44,7 +44,7 @@ class OrderStopped(LockError):
     answer is made of it. ``reject``: that answer; None: look who was first.
     """
 
-    def __init__(self, reject: Reject | None) -> None:
+    def __init__(self, reject: Refusal | None) -> None:
         super().__init__("the order is done elsewhere" if reject is None else reject.title)
         self.reject = reject
 
@@ -100,10 +100,10 @@ class Ending(ABC):
         except DuplicateKeyError:
             raise OrderStopped(None) from None
 
-    def _verdict(self, response: HttpResponseBase) -> Keep | Refused | Discard:
+    def _verdict(self, response: HttpResponseBase) -> Keep | Forget | Discard:
         """What becomes of the order by this response. Sending somebody to log in is a refusal."""
         if asks_to_log_in(self.opened.request, response):
-            return Refused()
+            return Forget()
         facts = response_facts(self.opened.request, response)
         return self.opened.orders.conclude(self.opened.order, facts)
 
@@ -124,6 +124,6 @@ def is_conflict(error: BaseException) -> bool:
     return type(cause).__module__.startswith(("MySQLdb", "pymysql")) and number in MYSQL_CONFLICTS
 
 
-def unsaved(error: DatabaseError | InterfaceError) -> Reject:
+def unsaved(error: DatabaseError | InterfaceError) -> Refusal:
     """What to say when a COMMIT failed."""
-    return replies.not_saved() if is_conflict(error) else replies.outcome_unknown()
+    return refusals.NOT_SAVED if is_conflict(error) else refusals.outcome_unknown()

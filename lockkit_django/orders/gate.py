@@ -13,13 +13,13 @@ from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.orders import (
     DuplicateKeyError,
     Order,
+    OrderResponse,
     Proceed,
-    Reject,
+    Refusal,
     Replay,
-    ResponseFacts,
     adrive,
     drive,
-    replies,
+    refusals,
 )
 from lockkit.orders.redis_records import RedisRecords
 from lockkit_django.leases.handler import alocks, locks
@@ -41,8 +41,7 @@ from lockkit_django.signals import tell
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
-    from lockkit.orders import Decision
-    from lockkit.orders.steps import Flow
+    from lockkit.orders.steps import Decision, Flow
 
 __all__ = ["Gate", "in_thread", "store_for"]
 
@@ -127,7 +126,7 @@ class Gate:
         note_what_is_final()
         if isinstance(order, Order):
             note_order(self._request, order.order_id)
-        return refusal(order) if isinstance(order, Reject) else order
+        return refusal(order) if isinstance(order, Refusal) else order
 
     def _let_in(self, order: Order, decision: Decision, *, begin: bool) -> HttpResponseBase | None:
         if not isinstance(decision, Proceed):
@@ -154,7 +153,7 @@ class Gate:
                 return _begun(self._attach(decision))
             except DuplicateKeyError:
                 decision = self._drive(self._orders.reconsider(decision))
-        return refusal(replies.running(1))
+        return refusal(refusals.running(1))
 
     async def _abegin(self, order: Order, decision: Decision) -> HttpResponseBase | None:
         for _ in range(MOST_DUPLICATES):
@@ -164,7 +163,7 @@ class Gate:
                 return await in_thread(_begun, self._attach(decision))
             except DuplicateKeyError:
                 decision = await self._adrive(self._orders.reconsider(decision))
-        return refusal(replies.running(1))
+        return refusal(refusals.running(1))
 
     def _attach(self, decision: Proceed) -> OpenOrder:
         opened = open_order(self._request)
@@ -182,27 +181,27 @@ class Gate:
     def _second(self, order: Order, decision: Decision) -> HttpResponseBase:
         """The view has run once in this request, and does not run again."""
         if isinstance(decision, Proceed):
-            return refusal(replies.running(1))
+            return refusal(refusals.running(1))
         return self._answer(order, decision)
 
-    def _answer(self, order: Order, decision: Replay | Reject) -> HttpResponseBase:
+    def _answer(self, order: Order, decision: Replay | Refusal) -> HttpResponseBase:
         if isinstance(decision, Replay) or decision.location is not None:
             refused = self._refused_replay(decision)
             if refused is not None:
                 return refused
         tell(decision, order, self._view, self._request)
-        if isinstance(decision, Reject):
+        if isinstance(decision, Refusal):
             return refusal(decision)
         return replay(self._request, decision.snapshot)
 
-    def _refused_replay(self, decision: Replay | Reject) -> HttpResponseBase | None:
+    def _refused_replay(self, decision: Replay | Refusal) -> HttpResponseBase | None:
         """What may not be seen again, or not without asking the view; None: it may."""
         allowed = may_replay(
             self._request, self._view, self._orders.settings, checked=self._checked
         )
         if allowed is None:
-            return refusal(replies.not_replayable())  # its Location is a part of the answer
-        return refusal(replies.not_allowed()) if allowed is False else None
+            return refusal(refusals.not_replayable())  # its Location is a part of the answer
+        return refusal(refusals.NOT_ALLOWED) if allowed is False else None
 
     def _drive(self, flow: Flow[R]) -> R:
         locks = self._locks
@@ -214,7 +213,7 @@ class Gate:
         records = RedisRecords.of(locks) if self._claims else AsyncOrderStore(self._rows)
         return await adrive(flow, records, locks, partial(in_thread, self._recover))
 
-    def _recover(self, order: Order) -> ResponseFacts | None:
+    def _recover(self, order: Order) -> OrderResponse | None:
         """What the application knows of an order that ended without a stored response."""
         path = self._orders.settings.recover
         return None if path is None else recovered(path, self._request, order.order_id)
@@ -232,7 +231,7 @@ def _begun(opened: OpenOrder) -> HttpResponseBase | None:
     try:
         opened.begin()
     except BackendError as failure:
-        return refusal(replies.not_claimed(failure))
+        return refusal(refusals.not_claimed(failure))
     return None
 
 

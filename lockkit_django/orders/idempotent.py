@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast, overload
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import IdSource
+from lockkit.orders.orderid import IdSource
 from lockkit_django.leases.transactions import Exempt
 from lockkit_django.orders.options import ATTRIBUTE, ViewOptions
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, ordered

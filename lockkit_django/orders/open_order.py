@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
 
     from lockkit.orders import Order, Orders, Proceed
-    from lockkit.web.views import AnyAsyncLease, AnyLease
+    from lockkit.web.view_lock import AnyAsyncLease, AnyLease
     from lockkit_django.orders.endings import Ending
     from lockkit_django.orders.gate import Gate
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.orders import IdSource
+from lockkit.orders.orderid import IdSource
 from lockkit_django.web.view_functions import class_of, handlers
 
 __all__ = ["ATTRIBUTE", "DEFAULTS", "ViewOptions", "options_of"]

@@ -6,14 +6,14 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils.module_loading import import_string
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import ResponseFacts
+from lockkit.orders import OrderResponse
 from lockkit_django.orders.identity import value_of
 from lockkit_django.orders.request import response_facts
 
 __all__ = ["recovered"]
 
 
-def recovered(path: str, request: HttpRequest, order_id: str) -> ResponseFacts | None:
+def recovered(path: str, request: HttpRequest, order_id: str) -> OrderResponse | None:
     """Ask ``path(request, order_id)``, a function or a coroutine function.
 
     Raises ConfigurationError for an answer that is neither a response nor None, and what the

@@ -20,10 +20,10 @@ from django.utils.datastructures import MultiValueDict
 from django.utils.translation import get_language
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import FileFacts, Identity, Payload, RequestFacts, ResponseFacts
-from lockkit.orders.facts import as_sent
+from lockkit.orders import Identity, OrderRequest, OrderResponse, Payload
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.orderid import MalformedOrderIdError
+from lockkit.orders.request import SentFile, as_sent
 from lockkit_django.orders.forgery import tokens_in
 from lockkit_django.web.request import query_string
 
@@ -43,13 +43,13 @@ MULTIPART = "multipart/form-data"
 LOCALE = "django.middleware.locale.LocaleMiddleware"
 
 
-def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -> RequestFacts:
+def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -> OrderRequest:
     """Nothing is read from the client or a store before the engine asks for it."""
     match = request.resolver_match
     assert match is not None  # process_view comes after the resolver
     captured: dict[str, Any] = getattr(match, "captured_kwargs", None) or {}
     positional = {} if captured else {str(i): value for i, value in enumerate(match.args)}
-    return RequestFacts(
+    return OrderRequest(
         method=request.method or "",
         path=request.path_info,
         route=_route(request, match.route),
@@ -65,11 +65,11 @@ def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -
     )
 
 
-def response_facts(request: HttpRequest, response: HttpResponseBase) -> ResponseFacts:
+def response_facts(request: HttpRequest, response: HttpResponseBase) -> OrderResponse:
     """A rendered response, without CSRF tokens; one that streams has no body here."""
     body = None if response.streaming else bytes(getattr(response, "content", b""))
     headers = [*response.items(), *_language(response)]
-    facts = ResponseFacts(response.status_code, headers, body)
+    facts = OrderResponse(response.status_code, headers, body)
     return without_tokens(facts, tokens_in(request, body or b""))
 
 
@@ -176,18 +176,18 @@ def _pairs(fields: QueryDict) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, values in fields.lists() for value in values]
 
 
-def _files(files: MultiValueDict[str, UploadedFile[bytes]]) -> list[FileFacts]:
+def _files(files: MultiValueDict[str, UploadedFile[bytes]]) -> list[SentFile]:
     return [_file(field, each) for field, several in files.lists() for each in several]
 
 
-def _file(field: str, upload: UploadedFile[bytes]) -> FileFacts:
+def _file(field: str, upload: UploadedFile[bytes]) -> SentFile:
     digest = hashlib.sha256()
     for chunk in upload.chunks():
         digest.update(chunk)
     upload.seek(0)
     parameters = [f"{name}={value!r}" for name, value in (upload.content_type_extra or {}).items()]
     kind = "; ".join([upload.content_type or "", *parameters])
-    return FileFacts(field, upload.name or "", upload.size or 0, digest.hexdigest(), kind)
+    return SentFile(field, upload.name or "", upload.size or 0, digest.hexdigest(), kind)
 
 
 def _content_length(request: HttpRequest) -> int | None:

@@ -7,7 +7,8 @@ from functools import lru_cache
 from django.conf import settings
 from django.core.signals import setting_changed
 
-from lockkit.orders import FormIds, Orders, read_order_settings
+from lockkit.orders import Orders, read_order_settings
+from lockkit.orders.forms import FormIds
 from lockkit.orders.settings import SOURCE
 
 __all__ = ["form_ids", "order_rules"]

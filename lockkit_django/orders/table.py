@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import (
@@ -16,22 +16,11 @@ from django.db import (
     ProgrammingError,
     connections,
     router,
+    transaction,
 )
-from django.db.models import BigIntegerField, Expression, F
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
-from lockkit.orders import (
-    DuplicateKeyError,
-    Record,
-    StillRunningError,
-    dump_headers,
-)
-from lockkit.orders.databases import MICROSECONDS, claiming, clock_of, is_lock_timeout
-from lockkit.orders.record import recorded, unreadable
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.db.models.sql.compiler import SQLCompiler
+from lockkit.orders import DuplicateKeyError, Record, rows
 
 try:
     from lockkit_django.models import OrderRecord
@@ -40,18 +29,7 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
         "orders need 'lockkit_django' in INSTALLED_APPS, and then 'manage.py migrate'"
     ) from missing
 
-__all__ = ["AsyncOrderStore", "Clock", "OrderStore", "typed_errors"]
-
-
-class Clock(Expression):
-    """Microseconds since the epoch, by the clock of the database that is asked."""
-
-    output_field = BigIntegerField()
-
-    def as_sql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper
-    ) -> tuple[str, tuple[str | int, ...]]:
-        return clock_of(connection.vendor), ()
+__all__ = ["AsyncOrderStore", "OrderStore"]
 
 
 class OrderStore:
@@ -71,46 +49,49 @@ class OrderStore:
     def find(self, key: str, *, fresh: bool) -> Record | None:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
         with typed_errors():
-            rows = OrderRecord.objects.using(alias).annotate(left=F("expires") - Clock())
-            try:
-                row = rows.filter(key=key).first()
-            except (OverflowError, ValueError):  # SQLite keeps anything in a column of numbers
-                return unreadable(key)
-        return None if row is None else recorded(vars(row), row.left)
+            return rows.find(Sql(alias), key)
 
     def start(self, record: Record, *, replaces: bool, wait: float) -> None:
-        """Insert, in an open transaction. ``replaces``: an expired one with this key goes.
-
-        Raises DuplicateKeyError, and StillRunningError after ``wait`` seconds behind somebody who
-        has inserted the key and has not ended.
-        """
-        connection = connections[self.using]
-        execute = partial(_execute, connection)
-        with typed_errors(), claiming(connection.vendor, execute, wait):
-            try:
-                self._insert(record, replaces=replaces)
-            except IntegrityError as error:
-                raise DuplicateKeyError from error
-            except OperationalError as error:
-                if is_lock_timeout(error.__cause__):
-                    raise StillRunningError from error
-                raise
-
-    def _insert(self, record: Record, *, replaces: bool) -> None:
-        rows = OrderRecord.objects.using(self.using)
-        if replaces:
-            rows.filter(key=record.key, expires__lte=Clock()).delete()
-        rows.create(key=record.key, created=Clock(), **_columns(record))
+        """Insert, in an open transaction: see ``rows.insert``. Raises DuplicateKeyError."""
+        with typed_errors():
+            rows.insert(Sql(self.using), record, replaces=replaces, wait=wait)
 
     def finish(self, record: Record) -> None:
         """Write what became of a record that was started in this transaction."""
-        rows = OrderRecord.objects.using(self.using).filter(key=record.key)
-        if rows.update(**_columns(record)) != 1:
-            raise RuntimeError("the record of this order was deleted while its view was running")
+        rows.update(Sql(self.using), record)
 
     def forget(self, key: str) -> None:
         """Delete a record that was started in this transaction."""
-        OrderRecord.objects.using(self.using).filter(key=key).delete()
+        rows.forget(Sql(self.using), key)
+
+    @contextmanager
+    def begin(self) -> Iterator[Sql]:
+        """A transaction of its own."""
+        with typed_errors(), transaction.atomic(using=self.using):
+            yield Sql(self.using)
+
+
+class Sql:
+    """The connection of an alias, as ``lockkit.orders.rows`` uses it."""
+
+    def __init__(self, using: str) -> None:
+        self._connection = connections[using]
+        self.vendor = self._connection.vendor
+
+    def run(self, sql: str, *parameters: Any) -> Any:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall() if cursor.description else cursor.rowcount
+
+    def say(self, sql: str) -> Sequence[Any] | None:
+        """In the driver's own cursor: after an error Django's refuses what is not a rollback."""
+        with (
+            self._connection.wrap_database_errors,
+            closing(self._connection.connection.cursor()) as cursor,
+        ):
+            cursor.execute(sql)
+            row: Sequence[Any] | None = cursor.fetchone() if cursor.description else None
+            return row
 
 
 class AsyncOrderStore:
@@ -126,8 +107,11 @@ class AsyncOrderStore:
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
+    """Raises DuplicateKeyError for a key that is there."""
     try:
         yield
+    except IntegrityError as error:
+        raise DuplicateKeyError from error
     except (OperationalError, InterfaceError) as error:
         if "no such table" in str(error):
             raise _not_migrated() from error
@@ -138,32 +122,7 @@ def typed_errors() -> Iterator[None]:
         raise _not_migrated() from error
 
 
-def _execute(connection: BaseDatabaseWrapper, sql: str) -> Sequence[Any] | None:
-    """In the driver's own cursor: after an error Django's refuses what is not a rollback."""
-    with (
-        connection.wrap_database_errors,
-        closing(connection.connection.cursor()) as cursor,
-    ):
-        cursor.execute(sql)
-        row: Sequence[Any] | None = cursor.fetchone() if cursor.description else None
-        return row
-
-
 def _not_migrated() -> ConfigurationError:
     return ConfigurationError(
         "the table of order records cannot be used; run 'manage.py migrate lockkit_django'"
     )
-
-
-def _columns(record: Record) -> dict[str, object]:
-    return {
-        "order_id": record.order_id,
-        "request": record.request,
-        "fingerprint": record.fingerprint,
-        "state": str(record.state),
-        "status": record.snapshot.status,
-        "headers": dump_headers(record.snapshot.headers),
-        "body": record.snapshot.body,
-        "version": record.version,
-        "expires": Clock() + int(record.left * MICROSECONDS),
-    }

@@ -8,7 +8,7 @@ from django.db import connections, transaction
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.orders import Keep, Refused, replies
+from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders.record import refuses
 from lockkit_django.orders.answers import refusal
 from lockkit_django.orders.endings import (
@@ -68,7 +68,7 @@ class SharedTransaction(Ending):
         try:
             return self._conclude(response, failed=failed)
         except LeaseLost:
-            return refusal(replies.lease_lost())
+            return refusal(refusals.LEASE_LOST)
         finally:
             self.abandon()  # nothing, if it is committed
 
@@ -82,7 +82,7 @@ class SharedTransaction(Ending):
 
     def _conclude(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
         verdict = self._verdict(response)
-        if isinstance(verdict, Refused) or (isinstance(verdict, Keep) and self._raised_refusal()):
+        if isinstance(verdict, Forget) or (isinstance(verdict, Keep) and self._raised_refusal()):
             return self._refuse(response, failed=failed)
         if not isinstance(verdict, Keep):
             return response
@@ -98,7 +98,7 @@ class SharedTransaction(Ending):
             return response
         if failed and is_success(response):
             broken = True
-        return refusal(replies.not_saved()) if broken else response
+        return refusal(refusals.NOT_SAVED) if broken else response
 
     def _raised_refusal(self) -> bool:
         """Whether the view has refused, though what is made of it does not look like that."""
@@ -188,7 +188,7 @@ def conflict_answer(error: Exception) -> HttpResponseBase | None:
     if not is_conflict(error):
         return None
     log.warning("an order was rolled back because of another transaction: %s", error)
-    return refusal(replies.not_saved())
+    return refusal(refusals.NOT_SAVED)
 
 
 def is_rolled_back(using: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockkit.orders.uncovered import tell_uncovered
-from lockkit.web.views import request_label
+from lockkit.web.view_lock import request_label
 from lockkit_django.orders.rules import form_ids
 
 if TYPE_CHECKING:

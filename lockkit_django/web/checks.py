@@ -10,7 +10,7 @@ from django.core import checks
 from django.db import connections
 from django.urls.converters import StringConverter
 
-from lockkit.web.route_checks import Finding, Route, field_findings
+from lockkit.web.route_checks import Finding, Route, below_partials, field_findings
 from lockkit_django.web.pending import guards_of
 from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import ninja_operation
@@ -54,10 +54,12 @@ def message_of(finding: Finding) -> CheckMessage:
 
 def _described(routed: Routed) -> Iterator[Route]:
     """As the core knows it: once for each HTTP method, as a class has a function for each."""
+    view, given = below_partials(routed.view)
+    routed = routed._replace(view=view, given=routed.given | given)
     for method in METHODS:
-        guards = guards_of(routed.view, method)
+        guards = guards_of(view, method)
         if guards:
-            yield Route(name_of(routed.view), routed.shown, guards, _parameters(routed, method))
+            yield Route(name_of(view), routed.shown, guards, _parameters(routed, method))
 
 
 def _parameters(routed: Routed, method: str) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.until import InAtomic, check_in_atomic
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import UNSET, Unset
-from lockkit.web.views import Guard
+from lockkit.web.view_lock import ViewLock
 from lockkit_django.leases.writes import note_each_request
 from lockkit_django.web.locked_view import LockedView, OnBusy
 
@@ -19,7 +19,7 @@ __all__ = ["guards", "lock_view"]
 Hold = Literal["view", "response"]
 V = TypeVar("V", bound=Callable[..., Any])
 
-guards: WeakSet[Guard] = WeakSet()
+guards: WeakSet[ViewLock] = WeakSet()
 """Those of all decorated views, for the system check of their aliases."""
 
 
@@ -56,7 +56,7 @@ def lock_view(
     if hold not in ("view", "response"):
         raise ConfigurationError(f"hold is {hold!r}; it must be 'view' or 'response'")
     options = {"in_atomic": in_atomic}
-    guard = Guard(
+    guard = ViewLock(
         *names,
         timeout=timeout,
         ttl=ttl,

@@ -20,8 +20,8 @@ from lockkit.leases.client import Lease
 from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.leases.multi import MultiLease
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
-from lockkit.web.refusal import log_refusal
-from lockkit.web.views import Guard, refusal_of, request_label
+from lockkit.web.refusal import log_refusal, refusal_of
+from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.handler import alocks, locks
 from lockkit_django.leases.settle import to_its_end, until_thread_is_idle
@@ -43,7 +43,7 @@ from lockkit_django.web.until_closed import (
 from lockkit_django.web.view_functions import show_types
 
 if TYPE_CHECKING:
-    from lockkit.web.views import AnyAsyncLease, AnyLease
+    from lockkit.web.view_lock import AnyAsyncLease, AnyLease
     from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = ["LockedView", "OnBusy"]
@@ -55,7 +55,9 @@ OnBusy = Callable[[Any, AcquireTimeout], Any]
 class LockedView:
     """What one ``lock_view(…)`` does to the views it decorates."""
 
-    def __init__(self, guard: Guard, on_busy: OnBusy | None, *, durable: bool, keep: bool) -> None:
+    def __init__(
+        self, guard: ViewLock, on_busy: OnBusy | None, *, durable: bool, keep: bool
+    ) -> None:
         self._guard = guard
         self._on_busy = on_busy
         self._durable = durable

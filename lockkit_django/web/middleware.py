@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
 
 from lockkit.web.refusal import log_refusal, refusal_of_uncaught
-from lockkit.web.views import request_label
+from lockkit.web.view_lock import request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.web.refusals import refusal_response
 

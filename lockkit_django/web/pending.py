@@ -14,7 +14,7 @@ from lockkit_django.web.view_functions import handlers
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from lockkit.web.views import Guard
+    from lockkit.web.view_lock import ViewLock
     from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = ["OPEN_ORDER", "guards_of", "has_lock", "mark_locked", "pending_order"]
@@ -33,7 +33,7 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
     return order if order is not None and order.pending else None
 
 
-def mark_locked(view: V, guard: Guard) -> V:
+def mark_locked(view: V, guard: ViewLock) -> V:
     """Say of a view that it is decorated with ``lock_view``; other decorators hand it on."""
     setattr(view, HAS_LOCK, (guard, *getattr(view, HAS_LOCK, ())))
     return view
@@ -44,7 +44,7 @@ def has_lock(view: Any, method: str | None = None) -> bool:
     return any(hasattr(each, HAS_LOCK) for each in (view, *handlers(view, method)))
 
 
-def guards_of(view: Any, method: str | None = None) -> tuple[Guard, ...]:
+def guards_of(view: Any, method: str | None = None) -> tuple[ViewLock, ...]:
     """What it is decorated with, each once."""
     marked = (getattr(each, HAS_LOCK, ()) for each in (view, *handlers(view, method)))
     return tuple(dict.fromkeys(guard for guards in marked for guard in guards))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from django.http import HttpRequest, RawPostDataException
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.web.facts import url_encoded
+from lockkit.web.name_fields import url_encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def query_string(request: HttpRequest) -> bytes:
 
 
 class DjangoFacts:
-    """Facts for ``lockkit.web.facts``. ``user``: the user if known already, as in a coroutine."""
+    """A ``RequestView``. ``user``: the user if known already, as in a coroutine."""
 
     def __init__(self, request: Any, kwargs: Mapping[str, object], user: Any = None) -> None:
         self._request = request

@@ -18,7 +18,7 @@ from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.leases.handover import handed_over, leave_thread
 from lockkit.model.errors import AcquireTimeout
 from lockkit.runtime.tokens import new_token
-from lockkit.web.views import Guard
+from lockkit.web.view_lock import ViewLock
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.handler import alocks, locks
 from lockkit_django.web.request import http_request
@@ -26,7 +26,7 @@ from lockkit_django.web.request import http_request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockkit.web.views import AnyLease
+    from lockkit.web.view_lock import AnyLease
 
 __all__ = ["acquire_to_outlive_loop", "give_back_in_thread", "until_closed"]
 
@@ -52,7 +52,7 @@ def until_closed(request: Any, response: Any, lease: AnyLease) -> Any:
 
 
 async def acquire_to_outlive_loop(
-    guard: Guard, request: Any, names: Sequence[str], label: str
+    guard: ViewLock, request: Any, names: Sequence[str], label: str
 ) -> AnyLease:
     """A lease of the blocking client, for which the event loop has waited: no thread does.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flask import Flask, Response
 
     from lockkit.leases.multi_lease import ViewLease
-    from lockkit.web.views import AnyLease
+    from lockkit.web.view_lock import AnyLease
 
 _KEY = "_lockkit_held"
 

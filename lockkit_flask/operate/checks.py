@@ -13,7 +13,15 @@ from werkzeug.routing import AnyConverter, BaseConverter
 from lockkit.model.log import log
 from lockkit.orders.dangers import dangers
 from lockkit.orders.view_checks import unknown_finding
-from lockkit.web.route_checks import Finding, Route, Url, field_findings, fillings, path_findings
+from lockkit.web.route_checks import (
+    Finding,
+    Route,
+    Url,
+    below_partials,
+    field_findings,
+    fillings,
+    path_findings,
+)
 from lockkit_flask.orders.authorize import unknown_check
 from lockkit_flask.orders.idempotent import below_idempotent, options_of
 from lockkit_flask.state import app_locks
@@ -84,10 +92,11 @@ def _unknown_checks(app: Flask, orders: OrderSettings) -> Iterator[Finding]:
 
 def _routes(app: Flask) -> Iterator[Route]:
     for rule in app.url_map.iter_rules():
-        view: Any = app.view_functions.get(rule.endpoint)
+        view, given = below_partials(app.view_functions.get(rule.endpoint))
         guards = guards_of(view)
         if guards:
-            yield Route(_name_of(view, rule), rule.rule, guards, _parameters(rule))
+            parameters = {**_parameters(rule), **dict.fromkeys(given, False)}
+            yield Route(_name_of(view, rule), rule.rule, guards, parameters)
 
 
 def _name_of(view: Any, rule: Rule) -> str:

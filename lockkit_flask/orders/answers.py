@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from flask import current_app, g, request, url_for
 
-from lockkit.orders import REPLAYED_HEADER, ResponseFacts
+from lockkit.orders import OrderResponse
 from lockkit.orders.forgery import with_token, without_tokens
+from lockkit.orders.steps import REPLAYED_HEADER
 
 if TYPE_CHECKING:
     from flask import Response
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
-def response_facts(response: Response, max_body: int) -> ResponseFacts:
+def response_facts(response: Response, max_body: int) -> OrderResponse:
     """A body that streams is left alone, unless it says that it is small.
 
     An HTTPException's response does: Flask makes an iterator of what is in memory.
     """
     body = None if _streams(response, max_body) else response.get_data()
-    facts = ResponseFacts(response.status_code, list(response.headers.items()), body)
+    facts = OrderResponse(response.status_code, list(response.headers.items()), body)
     return without_tokens(facts, _tokens())
 
 

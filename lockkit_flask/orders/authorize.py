@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flask import current_app, request
 from flask.views import MethodView
 
-from lockkit.orders import replies
+from lockkit.orders import refusals
 from lockkit.orders.view_checks import module_of, unknown_in_class, unknown_wrapper, wrappers
 from lockkit_flask.conf import dotted
 from lockkit_flask.web.lock_view import view_of
@@ -41,10 +41,10 @@ class Authorization:
         ``below``: what is below ``@idempotent``; None: the order was opened above the view.
         """
         if self._may_replay is not None:
-            return response if _allows(self._may_replay) else refused(replies.not_allowed())
+            return response if _allows(self._may_replay) else refused(refusals.NOT_ALLOWED)
         view = view_of(request)
         if unknown_check(view, request.method, below=below) is not None:
-            return refused(replies.not_replayable())
+            return refused(refusals.not_replayable())
         asked: Callable[[], Any] = lambda: response  # noqa: E731  in the place of the view
         places = _places(view, request.method, below)
         for layer in reversed([layer for place in places for layer in wrappers(place)]):

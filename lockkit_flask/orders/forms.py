@@ -20,7 +20,7 @@ from lockkit.model.log import log
 from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret
 from lockkit.orders.settings import UNSAFE_METHODS
 from lockkit.orders.uncovered import tell_uncovered
-from lockkit.web.views import request_label
+from lockkit.web.view_lock import request_label
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from flask import after_this_request, current_app, got_request_exception, request
 
 from lockkit.model.errors import BackendError, ConfigurationError, DriverMissing
-from lockkit.orders import DuplicateKeyError, Orders, Proceed, Reject, Replay, drive, replies
+from lockkit.orders import DuplicateKeyError, Orders, Proceed, Refusal, Replay, drive, refusals
 from lockkit.orders.redis_records import RedisRecords
 from lockkit_flask import signals
 from lockkit_flask.leases import db_session, request_leases
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
 
     from lockkit.leases.client import LockClient
-    from lockkit.orders import Decision, Flow, Order, OrderSettings
+    from lockkit.orders import Order, OrderSettings
+    from lockkit.orders.steps import Decision, Flow
     from lockkit_flask.conf import UserHook
     from lockkit_flask.orders.idempotent import ViewOptions
     from lockkit_flask.orders.open_order import OpenOrder
@@ -108,7 +109,7 @@ class Gate:
         )
         if order is None:
             return call()
-        if isinstance(order, Reject):
+        if isinstance(order, Refusal):
             return refused(order)
         note_order(order.order_id)
         db_session.end_read()
@@ -145,12 +146,12 @@ class Gate:
     def _drive(self, flow: Flow[Decision], records: Any) -> Decision:
         return drive(flow, records, self._locks, self._reader.recover)
 
-    def _answer(self, order: Order, decision: Replay | Reject, *, below: Any) -> Any:
+    def _answer(self, order: Order, decision: Replay | Refusal, *, below: Any) -> Any:
         """What is not for everybody: a stored response, and where the order's result is."""
         signals.tell(order, decision)
-        if isinstance(decision, Reject) and decision.location is None:
+        if isinstance(decision, Refusal) and decision.location is None:
             return refused(decision)
-        response = refused(decision) if isinstance(decision, Reject) else replayed(decision)
+        response = refused(decision) if isinstance(decision, Refusal) else replayed(decision)
         answer = self._authorization.answer(response, below=below)
         if answer is response and isinstance(decision, Replay):
             signals.send(signals.order_replayed, order)
@@ -188,13 +189,13 @@ class Gate:
             except DuplicateKeyError:
                 decision = self._drive(self._orders.reconsider(opened.proceed), opened.records)
             except BackendError as failure:
-                decision = replies.not_claimed(failure)
+                decision = refusals.not_claimed(failure)
             else:
                 return None
             if not isinstance(decision, Proceed):
                 return partial(self._answer, order, decision, below=opened.below)
             opened.proceed = decision
-        return partial(refused, replies.running(1))
+        return partial(refused, refusals.running(1))
 
     def _capture(self, response: Response) -> Response:
         """What decides about the order: the response as the view made it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from flask import current_app, request
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import IdSource
+from lockkit.orders.orderid import IdSource
 from lockkit.orders.view_checks import module_of, wrappers
 from lockkit_flask.state import app_locks
 from lockkit_flask.web import misplaced

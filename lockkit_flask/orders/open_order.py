@@ -10,7 +10,7 @@ from flask import current_app, has_request_context, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.local import LocalProxy
 
-from lockkit.orders import ResponseFacts, drive
+from lockkit.orders import OrderResponse, drive
 from lockkit_flask.leases.db_session import ORDER
 from lockkit_flask.orders.request import is_of_guest
 from lockkit_flask.state import app_locks
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from flask import Flask, Response
 
     from lockkit.leases.until import Transaction
-    from lockkit.orders import Orders, Proceed, Reject
+    from lockkit.orders import Orders, Proceed, Refusal
 
-NOT_RUN = ResponseFacts(HTTPStatus.SERVICE_UNAVAILABLE, (), b"")
+NOT_RUN = OrderResponse(HTTPStatus.SERVICE_UNAVAILABLE, (), b"")
 
 
 class CurrentOrder(NamedTuple):
@@ -39,7 +39,7 @@ class OpenOrder(ABC):
     active = False  #: the app's sessions work inside its transaction
     can_undo = True  #: what the view did; then an ``after_request`` hook may yet make it a failure
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
-    facts: ResponseFacts | None = None  #: what the view has answered
+    facts: OrderResponse | None = None  #: what the view has answered
     status = 0  #: of the response that they were taken from
 
     def __init__(self, orders: Orders, proceed: Proceed, records: Any, *, below: Any) -> None:
@@ -120,7 +120,7 @@ class ClaimedOrder(OpenOrder):
     def close(self) -> None:
         self.detach()
 
-    def _settle(self, facts: ResponseFacts | None) -> Reject | None:
+    def _settle(self, facts: OrderResponse | None) -> Refusal | None:
         flow = self.orders.settle(self.proceed, facts, failed=self._failed)
         return drive(flow, self.records, app_locks()[self.orders.settings.alias])
 

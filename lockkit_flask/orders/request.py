@@ -11,7 +11,8 @@ from flask import current_app, request, session
 from werkzeug.wsgi import get_input_stream
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import FileFacts, Identity, Payload, RequestFacts
+from lockkit.orders import Identity, OrderRequest, Payload
+from lockkit.orders.request import SentFile
 from lockkit_flask.conf import dotted, model_of_user
 from lockkit_flask.leases import db_session
 from lockkit_flask.orders.answers import response_facts
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from flask import Request
     from werkzeug.datastructures import FileStorage
 
-    from lockkit.orders import Order, OrderSettings, ResponseFacts
+    from lockkit.orders import Order, OrderResponse, OrderSettings
     from lockkit_flask.conf import UserHook
 
 URL_ENCODED = "application/x-www-form-urlencoded"
@@ -41,10 +42,10 @@ class RequestReader:
         self._recover = dotted("LOCKKIT_ORDERS['RECOVER']", settings.recover)
         self._limit = settings.max_request
 
-    def read(self, request: Request) -> RequestFacts:
+    def read(self, request: Request) -> OrderRequest:
         environ = request.environ
         rule: Any = request.url_rule
-        return RequestFacts(
+        return OrderRequest(
             method=request.method,
             path=request.path,
             route=f"{rule.host or rule.subdomain or ''}{rule.rule}",
@@ -59,7 +60,7 @@ class RequestReader:
             unseen=_is_unseen(environ),
         )
 
-    def recover(self, order: Order) -> ResponseFacts | None:
+    def recover(self, order: Order) -> OrderResponse | None:
         """What RECOVER knows of an order whose response was not kept; None: nothing."""
         if self._recover is None:
             return None
@@ -140,10 +141,10 @@ def _is_in_cookie(sid: str) -> bool:
     return cookie == sid or cookie.startswith(f"{sid}.")  # signed
 
 
-def _file(field: str, file: FileStorage) -> FileFacts:
+def _file(field: str, file: FileStorage) -> SentFile:
     digest, size = hashlib.sha256(), 0
     while chunk := file.stream.read(CHUNK):
         digest.update(chunk)
         size += len(chunk)
     file.stream.seek(0)
-    return FileFacts(field, file.filename or "", size, digest.hexdigest(), file.content_type or "")
+    return SentFile(field, file.filename or "", size, digest.hexdigest(), file.content_type or "")

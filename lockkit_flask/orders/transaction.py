@@ -18,11 +18,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
-from lockkit.orders import Keep, Refused, replies
+from lockkit.orders import Forget, Keep, refusals, rows
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.open_order import OpenOrder
-from lockkit_flask.orders.table import unavailable
+from lockkit_flask.orders.table import Sql, unavailable
 from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SharedTransaction(OpenOrder):
                 self.connection.begin()
                 running = self.orders.running(self.proceed.order)
                 replaces, wait = self.proceed.replaces, self.proceed.patience
-                self.records.insert(self.connection, running, replaces=replaces, wait=wait)
+                rows.insert(Sql(self.connection), running, replaces=replaces, wait=wait)
                 event.listen(self.connection, "release_savepoint", self._note_commit)
             except BaseException:  # interrupted as well: its connection is in a transaction
                 self._discard()
@@ -86,8 +86,8 @@ class SharedTransaction(OpenOrder):
 
     def conclude(self, response: Response) -> Response:
         outcome = self.facts and self.orders.conclude(self.proceed.order, self.facts)
-        refused = isinstance(outcome, Refused) or self._refused or self._sends_a_guest_away()
-        if isinstance(outcome, (Keep, Refused)) and refused and not self._failed:
+        refused = isinstance(outcome, Forget) or self._refused or self._sends_a_guest_away()
+        if isinstance(outcome, (Keep, Forget)) and refused and not self._failed:
             return self._commit(None, response)
         if not isinstance(outcome, Keep):
             self._roll_back()
@@ -149,10 +149,10 @@ class SharedTransaction(OpenOrder):
             request_leases.check_all()
             db_session.roll_back()  # of error handlers and hooks: the pool may have one connection
             replaces, wait = self.proceed.replaces, self.proceed.patience
-            with self.records.typed_errors(), self.records.engine.begin() as connection:
-                self.records.insert(connection, record, replaces=replaces, wait=wait)
+            with self.records.begin() as database:
+                rows.insert(database, record, replaces=replaces, wait=wait)
         except LeaseLost:
-            return refused(replies.lease_lost())
+            return refused(refusals.LEASE_LOST)
         except BackendError:
             pass
         return response
@@ -173,13 +173,13 @@ class SharedTransaction(OpenOrder):
             request_leases.check_all()
             db_session.roll_back()
             if record is None:
-                self.records.forget(self.connection, self.proceed.order.key)
+                rows.forget(Sql(self.connection), self.proceed.order.key)
             else:
-                self.records.update(self.connection, record)
+                rows.update(Sql(self.connection), record)
             self.active = False
             self.connection.commit()
         except LeaseLost:
-            return refused(replies.lease_lost())
+            return refused(refusals.LEASE_LOST)
         except DBAPIError as error:
             self._visit.restore()
             return _not_committed(error)
@@ -212,7 +212,7 @@ def _not_committed(error: DBAPIError) -> Response:
         raise error
     unavailable(error)
     unknown = error.connection_invalidated
-    return refused(replies.outcome_unknown() if unknown else replies.not_saved())
+    return refused(refusals.outcome_unknown() if unknown else refusals.NOT_SAVED)
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:

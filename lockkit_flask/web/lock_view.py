@@ -12,7 +12,8 @@ from lockkit.leases.decorating import refuse_bare
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
-from lockkit.web.views import Guard, refusal_of, request_label
+from lockkit.web.refusal import refusal_of
+from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.state import app_locks
 from lockkit_flask.web import misplaced
@@ -22,7 +23,7 @@ from lockkit_flask.web.request import RequestView
 if TYPE_CHECKING:
     from flask import Request
 
-    from lockkit.web.views import AnyLease
+    from lockkit.web.view_lock import AnyLease
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,7 +63,7 @@ def lock_view(
     refuse_bare("lock_view", names[0] if names else None)
     if hold not in ("request", "view", "response"):
         raise ConfigurationError(f"hold is {hold!r}; it must be 'request', 'view' or 'response'")
-    guard = Guard(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
+    guard = ViewLock(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
     locked = LockedView(guard, hold, on_busy)
 
     def decorate(view: Callable[P, R]) -> Callable[P, R]:
@@ -90,7 +91,7 @@ def take_locks(view: object) -> Callable[[], Any] | None:
     return None
 
 
-def guards_of(view: Any) -> tuple[Guard, ...]:
+def guards_of(view: Any) -> tuple[ViewLock, ...]:
     """Of the lock_view decorators on a view, its class and its methods."""
     return tuple(dict.fromkeys(locked.guard for locked in _marked(places_of(view))))
 
@@ -119,7 +120,7 @@ def _marks(view: object) -> tuple[LockedView, ...]:
 class LockedView:
     """One use of the decorator."""
 
-    def __init__(self, guard: Guard, hold: Hold, on_busy: OnBusy | None) -> None:
+    def __init__(self, guard: ViewLock, hold: Hold, on_busy: OnBusy | None) -> None:
         self.guard = guard
         self._hold = hold
         self._on_busy = on_busy

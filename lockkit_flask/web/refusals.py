@@ -12,13 +12,13 @@ from werkzeug.exceptions import HTTPException, default_exceptions
 
 from lockkit.model.errors import AcquireTimeout, BackendUnavailable, LockError
 from lockkit.web.refusal import Refusal, log_refusal, prefers_html, refusal_of_uncaught
-from lockkit.web.views import request_label
+from lockkit.web.view_lock import request_label
 
 if TYPE_CHECKING:
     import flask
     from flask.typing import ResponseReturnValue
 
-    from lockkit.orders import Reject
+    from lockkit.orders import Refusal
 
 _ORDER_ID = "_lockkit_order_id"
 
@@ -68,7 +68,7 @@ def _handler_above(app: flask.Flask, error: LockError, ours: object) -> Callable
     return next((handler for handler in found if handler not in (None, ours)), None)
 
 
-def refused(reject: Reject) -> flask.Response:
+def refused(reject: Refusal) -> flask.Response:
     """The answer to a request that is an order and is not let in: ``application/problem+json``.
 
     For a browser it is the app's template ``lockkit/<code>.html`` or ``lockkit/<status>.html``,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockkit.web.facts import url_encoded
+from lockkit.web.name_fields import url_encoded
 from lockkit_flask.conf import require_users
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from places import ROOT
 import lockkit
 from lockkit.leases.client import Lease, Lock, LockClient
 from lockkit.model import errors
-from lockkit.model.settings import KEYS, AliasSettings
+from lockkit.model.settings import CHECKS, AliasSettings
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 DECORATED = {"retry_after", "note_hold", "backend", "settings"}
@@ -36,7 +36,7 @@ def test_every_block_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "word",
     [
-        *(f"| `{key.lower()}` |" for key in KEYS if key != "LOCATION"),
+        *(f"| `{key.lower()}` |" for key in CHECKS if key != "LOCATION"),
         *(f"`{name}" for name in public(LockClient) if name not in DECORATED),
         *(f"`{name}" for name in public(Lock) if name != "name"),
         *(f"`{name}" for name in public(Lease)),

@@ -21,19 +21,19 @@ from lockkit.leases.client import Lease, LockClient
 from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.model.errors import BackendUnavailable, LeaseLost, OutcomeUnknown
 from lockkit.orders import (
-    Decision,
     DuplicateKeyError,
     Order,
+    OrderResponse,
     Orders,
     Proceed,
     Record,
-    Reject,
+    Refusal,
     Replay,
-    ResponseFacts,
-    State,
     adrive,
     drive,
 )
+from lockkit.orders.record import RecordState
+from lockkit.orders.steps import Decision
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Claims:
             raise LeaseLost("not held", name=record.key)
         known, owner = self.rows.get(record.key, (None, fence))
         if known is not None and owner != fence:
-            is_orphan = known.state == State.RUNNING and owner < fence
+            is_orphan = known.state == RecordState.RUNNING and owner < fence
             if not (replaces and is_orphan):
                 raise DuplicateKeyError
         self.rows[record.key] = record, fence
@@ -70,7 +70,7 @@ class Claims:
 
     def drop(self, key: str, fence: int) -> bool:
         record, owner = self.rows.get(key, (None, 0))
-        is_mine = record is not None and owner == fence and record.state == State.RUNNING
+        is_mine = record is not None and owner == fence and record.state == RecordState.RUNNING
         if is_mine:
             del self.rows[key]
         return is_mine
@@ -202,14 +202,14 @@ class Shop:
             self.told.append(answer.snapshot.body)
         return answer
 
-    def view(self, decision: Proceed, view: str) -> tuple[ResponseFacts, bool]:
+    def view(self, decision: Proceed, view: str) -> tuple[OrderResponse, bool]:
         """The response, and whether it was made of an exception."""
         self.announced += decision.orphan
         if view == "refuses":
-            return ResponseFacts(503, [], b""), False
+            return OrderResponse(503, [], b""), False
         self.effects += 1
         status = 500 if view == "fails" else 201
-        return ResponseFacts(status, [], b"%d" % self.effects), view == "fails"
+        return OrderResponse(status, [], b"%d" % self.effects), view == "fails"
 
 
 def run(shop: Shop, process: Process, order: Order, view: str) -> Any:
@@ -301,7 +301,7 @@ def test_a_death_at_each_step(step: int, before: bool, runner: Any, locks: LockC
         assert (first, second) == (None, b"1")
     elif not finished:
         assert (first, shop.effects) == (None, int(step > 3))
-        assert isinstance(second, Reject)
+        assert isinstance(second, Refusal)
         assert second.code == "order-orphaned"
     else:
         assert isinstance(second, Replay)
@@ -315,6 +315,6 @@ def test_a_claim_that_fails_once_leaves_no_orphan(
 ) -> None:
     shop = Shop(rules(), Claims(locks), runner)
     refused = shop.request(Fault(3, before, deadly=False), "sells")
-    assert isinstance(refused, Reject)
+    assert isinstance(refused, Refusal)
     assert (refused.status, shop.effects) == (503, 0)
     assert shop.request(None, "sells") == b"1"

@@ -22,11 +22,11 @@ from lockkit.leases.client import LockClient
 from lockkit.leases.giving_back import give_back
 from lockkit.model.errors import LockError
 from lockkit.model.types import LockState
-from lockkit.orders import Order, Orders, Proceed, Reject, Replay, adrive, drive, wire
-from lockkit.orders.facts import lock_name_of
+from lockkit.orders import Order, Orders, Proceed, Refusal, Replay, adrive, drive, wire
 from lockkit.orders.judging import judge
 from lockkit.orders.record import Record, dump_headers, recorded
 from lockkit.orders.redis_records import RedisRecords, orphans, repair
+from lockkit.orders.request import lock_name_of
 from lockkit.stores.redis.layout import Keys
 from lockkit.testing.servers import RedisServer
 
@@ -65,7 +65,7 @@ class Case:
     def listed(self) -> list[LockState]:
         return [info.state for info in orphans(self.locks)]
 
-    def ask(self) -> Proceed | Replay | Reject | LockError:
+    def ask(self) -> Proceed | Replay | Refusal | LockError:
         try:
             return drive(self.rules.admit(self.order), self.store, self.locks)
         except LockError as error:
@@ -95,9 +95,9 @@ def test_whatever_stands_in_redis(case: Case, data: st.DataObject, done: bool) -
         value[:place] + something + value[place + len(something):],
     ])), ex=60)  # fmt: skip
     answer = case.ask()
-    assert isinstance(answer, Replay | Reject | LockError), "a second run"
+    assert isinstance(answer, Replay | Refusal | LockError), "a second run"
     found = case.listed()
-    if isinstance(answer, Reject) and answer.code == "order-record-unreadable":
+    if isinstance(answer, Refusal) and answer.code == "order-record-unreadable":
         assert answer.status == 503
         is_newer = found == [LockState.ORPHAN] or wire.is_newer(case.admin.get(case.key)[17:])
         assert found == [LockState.DAMAGED] or is_newer
@@ -113,7 +113,7 @@ def test_a_key_of_another_type(case: Case, make: str, done: bool) -> None:
     case.admin.delete(case.key)
     getattr(case.admin, make)(case.key, "something")
     answer = case.ask()
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert answer.status == 503
     content = sorted(case.admin.keys())
     (info,) = orphans(case.locks)
@@ -134,7 +134,7 @@ def test_one_that_is_done_is_listed_once_somebody_has_met_it(
     name = case.order.lock_name
     assert [info.state for info in orphans(case.locks, name)] == [LockState.DAMAGED]
     assert case.listed() == []
-    assert isinstance(case.ask(), Reject)
+    assert isinstance(case.ask(), Refusal)
     assert name in caplog.text
     assert case.listed() == [LockState.DAMAGED]
     assert case.admin.zscore(Keys("shop").record(name)[2], name) > time.time() * 1e6
@@ -146,7 +146,7 @@ async def test_the_same_awaited(case: Case, redis_server: RedisServer) -> None:
     client = aio.connect(redis_server.url, key_prefix="shop")
     answer = await adrive(case.rules.admit(case.order), RedisRecords.of(client), client)
     await client.close()
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert case.listed() == [LockState.DAMAGED]
 
 
@@ -206,5 +206,5 @@ def test_whatever_stands_in_a_row(data: st.DataObject) -> None:
     assert isinstance(record, Record)
     if record.left > 0:
         answer = judge(order, record)
-        assert isinstance(answer, Replay | Reject)
-        assert isinstance(answer, Reject) or 100 <= answer.snapshot.status < 600
+        assert isinstance(answer, Replay | Refusal)
+        assert isinstance(answer, Refusal) or 100 <= answer.snapshot.status < 600

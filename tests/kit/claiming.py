@@ -10,17 +10,17 @@ from lockkit.leases.giving_back import give_back
 from lockkit.orders import (
     Identity,
     Order,
+    OrderRequest,
+    OrderResponse,
     Orders,
     Payload,
     Proceed,
-    RequestFacts,
-    ResponseFacts,
     drive,
     read_order_settings,
 )
 from lockkit.orders.redis_records import RedisRecords
 
-MADE = ResponseFacts(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"\x00\xffmade")
+MADE = OrderResponse(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"\x00\xffmade")
 
 
 def rules(**settings: Any) -> Orders:
@@ -30,7 +30,7 @@ def rules(**settings: Any) -> Orders:
 
 def order_of(orders: Orders, order_id: str = "A-1", body: bytes = b"{}") -> Order:
     order = orders.identify(
-        RequestFacts(
+        OrderRequest(
             method="POST",
             path="/orders/",
             route="orders/",

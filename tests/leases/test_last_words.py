@@ -265,10 +265,10 @@ def test_show_says_whether_it_is_safe_to_break(
     assert stopped["reason"].endswith("and was not released: its process is stopped")
     running.kill()
     running.wait()
-    until(lambda: facts(client)["reason"].endswith("its process is gone, killed or ended"))
+    until(lambda: facts(client)["reason"].endswith("its process has ended or was killed"))
     assert locks(client, "--fail-on-stuck").status == 0, "it blocks nobody"
     with client.lock("job"):
-        assert "its process is gone" in locks(client, "show", "job").out
+        assert "its process has ended or was killed" in locks(client, "show", "job").out
 
 
 def held(**given: object) -> LockInfo:
@@ -306,8 +306,8 @@ def test_killed_paused_and_max_hold_read_differently() -> None:
     assert texts == {
         f"the lease expired 63s ago and was not released: {cause}"
         for cause in (
-            "its process is gone, killed or ended",
-            "its process runs, so it was paused, or cut off from the store",
+            "its process has ended or was killed",
+            "its process is running, so it was paused or cut off from the store",
             "it was renewed up to its maximum of 600s",
             "its process was on another host or in another container",
             "nothing is known of its process",

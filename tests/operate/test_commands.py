@@ -275,7 +275,7 @@ def test_readers_and_writers_are_told_apart(client: LockClient) -> None:
 
 def test_nothing_held_is_said_and_not_listed(memory: LockClient) -> None:
     where = "memory://, key prefix 'lockkit'; memory:// is within one process: "
-    where += "locks of other processes cannot be seen\n"
+    where += "the locks of other processes are not shown\n"
     assert locks(memory) == (0, "", f"nothing is held in {where}")
     assert locks(memory, "--stuck") == (0, "", f"nothing matches in {where}")
 
@@ -380,8 +380,8 @@ def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClien
         (["show", "x" * 256], "at most 255 fit"),
         (["--older-than", "soon"], "not a duration"),
         (["--older-than", "5x"], "not a duration"),
-        (["--limit", "0"], "not a number, of 1 or more"),
-        (["--limit", "²"], "not a number, of 1 or more"),
+        (["--limit", "0"], "not a number of 1 or more"),
+        (["--limit", "²"], "not a number of 1 or more"),
         (["--watch", "0"], "shortest interval"),
         (["--sort", "colour"], "invalid choice"),
         (["--reverse"], "--reverse needs --sort"),
@@ -516,7 +516,7 @@ def test_interrupted(memory: LockClient) -> None:
 def test_routes_are_checked_where_there_are_some(client: LockClient) -> None:
     refused = locks(client, "check")
     assert refused.status == 1
-    assert "'flask locks check', in Django 'manage.py check'" in refused.err
+    assert "use 'flask locks check' or 'manage.py check'" in refused.err
 
 
 def test_nor_are_records_pruned_where_there_is_no_application(memory: LockClient) -> None:

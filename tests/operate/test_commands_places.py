@@ -140,9 +140,9 @@ def test_the_note_is_bounded_and_forgets_the_oldest(redis_url: str) -> None:
 def test_memory_says_that_it_cannot_see_other_processes() -> None:
     ended = lockkit_process("--url", "memory://", "locks")
     assert ended.returncode == 0
-    assert "locks of other processes cannot be seen" in ended.stderr
+    assert "the locks of other processes are not shown" in ended.stderr
     shown = lockkit_process("--url", "memory://", "locks", "show", "x")
-    assert "locks of other processes cannot be seen" in shown.stdout
+    assert "the locks of other processes are not shown" in shown.stdout
 
 
 def blank(path: Path) -> None:

@@ -49,7 +49,7 @@ def test_without_a_terminal_it_needs_yes(client: LockClient) -> None:
     hold(client, "order:A-17")
     refused = locks(client, "release", "order:A-17")
     assert refused.status == 2
-    assert "say --yes" in refused.err
+    assert "give --yes" in refused.err
     assert fence_of(client, "order:A-17")
     done = locks(client, "release", "order:A-17", "--yes")
     assert done.status == 0
@@ -62,7 +62,7 @@ def test_one_permit_of_several(client: LockClient) -> None:
     first, second = pool.acquire(), pool.acquire()
     unclear = locks(client, "release", "pool", "--yes")
     assert unclear.status == 2
-    assert "held by 2 at once: say which with --fence" in unclear.err
+    assert "held by 2 at once: choose one with --fence" in unclear.err
     fence = str(second.fencing_token)
     assert locks(client, "release", "pool", "--yes", "--fence", "1").status == 1
     assert locks(client, "release", "pool", "--yes", "--fence", fence).status == 0
@@ -146,7 +146,7 @@ def test_what_changed_meanwhile_is_not_released(client: LockClient) -> None:
 
     shown = locks(client, "release", "x", stdin=Slow(), terminal=True)
     assert shown.status == 1
-    assert "not the lease that was shown" in shown.err
+    assert "no longer the lease that was shown" in shown.err
     info = client.inspect("x")
     assert info is not None
     assert info.owner is not None
@@ -169,7 +169,7 @@ def test_a_pattern_never_releases(client: LockClient) -> None:
     hold(client, "stock:2")
     shown = locks(client, "release", "stock:*", "--yes")
     assert shown.status == 1
-    assert "never a pattern" in shown.err
+    assert "not a pattern" in shown.err
     assert fence_of(client, "stock:1")
     assert fence_of(client, "stock:2")
 

@@ -1,4 +1,4 @@
-"""``locks`` and the orders that were begun and are nobody's any more: shown, and resolved."""
+"""``locks`` and the orders that were begun and that nobody holds any more: shown, and resolved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from command_line import Screen, locks, locks_process
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.leases.giving_back import give_back
-from lockkit.orders import Proceed, Reject, drive
+from lockkit.orders import Proceed, Refusal, drive
 from lockkit.orders.redis_records import RedisRecords, orphans
 
 
@@ -73,7 +73,7 @@ def test_resolved(how: str, form: str, client: LockClient) -> None:
     assert locks(client).rows == []
     answer = drive(rules().admit(order), RedisRecords.of(client), client)
     if how == "--done":
-        assert isinstance(answer, Reject)
+        assert isinstance(answer, Refusal)
         assert answer.code == "order-completed"
     else:
         assert isinstance(answer, Proceed)
@@ -114,7 +114,7 @@ def test_tried_again_while_the_operator_was_reading(client: LockClient) -> None:
 
     shown = locks(client, "resolve", order.key, "--done", stdin=Reading(), terminal=True)
     assert shown.status == 1
-    assert "not the orphan that was shown any more" in shown.err
+    assert "no longer the orphan that was shown" in shown.err
     assert len(list(orphans(client))) == 1
 
 

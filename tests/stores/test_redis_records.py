@@ -23,17 +23,17 @@ from lockkit.model.errors import ConfigurationError, LayoutMismatch, LeaseLost
 from lockkit.orders import (
     DuplicateKeyError,
     Order,
+    OrderResponse,
     Orders,
     Proceed,
     Record,
-    Reject,
+    Refusal,
     Replay,
-    ResponseFacts,
-    State,
     adrive,
     drive,
-    met_orphan,
 )
+from lockkit.orders.judging import met_orphan
+from lockkit.orders.record import RecordState
 from lockkit.orders.redis_records import RedisRecords, orphans, resolve
 from lockkit.stores.offload import OffloadedBackend
 from lockkit.stores.redis import RedisBackend
@@ -71,9 +71,9 @@ def test_an_order_from_its_first_request_to_its_replay(
     first = begun(orders, order, store, locks)
     record = store.find(order.key, fresh=True)
     assert record is not None
-    assert (record.state, record.order_id) == (State.RUNNING, "A-1")
+    assert (record.state, record.order_id) == (RecordState.RUNNING, "A-1")
     second = drive(orders.admit(order), store, locks)
-    assert isinstance(second, Reject)
+    assert isinstance(second, Refusal)
     assert second.code == "order-running"
     assert drive(orders.settle(first, MADE), store, locks) is None
     give_back(first.lease)
@@ -82,7 +82,7 @@ def test_an_order_from_its_first_request_to_its_replay(
     assert again.snapshot == (201, (("Location", "/orders/1"),), b"\x00\xffmade")
     assert list(orphans(locks)) == []
     other = drive(orders.admit(order_of(orders, body=b"[]")), store, locks)
-    assert isinstance(other, Reject)
+    assert isinstance(other, Refusal)
     assert other.status == 422
 
 
@@ -119,7 +119,7 @@ def test_an_orphan_is_not_run_again_by_itself(
     died(begun(orders, order, store, locks))
     for _ in range(2):
         answer = drive(orders.admit(order), store, locks)
-        assert isinstance(answer, Reject)
+        assert isinstance(answer, Refusal)
         assert (answer.status, answer.code, met_orphan(answer)) == (409, "order-orphaned", True)
     assert locks.inspect(order.lock_name) is None
 
@@ -135,9 +135,9 @@ def test_an_orphan_is_run_again_if_the_settings_say_so(
     assert (second.orphan, met_orphan(second)) == (True, True)
     assert second.lease.fencing_token > first.lease.fencing_token
     late = drive(orders.settle(first, MADE), store, locks)
-    assert isinstance(late, Reject)
+    assert isinstance(late, Refusal)
     assert late.code == "order-outcome-unknown"
-    assert drive(orders.settle(second, ResponseFacts(200, [], b"two")), store, locks) is None
+    assert drive(orders.settle(second, OrderResponse(200, [], b"two")), store, locks) is None
     give_back(second.lease)
     again = drive(orders.admit(order), store, locks)
     assert isinstance(again, Replay)
@@ -151,7 +151,7 @@ def test_the_application_may_know_how_an_orphan_ended(
     died(begun(orders, order, store, locks))
     asked: list[Order] = []
 
-    def recover(order: Order) -> ResponseFacts:
+    def recover(order: Order) -> OrderResponse:
         asked.append(order)
         return MADE
 
@@ -169,9 +169,9 @@ def test_the_application_may_not_know(
 ) -> None:
     order = order_of(orders)
     died(begun(orders, order, store, locks))
-    for answer in (None, ResponseFacts(503, [], b"")):
+    for answer in (None, OrderResponse(503, [], b"")):
         told = drive(orders.admit(order), store, locks, lambda _order, a=answer: a)
-        assert isinstance(told, Reject)
+        assert isinstance(told, Refusal)
         assert told.code == "order-orphaned"
 
 
@@ -181,7 +181,7 @@ def test_a_hook_that_fails_leaves_everything_as_it_is(
     order = order_of(orders)
     died(begun(orders, order, store, locks))
 
-    def recover(_order: Order) -> ResponseFacts:
+    def recover(_order: Order) -> OrderResponse:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -199,7 +199,7 @@ def test_a_response_that_was_not_kept_may_be_made_again(
     assert drive(orders.settle(first, MADE), store, locks) is None
     give_back(first.lease)
     told = drive(orders.admit(order), store, locks)
-    assert isinstance(told, Reject)
+    assert isinstance(told, Refusal)
     assert (told.code, told.location) == ("order-completed", "/orders/1")
     found = drive(orders.admit(order), store, locks, lambda _: MADE)
     assert isinstance(found, Replay)
@@ -209,17 +209,17 @@ def test_a_response_that_was_not_kept_may_be_made_again(
 @pytest.mark.parametrize(
     ("ending", "left"),
     [
-        ((ResponseFacts(503, [], b""), False), Proceed),
-        ((ResponseFacts(409, [], b""), False), Proceed),
-        ((ResponseFacts(409, [], b""), True), Reject),
-        ((ResponseFacts(500, [], b""), True), Reject),
-        ((None, False), Reject),
-        ((ResponseFacts(404, [], b""), True), Replay),
+        ((OrderResponse(503, [], b""), False), Proceed),
+        ((OrderResponse(409, [], b""), False), Proceed),
+        ((OrderResponse(409, [], b""), True), Refusal),
+        ((OrderResponse(500, [], b""), True), Refusal),
+        ((None, False), Refusal),
+        ((OrderResponse(404, [], b""), True), Replay),
     ],
     ids=str,
 )
 def test_what_a_view_leaves(
-    ending: tuple[ResponseFacts | None, bool],
+    ending: tuple[OrderResponse | None, bool],
     left: type,
     orders: Orders,
     store: RedisRecords,
@@ -236,9 +236,9 @@ def test_what_a_view_leaves(
         give_back(again.lease)
 
 
-@pytest.mark.parametrize("end", [MADE, ResponseFacts(503, [], b"")], ids=["done", "dropped"])
+@pytest.mark.parametrize("end", [MADE, OrderResponse(503, [], b"")], ids=["done", "dropped"])
 def test_who_looks_for_orphans_reads_only_what_runs(
-    end: ResponseFacts, orders: Orders, store: RedisRecords, locks: LockClient, url: str
+    end: OrderResponse, orders: Orders, store: RedisRecords, locks: LockClient, url: str
 ) -> None:
     """The index of a bucket would grow with each order of the last TTL."""
     first = begun(orders, order_of(orders), store, locks)
@@ -267,7 +267,7 @@ def test_steps_may_be_repeated(store: RedisRecords, orders: Orders, locks: LockC
     first = begun(orders, order, store, locks)
     fence = first.lease.fencing_token
     store.start(orders.running(order), fence, replaces=False)
-    done = replace(orders.running(order), state=State.DONE)
+    done = replace(orders.running(order), state=RecordState.DONE)
     assert [store.finish(done, fence) for _ in range(2)] == [True, True]
     assert not store.drop(order.key, fence), "what has ended is not forgotten"
     give_back(first.lease)
@@ -286,7 +286,7 @@ def test_no_claim_is_written_over_a_newer_one(
             store.start(orders.running(order), lease.fencing_token, replaces=False)
         store.start(orders.running(order), lease.fencing_token, replaces=True)
         old = first.lease.fencing_token
-        assert not store.finish(replace(orders.running(order), state=State.DONE), old)
+        assert not store.finish(replace(orders.running(order), state=RecordState.DONE), old)
         assert not store.drop(order.key, old)
         assert store.finish(orders.running(order), lease.fencing_token)
 
@@ -376,7 +376,7 @@ def test_who_waited_in_vain_looks_once_more(
     class EndsMeanwhile(RedisRecords):
         def find(self, key: str, *, fresh: bool) -> Record | None:
             found = super().find(key, fresh=fresh)
-            if found is not None and found.state == State.RUNNING:
+            if found is not None and found.state == RecordState.RUNNING:
                 assert drive(orders.settle(first, MADE), store, locks) is None
             return found
 
@@ -395,7 +395,7 @@ def test_that_nothing_runs_twice_is_said_only_where_it_is_so(
     store.drop(order.key, first.lease.fencing_token)  # as if another try had taken it over
     answer = drive(orders.settle(first, MADE), store, locks)
     give_back(first.lease)
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert (answer.code, "twice" in answer.detail) == ("order-outcome-unknown", promised)
     assert "twice" not in answer.advice
 
@@ -439,7 +439,7 @@ async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> 
         task.cancel()
         (answer,) = await asyncio.gather(task, return_exceptions=True)
         if isinstance(answer, Proceed):
-            await adrive(orders.settle(answer, ResponseFacts(500, [], b"")), store, client)
+            await adrive(orders.settle(answer, OrderResponse(500, [], b"")), store, client)
             await answer.lease.release()
         assert await store.find(order.key, fresh=True) is None
         assert locks.inspect(order.lock_name) is None
@@ -512,10 +512,10 @@ def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
         first = begun(orders, order_of(orders), store, locks)
         server.kill()
         answer = drive(orders.settle(first, MADE), store, locks)
-        assert isinstance(answer, Reject)
+        assert isinstance(answer, Refusal)
         assert (answer.status, answer.code) == (503, "order-outcome-unknown")
         answer = drive(orders.admit(order_of(orders, "A-2")), store, locks)
-        assert isinstance(answer, Reject)
+        assert isinstance(answer, Refusal)
         assert (answer.status, answer.code) == (503, "order-store-unavailable")
         give_back(first.lease)
         locks.close()
@@ -535,7 +535,7 @@ def test_what_another_release_wrote_is_not_run_over(
         with redis.Redis.from_url(url) as admin:
             admin.set(Keys("shop").record(order.lock_name)[1], state + b"%016d" % 5 + payload)
         answer = drive(orders.admit(order), store, locks)
-        assert isinstance(answer, Reject)
+        assert isinstance(answer, Refusal)
         assert (answer.status, answer.code) == (503, "order-record-unreadable")
     assert locks.inspect(order.lock_name) is None
 
@@ -569,7 +569,7 @@ def test_the_least_permissions_suffice() -> None:
         assert drive(orders.settle(second, MADE), store, locks) is None
         died(second)
         other = begun(orders, order_of(orders, "A-2"), store, locks)
-        assert drive(orders.settle(other, ResponseFacts(503, [], b"")), store, locks) is None
+        assert drive(orders.settle(other, OrderResponse(503, [], b"")), store, locks) is None
         died(other)
         died(begun(orders, order_of(orders, "A-3"), store, locks))
         (orphan,) = orphans(locks)
@@ -615,7 +615,7 @@ def test_done_by_an_operator(orders: Orders, store: RedisRecords, locks: LockCli
     assert resolve(locks, orphan, done=True)
     assert not resolve(locks, orphan, done=True)
     answer = drive(orders.admit(order), store, locks)
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert answer.code == "order-completed"
 
 

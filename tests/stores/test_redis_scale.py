@@ -13,9 +13,9 @@ from command_line import start
 
 import lockkit
 from lockkit.model.types import Mode, Owner, Request
-from lockkit.orders import Record, State
-from lockkit.orders.facts import lock_name_of
-from lockkit.orders.record import Snapshot
+from lockkit.orders import Record
+from lockkit.orders.record import RecordState, Snapshot
+from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import dump
 from lockkit.stores.redis import RedisBackend
 from lockkit.stores.redis.connections import pipeline
@@ -41,7 +41,7 @@ def fill(url: str, many: int, ttl: float, *, ended: bool) -> None:
     assert isinstance(backend, RedisBackend)
     records = backend.records()
     with client.lock(lock_name_of("first")) as lease:  # loads the scripts
-        payload = _payload("first", State.RUNNING)
+        payload = _payload("first", RecordState.RUNNING)
         fence = lease.fencing_token
         records.claim(lease.name, fence, payload, ttl, running=True, replaces=False)
         records.finish(lease.name, fence, payload, ttl)
@@ -60,19 +60,19 @@ def _batch(
     fences = [int(reply.split()[1]) for reply in pipeline(backend._connections, wanted)]
     commands = []
     for (name, key), fence, request in zip(names.items(), fences, requests, strict=True):
-        running = _payload(key, State.RUNNING)
+        running = _payload(key, RecordState.RUNNING)
         commands.append(speak.claim(name, fence, running, ttl, running=True, replaces=False).packed)
         if ended:
-            commands.append(speak.finish(name, fence, _payload(key, State.DONE), ttl).packed)
+            commands.append(speak.finish(name, fence, _payload(key, RecordState.DONE), ttl).packed)
         commands.append(said.release(request).packed)
     assert all(reply == 1 for reply in pipeline(backend._connections, commands))
 
 
-def _payload(key: str, state: State) -> bytes:
+def _payload(key: str, state: RecordState) -> bytes:
     ended = Snapshot(201, (("Location", "/orders/17"),), b'{"id": 17}')
-    snapshot = ended if state is State.DONE else Snapshot(0)
+    snapshot = ended if state is RecordState.DONE else Snapshot(0)
     record = Record(key, "A-17", "POST /orders/", "1:" + "f" * 64, 86400, state, snapshot)
-    return dump(record, OWNER if state is State.RUNNING else None)
+    return dump(record, OWNER if state is RecordState.RUNNING else None)
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "orphans"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -145,6 +146,10 @@ async def _greet(connection: Connection) -> None:
     transport = connection._writer.transport
     connection._writer.writelines = partial(_write_joined, transport)
     await connection.on_connect()
+    if connection.password is None:  # see _ask_whether_known of the blocking twin
+        await connection.send_command("PING", check_health=False)
+        with suppress(ResponseError):
+            await connection.read_response(disable_decoding=True)
 
 
 def _write_joined(transport: asyncio.WriteTransport, pieces: Sequence[bytes]) -> None:

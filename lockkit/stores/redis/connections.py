@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -115,9 +116,18 @@ def connect(connection: Connection) -> None:
         return
     try:
         connection.connect()
+        if connection.password is None:  # else it was told already
+            _ask_whether_known(connection)
     except (RedisError, OSError) as error:
         connection.disconnect()
         raise not_connected(error) from error
+
+
+def _ask_whether_known(connection: Connection) -> None:
+    """A long request of somebody unknown is answered by a reset, in which its words may be lost."""
+    connection.send_command("PING", check_health=False)
+    with suppress(ResponseError):  # such as one that may not ask this
+        connection.read_response(disable_decoding=True)
 
 
 def call(connections: Connections, command: Command) -> Any:

@@ -99,7 +99,7 @@ def _refused(message: str) -> BackendError:
         return kind(f"{REFUSALS[code]} ({code})")
     if "OOM command not allowed" in message:
         return BackendUnavailable(f"{REFUSALS['OOM']} (OOM)")
-    if "unauthenticated" in message:  # "Protocol error: …", where a request is long
+    if "Authentication required" in message or "unauthenticated" in message:
         return StoreRefused(f"{REFUSALS['NOAUTH']} (NOAUTH)")
     if "authentication" in message.lower() or "password" in message.lower():
         return StoreRefused(REFUSALS["WRONGPASS"])

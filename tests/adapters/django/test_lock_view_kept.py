@@ -17,7 +17,7 @@ from django.urls import path
 
 from lockkit.model.clock import now
 from lockkit.testing.servers import RedisServer
-from lockkit.web.views import waiting_room
+from lockkit.web.view_lock import waiting_room
 from lockkit_django import alocks, lock_view, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -68,7 +69,11 @@ def of_drf(template: str) -> Any:
     return decorate(locked(template))
 
 
-KINDS: Sequence[Callable[[str], Any]] = (locked, of_class, of_dispatch, of_drf)
+def of_partial(template: str) -> Any:
+    return functools.partial(locked(template), shop=1)
+
+
+KINDS: Sequence[Callable[[str], Any]] = (locked, of_partial, of_class, of_dispatch, of_drf)
 
 
 @pytest.mark.parametrize("view", KINDS)
@@ -85,7 +90,7 @@ def test_a_field_that_the_route_does_not_have(view: Callable[[str], Any]) -> Non
 
 
 def test_parameters_come_from_all_that_leads_to_the_view() -> None:
-    view = locked("{shop}:{pk}:{kind}:{tenant}:{page}")
+    view = functools.partial(locked("{shop}:{pk}:{kind}:{tenant}:{page}:{by}"), by="hand")
     below = [
         path("<int:pk>/", include([re_path(r"^(?P<page>\d+)$", view, {"kind": "a"})])),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,11 @@ def of_method(template: str) -> Any:
     return Locked.as_view("view")
 
 
-KINDS: Sequence[Callable[[str], Any]] = (locked, of_class, of_method)
+def of_partial(template: str) -> Any:
+    return functools.partial(locked(template), shop=1)
+
+
+KINDS: Sequence[Callable[[str], Any]] = (locked, of_partial, of_class, of_method)
 
 
 def of(app: Flask, rule: str, view: Any, **options: Any) -> list[str]:

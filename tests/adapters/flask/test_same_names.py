@@ -13,7 +13,7 @@ from werkzeug.test import EnvironBuilder
 
 from lockkit.model.errors import InvalidName
 from lockkit.model.naming import Template
-from lockkit.web.facts import lock_name
+from lockkit.web.name_fields import lock_name
 from lockkit_flask.web.request import RequestView
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")

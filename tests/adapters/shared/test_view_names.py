@@ -11,8 +11,9 @@ import pytest
 import lockkit
 from lockkit.model.errors import ConfigurationError, InvalidName
 from lockkit.model.naming import Template
-from lockkit.web.facts import AnonymousUser, FieldError, lock_name
-from lockkit.web.views import Guard, refusal_of
+from lockkit.web.name_fields import AnonymousUser, FieldError, lock_name
+from lockkit.web.refusal import refusal_of
+from lockkit.web.view_lock import ViewLock
 
 
 class Request:
@@ -193,7 +194,7 @@ def test_two_values_never_make_one_name() -> None:
 )  # fmt: skip
 def test_a_wrong_template_is_found_at_import(template: str) -> None:
     with pytest.raises(ConfigurationError):
-        Guard(template)
+        ViewLock(template)
 
 
 def test_a_source_without_its_field_is_guessed() -> None:
@@ -202,12 +203,12 @@ def test_a_source_without_its_field_is_guessed() -> None:
 
 
 def test_a_name_by_callable() -> None:
-    guard = Guard(lambda request, sku: f"stock:{sku}")
+    guard = ViewLock(lambda request, sku: f"stock:{sku}")
     assert guard.names_for(Request(), "the request", sku="A1") == ["stock:A1"]
     with pytest.raises(FieldError):
         guard.names_for(Request(), "the request", sku="x" * 300)
     with pytest.raises(ConfigurationError, match="must return a name, not int"):
-        Guard(lambda: 1).names_for(Request())  # type: ignore[arg-type, return-value]
+        ViewLock(lambda: 1).names_for(Request())  # type: ignore[arg-type, return-value]
 
 
 def test_errors_show_nothing_of_what_was_sent() -> None:

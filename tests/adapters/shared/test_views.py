@@ -13,17 +13,16 @@ import lockkit
 from lockkit.aio import connect as connect_async
 from lockkit.model.errors import ConfigurationError, LockHeld, TooManyWaiters
 from lockkit.model.types import Owner
-from lockkit.web.facts import AnonymousUser, FieldError
-from lockkit.web.views import (
-    Guard,
+from lockkit.web.name_fields import AnonymousUser, FieldError
+from lockkit.web.refusal import prefers_html, refusal_of
+from lockkit.web.view_lock import (
+    ViewLock,
     ViewSettings,
-    WaitingRoom,
-    prefers_html,
     read_view_settings,
-    refusal_of,
     request_label,
     waiting_room,
 )
+from lockkit.web.waiting_room import WaitingRoom
 
 
 @pytest.fixture
@@ -59,12 +58,12 @@ def test_wrong_settings_name_the_key_and_the_remedy(mapping: object, message: st
 @pytest.mark.parametrize("arguments", [{"timeout": -1}, {"ttl": 0}, {"ttl": None}])
 def test_wrong_arguments_are_found_at_import(arguments: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
-        Guard("a", **arguments)  # type: ignore[arg-type]
+        ViewLock("a", **arguments)  # type: ignore[arg-type]
 
 
 def test_a_full_waiting_room_refuses_what_is_busy_at_once(client: lockkit.LockClient) -> None:
     settings = ViewSettings(timeout=None, max_waiters=1)
-    guard = Guard("a")
+    guard = ViewLock("a")
     holder = client.lock("a").acquire()
     waiter = threading.Thread(
         target=lambda: guard.acquire(client, "a", settings, "first").release()
@@ -77,7 +76,12 @@ def test_a_full_waiting_room_refuses_what_is_busy_at_once(client: lockkit.LockCl
     guard.acquire(client, "free", settings, "third").release()  # nobody need wait for this one
     holder.release()
     waiter.join()
-    assert waiting_room.waiting == 0
+    assert_all_have_left()
+
+
+def assert_all_have_left() -> None:
+    with waiting_room.place(1) as placed:
+        assert placed
 
 
 def _until_somebody_waits(client: lockkit.LockClient) -> None:
@@ -89,7 +93,7 @@ def _until_somebody_waits(client: lockkit.LockClient) -> None:
 async def test_the_same_for_coroutines() -> None:
     client = connect_async("memory://")
     settings = ViewSettings(timeout=None, max_waiters=1)
-    guard = Guard("a")
+    guard = ViewLock("a")
     holder = await client.lock("a").acquire()
     waiter = asyncio.create_task(guard.acquire_async(client, "a", settings, "first"))
     while (info := await client.inspect("a")) is None or info.waiters == 0:  # noqa: ASYNC110
@@ -99,23 +103,30 @@ async def test_the_same_for_coroutines() -> None:
     await holder.release()
     await (await waiter).release()
     await client.close()
-    assert waiting_room.waiting == 0
+    assert_all_have_left()
 
 
 def test_who_does_not_wait_needs_no_place(client: lockkit.LockClient) -> None:
     with client.lock("a"), pytest.raises(LockHeld) as caught:
-        Guard("a", timeout=0).acquire(client, "a", ViewSettings(max_waiters=0), "")
+        ViewLock("a", timeout=0).acquire(client, "a", ViewSettings(max_waiters=0), "")
     assert not isinstance(caught.value, TooManyWaiters)
 
 
 def test_a_forked_child_begins_with_an_empty_waiting_room() -> None:
+    """A place that was taken before the fork is not one of the child's, also when it is left."""
     room = WaitingRoom()
     with room.place(1) as placed:
         assert placed
         child = os.fork()
-        if child == 0:
-            os._exit(room.waiting)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        if child > 0:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            with room.place(1) as another:
+                assert not another
+    if child == 0:  # pragma: no cover  (another process)
+        with room.place(1) as first, room.place(1) as second:
+            os._exit(0 if first and not second else 1)
+    with room.place(1) as placed:
+        assert placed
 
 
 HOLDER = Owner("web-1", 4121, "MainThread", "POST /secret")

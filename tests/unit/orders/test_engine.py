@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import string
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,31 +16,25 @@ from lockkit.leases.client import LockClient
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.orders import (
     Discard,
-    FileFacts,
-    FormIds,
     Identity,
     Keep,
-    MalformedOrderIdError,
     Order,
+    OrderRequest,
+    OrderResponse,
     Orders,
     Payload,
     Proceed,
     Record,
-    Reject,
+    Refusal,
     Replay,
-    RequestFacts,
-    ResponseFacts,
-    State,
     adrive,
     drive,
-    dump_headers,
-    load_headers,
-    parse_order_id,
     read_order_settings,
 )
-from lockkit.orders.facts import as_sent
-from lockkit.orders.record import VERSION
-from lockkit.orders.seats import Seats
+from lockkit.orders.forms import FormIds
+from lockkit.orders.orderid import MalformedOrderIdError, parse_order_id
+from lockkit.orders.record import VERSION, RecordState, dump_headers, load_headers
+from lockkit.orders.request import SentFile, as_sent
 
 
 class Store(dict[str, Record]):
@@ -75,7 +68,7 @@ def orders() -> Orders:
     return Orders(read_order_settings({"PATHS": ["^/"], "WAIT": 0}))
 
 
-def facts(**changes: Any) -> RequestFacts:
+def facts(**changes: Any) -> OrderRequest:
     headers = changes.pop("headers", {"Idempotency-Key": "A-1"})
     identity = changes.pop("identity", Identity(user="auth.User:1"))
     payload = changes.pop("payload", Payload(body=b"{}"))
@@ -88,7 +81,7 @@ def facts(**changes: Any) -> RequestFacts:
         "read_payload": lambda: payload,
         "read_identity": lambda: identity,
     }
-    return RequestFacts(**{**defaults, **changes})
+    return OrderRequest(**{**defaults, **changes})
 
 
 def order_of(orders: Orders, **changes: Any) -> Order:
@@ -104,7 +97,7 @@ def test_an_order_from_its_first_request_to_its_replay(orders: Orders, locks: Lo
     assert isinstance(first, Proceed)
     assert first.lease.fencing_token > 0
     kept = orders.conclude(
-        order, ResponseFacts(201, [("content-type", "a/b"), ("Date", "x")], b"y")
+        order, OrderResponse(201, [("content-type", "a/b"), ("Date", "x")], b"y")
     )
     assert isinstance(kept, Keep)
     store[order.key] = kept.record
@@ -122,7 +115,7 @@ async def test_the_same_awaited(orders: Orders) -> None:
     first = await adrive(orders.admit(order), AsyncStore(store), client)
     assert isinstance(first, Proceed)
     second = await adrive(orders.admit(order), AsyncStore(store), client)
-    assert isinstance(second, Reject)
+    assert isinstance(second, Refusal)
     assert (second.status, second.code) == (409, "order-running")
     await first.lease.release()
     await client.close()
@@ -142,12 +135,12 @@ def test_a_store_that_is_down_lets_nobody_in_and_keeps_no_lock(
     store = Store()
     store.down = True
     answer = drive(orders.admit(order_of(orders)), store, locks)
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert answer.status == 503
     order = order_of(orders)
     lease = locks.lock(order.lock_name).acquire()
     answer = drive(orders.reconsider(Proceed(order, lease)), store, locks)
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert lease.released
 
 
@@ -159,7 +152,7 @@ def test_reconsidering_finds_the_winner_or_goes_on(orders: Orders, locks: LockCl
     store[order.key] = replace(orders.running(order), left=0)
     assert drive(orders.reconsider(mine), store, locks) == Proceed(order, lease, replaces=True)
     assert not lease.released
-    store[order.key] = replace(orders.running(order), state=State.DONE)
+    store[order.key] = replace(orders.running(order), state=RecordState.DONE)
     assert isinstance(drive(orders.reconsider(mine), store, locks), Replay)
     assert lease.released
 
@@ -169,13 +162,13 @@ def test_a_record_that_was_left_running_is_never_run_over(
 ) -> None:
     order = order_of(orders)
     answer = drive(orders.admit(order), Store({order.key: orders.running(order)}), locks)
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert (answer.status, answer.code) == (409, "order-orphaned")
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 409, 423, 425, 429, 500, 503, 199])
 def test_what_is_not_stored(status: int, orders: Orders) -> None:
-    assert orders.conclude(order_of(orders), ResponseFacts(status, [], b"")) == Discard()
+    assert orders.conclude(order_of(orders), OrderResponse(status, [], b"")) == Discard()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +214,7 @@ def test_a_namespace_makes_another_order_and_passes_for_nothing_else() -> None:
         {"media_type": "text/plain"},
         {"payload": Payload(body=b"{ }")},
         {"payload": Payload(form=[("a", "1")])},
-        {"payload": Payload(files=[FileFacts("f", "n", 1, "x")])},
+        {"payload": Payload(files=[SentFile("f", "n", 1, "x")])},
     ],
     ids=str,
 )
@@ -229,21 +222,6 @@ def test_what_makes_another_request(changes: dict[str, Any], orders: Orders) -> 
     one, other = order_of(orders), order_of(orders, **changes)
     assert (one.key, one.fingerprint != other.fingerprint) == (other.key, True)
     assert one.tag != other.tag
-
-
-def test_a_forked_child_begins_with_an_empty_waiting_room() -> None:
-    seats = Seats(2)
-    seats.take()
-    mine = seats.take()
-    assert seats.take() is None
-    child = os.fork()
-    if child == 0:  # pragma: no cover  (another process)
-        seats.leave(mine)  # taken before the fork: not one of the child's
-        free = [seats.take() for _ in range(3)]
-        os._exit(0 if free[0] and free[1] and free[2] is None else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    seats.leave(mine)
-    assert seats.take() is not None
 
 
 TEXT = st.text(max_size=4)
@@ -314,7 +292,7 @@ GUESTS = [Identity(authorization="made up"), Identity(session="s")]
 
 def kept(orders: Orders, order: Order, size: int) -> tuple[float, str]:
     """Seconds, and what is left of a response of so many bytes."""
-    ending = orders.conclude(order, ResponseFacts(200, [("Location", "/1")], b"x" * size))
+    ending = orders.conclude(order, OrderResponse(200, [("Location", "/1")], b"x" * size))
     assert isinstance(ending, Keep)
     assert ending.record.left == orders.running(order).left
     return ending.record.left, str(ending.record.state)
@@ -347,7 +325,7 @@ def test_what_is_kept_of_guests_is_a_setting_and_never_more_than_of_users(who: I
 def test_headers_are_not_kept_at_any_length(orders: Orders, size: int, body: bytes | None) -> None:
     """A view may send somebody on to where its client says."""
     location = ("Location", "/" * (size * 1024 - len("Location")))
-    ending = orders.conclude(order_of(orders), ResponseFacts(302, [location], body))
+    ending = orders.conclude(order_of(orders), OrderResponse(302, [location], body))
     assert isinstance(ending, Keep)
     state = "done" if body is not None and size == 8 else "tombstone"
     assert ending.record.state == state
@@ -374,7 +352,7 @@ def test_a_newer_record_is_not_run_over_even_if_it_looks_expired(
     store, order = Store(), order_of(orders)
     store[order.key] = replace(orders.running(order), left=0, **changes)
     answer = drive(orders.admit(order), store, locks)
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     assert (answer.status, answer.code) == (503, "order-record-unreadable")
     assert not list(locks.holders())
 

@@ -9,20 +9,19 @@ import pytest
 from lockkit.leases.giving_back import give_back
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
-    FormIds,
     Identity,
-    MalformedOrderIdError,
     Order,
+    OrderRequest,
     Orders,
     Payload,
     Proceed,
-    Reject,
-    RequestFacts,
+    Refusal,
     drive,
     read_order_settings,
 )
-from lockkit.orders.forms import hidden_field
-from lockkit.orders.replies import form_expired
+from lockkit.orders.forms import FormIds, hidden_field
+from lockkit.orders.orderid import MalformedOrderIdError
+from lockkit.orders.refusals import FORM_EXPIRED
 
 FORMS = FormIds(lambda: ["the key of the application"])
 ALICE = Identity(user="auth.User:1")
@@ -36,7 +35,7 @@ def orders(forms: FormIds | None = FORMS, **settings: Any) -> Orders:
 
 def sent(value: str, who: Identity, quantity: str = "1", rules: Orders | None = None) -> Any:
     fields = [("order_id", value), ("quantity", quantity)]
-    facts = RequestFacts(
+    facts = OrderRequest(
         method="POST",
         path="/orders/",
         route="orders/",
@@ -49,7 +48,7 @@ def sent(value: str, who: Identity, quantity: str = "1", rules: Orders | None = 
 
 
 def code(answer: object) -> str:
-    assert isinstance(answer, Reject)
+    assert isinstance(answer, Refusal)
     return answer.code
 
 
@@ -196,7 +195,7 @@ def test_a_form_that_outlived_its_record_does_not_order_again(
     monkeypatch.setattr("time.time", lambda: issued.made + seconds + 1.0)
     late = sent(value, who, rules=rules)
     assert isinstance(late, Order) and late.stale
-    assert drive(rules.admit(late), records, locks) == form_expired()
+    assert drive(rules.admit(late), records, locks) == FORM_EXPIRED
     assert not list(locks.holders())
     locks.close()
 

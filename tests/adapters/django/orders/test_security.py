@@ -23,13 +23,12 @@ import lockkit
 from lockkit.orders import (
     Identity,
     Order,
+    OrderRequest,
     Orders,
     Payload,
     Proceed,
-    Reject,
-    RequestFacts,
+    Refusal,
     drive,
-    give,
     read_order_settings,
 )
 from lockkit_django.models import OrderRecord
@@ -212,7 +211,7 @@ def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
         orders = Orders(read_order_settings({"PATHS": [], "MAX_REQUEST": 10_000}))
         refused = orders.identify(request_facts(request, lambda: Identity(user="u")))
-        assert isinstance(refused, Reject)
+        assert isinstance(refused, Refusal)
         assert (refused.status, body.tell(), "_body" in vars(request)) == (413, 0, False)
 
 
@@ -322,7 +321,7 @@ def test_many_keys_leave_nothing_in_the_process() -> None:
     locks = lockkit.connect("memory://")
 
     def identified() -> Order:
-        facts = RequestFacts(
+        facts = OrderRequest(
             method="POST",
             path="/orders/",
             route="orders/",
@@ -338,7 +337,7 @@ def test_many_keys_leave_nothing_in_the_process() -> None:
         for _ in range(count):
             decision = drive(orders.admit(identified()), Nothing(), locks)
             assert isinstance(decision, Proceed)
-            give(decision.lease)
+            decision.lease.release()
 
     place(100)
     tracemalloc.start()

@@ -15,9 +15,9 @@ from flask.sessions import SessionInterface, SessionMixin
 from flask_project import Order, User, create_app, db, die, put
 
 import lockkit
+from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import LockKit, locks, remember_guest
 from lockkit_flask.leases import request_leases
-from lockkit_flask.orders.table import TABLE_NAME
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:

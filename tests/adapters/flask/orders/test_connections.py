@@ -10,8 +10,8 @@ from flask import Flask, abort, redirect
 from flask_project import Order, db, put
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import new_order_id
-from lockkit_flask.orders.table import TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from flask_project.hooks import permission_required
 from werkzeug.routing import BaseConverter
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import current_lease, idempotent, lock_view
-from lockkit_flask.orders.table import TABLE_NAME
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from flask_project import Order, db, put
 from flask_sqlalchemy import SQLAlchemy
 
 import lockkit
+from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import (
     CurrentOrder,
     LockKit,
@@ -26,7 +27,6 @@ from lockkit_flask import (
     order_orphaned,
     order_replayed,
 )
-from lockkit_flask.orders.table import TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flask import Flask, Response
     from werkzeug.test import TestResponse
 
-    from lockkit.operate.inspect import LockInfo
+    from lockkit.model.types import LockInfo
 
 A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
 RECOVER = "flask_project.claims.recover"

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from flask import Flask, request
 from flask_project import Order, create_app, db, put
 
-from lockkit_flask.orders.table import TABLE_NAME
+from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:

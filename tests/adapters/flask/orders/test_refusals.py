@@ -12,9 +12,9 @@ from flask_project import Order, Refused, db, put
 from werkzeug.exceptions import Forbidden
 
 from lockkit.model.errors import LeaseLost
+from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import current_order, idempotent, locks
 from lockkit_flask.leases.request_leases import of_this_request
-from lockkit_flask.orders.table import TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

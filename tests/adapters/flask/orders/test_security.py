@@ -16,8 +16,8 @@ from flask import Flask, request, session
 from flask_project import Order, create_app, db, put
 from flask_project import hooks as checks
 
+from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import idempotent, locks, remember_guest
-from lockkit_flask.orders.table import TABLE_NAME
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from flask_project.served import LARGEST_REQUEST, LARGEST_RESPONSE, MOST_WAITERS
 from places import KIT
 from stalling import stalled
 
-from lockkit_flask.orders.table import TABLE_NAME
+from lockkit.orders.rows import TABLE as TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

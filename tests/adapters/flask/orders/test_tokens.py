@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from flask import Flask, request
 from flask_project import db, put
 
-from lockkit_flask.orders.table import TABLE_NAME
+from lockkit.orders.rows import TABLE as TABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,9 @@
 """The rules of ``@lock_view``, for every framework: whose lock, how long to wait, what to refuse.
 
-An adapter makes a ``Guard`` of the decorator's arguments, and for each request
+An adapter makes a ``ViewLock`` of the decorator's arguments, and for each request
 
-1. ``guard.names_for(facts, …)``: the names, or a FieldError;
-2. ``guard.acquire(client, names, settings, label)``, or ``acquire_async``: a lease, or an error;
+1. ``names_for(request, …)``: the names, or a FieldError;
+2. ``acquire(client, names, settings, label)`` or ``acquire_async``: a lease, or an error;
 3. ``refusal_of(error, settings.busy_status)``: the status, headers and words of the answer to
    either error;
 4. ``give_back(lease)`` when the work is committed or undone.
@@ -13,9 +13,7 @@ It adds its own: transactions, the response class, and when to release.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -29,10 +27,16 @@ from lockkit.model.errors import (
 from lockkit.model.naming import Template, check_name
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
-from lockkit.model.values import check_count, check_kind, check_timeout, check_ttl, unknown_key
-from lockkit.runtime import process
-from lockkit.web.facts import Facts, FieldError, lock_name
-from lockkit.web.refusal import Refusal, prefers_html, refusal_of
+from lockkit.model.values import (
+    check_count,
+    check_kind,
+    check_timeout,
+    check_ttl,
+    read_mapping,
+    wrong,
+)
+from lockkit.web.name_fields import FieldError, RequestView, lock_name
+from lockkit.web.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
@@ -42,19 +46,6 @@ if TYPE_CHECKING:
     AnyLease = Lease | MultiLease
     AnyAsyncLease = AsyncLease | AsyncMultiLease
 
-__all__ = [
-    "Guard",
-    "Refusal",
-    "ViewSettings",
-    "WaitingRoom",
-    "prefers_html",
-    "read_view_settings",
-    "refusal_of",
-    "request_label",
-    "waiting_room",
-]
-
-KEYS = ("TIMEOUT", "BUSY_STATUS", "MAX_WAITERS")
 ENTERED = ("reentrant", "read", "write")
 """Kinds that their owner may enter again."""
 ERRORS = range(400, 600)
@@ -74,60 +65,22 @@ def read_view_settings(
     mapping: Mapping[str, Any] | None, *, source: str = "LOCKKIT_VIEWS"
 ) -> ViewSettings:
     """Validate the mapping. Raises ConfigurationError that names the key and the remedy."""
-    if mapping is None:
-        return ViewSettings()
-    if not isinstance(mapping, Mapping):
-        raise ConfigurationError(f"{source} must be a mapping, not {type(mapping).__name__}")
-    for key in mapping:
-        if key not in KEYS:
-            raise unknown_key(source, key, KEYS)
-    defaults = ViewSettings()
-    return ViewSettings(
-        timeout=check_timeout(f"{source}['TIMEOUT']", mapping.get("TIMEOUT", defaults.timeout)),
-        busy_status=_status(source, mapping.get("BUSY_STATUS", defaults.busy_status)),
-        max_waiters=check_count(
-            f"{source}['MAX_WAITERS']", mapping.get("MAX_WAITERS", defaults.max_waiters)
-        ),
-    )
+    return ViewSettings(**read_mapping(source, {} if mapping is None else mapping, _CHECKS))
 
 
-def _status(source: str, value: object) -> int:
+def _status(key: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value in ERRORS:
         return value
-    raise ConfigurationError(
-        f"{source}['BUSY_STATUS'] is {value!r}; it must be an error status, such as 423 or 409"
-    )
+    raise wrong(key, value, "an error status, such as 423 or 409")
 
 
-class WaitingRoom:
-    """Counts the requests of this process that wait for a lock: each keeps a worker busy."""
-
-    def __init__(self) -> None:
-        self._empty()
-        process.after_fork(self._empty)
-
-    def _empty(self) -> None:
-        self._mutex = threading.Lock()
-        self.waiting = 0
-
-    @contextmanager
-    def place(self, limit: int | None) -> Iterator[bool]:
-        """Whether there is a place for one more; it is kept until the block ends."""
-        with self._mutex:
-            placed = limit is None or self.waiting < limit
-            self.waiting += placed
-        try:
-            yield placed
-        finally:
-            with self._mutex:
-                self.waiting -= placed
-
+_CHECKS = {"TIMEOUT": check_timeout, "BUSY_STATUS": _status, "MAX_WAITERS": check_count}
 
 waiting_room = WaitingRoom()
 """The one of this process, whatever the alias, the view or the framework."""
 
 
-class Guard:
+class ViewLock:
     """One decorated view: what it locks, and how. Made once, at import; holds nothing.
 
     Each of ``names`` is a template, or a callable that gets what the adapter passes and returns a
@@ -161,13 +114,13 @@ class Guard:
         """Whether a name has ``{user.pk}``: a coroutine must have the user looked up before."""
         return any(field.source == "user" for each in self.templates for field in each.fields)
 
-    def names_for(self, facts: Facts, /, *args: Any, **kwargs: Any) -> list[str]:
+    def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:
         """The names for one request; a callable gets ``args`` and ``kwargs``.
 
         Raises FieldError (the request's fault) or ConfigurationError (the programmer's).
         """
         return [
-            lock_name(name, facts) if isinstance(name, Template) else _name_by(name, args, kwargs)
+            lock_name(name, request) if isinstance(name, Template) else _name_by(name, args, kwargs)
             for name in self._names
         ]
 
@@ -225,7 +178,7 @@ class Guard:
         return settings.timeout if self.timeout is UNSET else self.timeout
 
     def __repr__(self) -> str:
-        return f"Guard({', '.join(map(repr, self._names))}, alias={self.alias!r})"
+        return f"ViewLock({', '.join(map(repr, self._names))}, alias={self.alias!r})"
 
 
 def _template(text: str) -> Template:

@@ -1,8 +1,8 @@
 """What a request brings to a name template, read by the same rules under every framework.
 
-An adapter describes its request as ``Facts``; ``lock_name`` fills a template from them. The rules
-are here so that Django and Flask give the same name for the same request, and so that a lock can
-never be taken on another value than the one the view acts on: what is given twice is refused.
+An adapter describes its request as a ``RequestView``; ``lock_name`` fills a template from it. The
+rules are here so that Django and Flask give the same name for the same request, and so that a
+lock can never be taken on another value than the view acts on: what is given twice is refused.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from lockkit.model.naming import Field, Template, json_value, parse_json, typed_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["BROKEN", "AnonymousUser", "Facts", "FieldError", "lock_name", "url_encoded"]
 
 BROKEN = "\ufffd"
 """What adapters hand over in the place of bytes that are no UTF-8; it is refused."""
@@ -48,7 +46,7 @@ class AnonymousUser(FieldError):
     """``{user.pk}`` in a request of nobody: there is no such name. 403, or the framework's way."""
 
 
-class Facts(Protocol):
+class RequestView(Protocol):
     """One request, as an adapter reads it. Nothing is read before a field asks for it."""
 
     def kwarg(self, key: str) -> object:
@@ -73,13 +71,13 @@ class Facts(Protocol):
         """A header; several of one name joined by commas, as servers do."""
 
 
-def lock_name(template: Template, facts: Facts) -> str:
+def lock_name(template: Template, request: RequestView) -> str:
     """The name that a template makes of a request.
 
     Raises FieldError (a field is missing, given twice, of a wrong type, or makes no valid name),
     AnonymousUser, or ConfigurationError (a ``{field}`` that the route does not have).
     """
-    reader = _Reader(facts)
+    reader = _Reader(request)
     values = {field: reader.read(field) for field in template.fields}
     try:
         return template.fill(values.__getitem__)
@@ -100,8 +98,8 @@ def _cause(error: InvalidName) -> str:
 class _Reader:
     """The fields of one request. A JSON body is parsed once, however many fields look into it."""
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+    def __init__(self, request: RequestView) -> None:
+        self._request = request
         self._document: object = None
         self._parsed = False
 
@@ -116,12 +114,12 @@ class _Reader:
             case "form":
                 return self._form(field)
             case "query":
-                return _single(field, self._facts.query(field.path[0]))
+                return _single(field, self._request.query(field.path[0]))
             case _:
-                return _given(field, self._facts.header(field.path[0].replace("_", "-")))
+                return _given(field, self._request.header(field.path[0].replace("_", "-")))
 
     def _kwarg(self, field: Field) -> object:
-        value = self._facts.kwarg(field.path[0])
+        value = self._request.kwarg(field.path[0])
         if value is None:
             name = field.path[0]
             also = f"; did you mean {MEANT[name]}?" if name in MEANT else ""
@@ -132,12 +130,12 @@ class _Reader:
 
     def _form(self, field: Field) -> object:
         """Only UTF-8, as for JSON: Django refuses another charset, Werkzeug ignores it."""
-        if _charset(self._facts.content_type()) not in FORM_CHARSETS:
+        if _charset(self._request.content_type()) not in FORM_CHARSETS:
             raise FieldError(f"{field} needs a form in UTF-8")
-        return _single(field, self._facts.form(field.path[0]))
+        return _single(field, self._request.form(field.path[0]))
 
     def _user(self, field: Field) -> object:
-        value = self._facts.user_pk()
+        value = self._request.user_pk()
         if value is None or value == "":
             raise AnonymousUser(f"{field} needs an authenticated user")
         return _typed(field, value)
@@ -151,24 +149,24 @@ class _Reader:
 
     def _json_document(self, field: Field) -> object:
         if not self._parsed:
-            self._document = _parse(field, self._facts)
+            self._document = _parse(field, self._request)
             self._parsed = True
         return self._document
 
 
-def _parse(field: Field, facts: Facts) -> object:
+def _parse(field: Field, request: RequestView) -> object:
     """The body as JSON, whatever it says it is, unless it says that it is something else.
 
     An object with a field given twice is refused, as a form is: see ``parse_json``.
     Only UTF-8: a parser that believed another charset would see another value than the lock.
     """
-    content_type = facts.content_type()
+    content_type = request.content_type()
     if content_type.partition(";")[0].strip().lower() in FORM_TYPES:
         raise FieldError(f"{field} needs a JSON body; send it as application/json")
     if _charset(content_type) not in JSON_CHARSETS:
         raise FieldError(f"{field} needs a JSON body in UTF-8")
     try:
-        return parse_json(facts.body().decode("utf-8-sig"))
+        return parse_json(request.body().decode("utf-8-sig"))
     except (ValueError, RecursionError):
         raise FieldError(
             f"{field} needs a JSON body without repeated fields, and this is none"

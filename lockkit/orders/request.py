@@ -15,22 +15,6 @@ from urllib.parse import parse_qsl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = [
-    "FileFacts",
-    "Identity",
-    "Order",
-    "Payload",
-    "RequestFacts",
-    "ResponseFacts",
-    "as_sent",
-    "fingerprint_of",
-    "key_of",
-    "key_of_guest",
-    "lock_name_of",
-    "sent_by",
-    "too_large",
-]
-
 KEY_VERSION = "lockkit-order-2"  # another one needs another VERSION in stores/redis/layout.py
 FINGERPRINT_VERSION = "2"
 CSRF_FIELD = "csrfmiddlewaretoken"  # Django's; Flask-WTF's is csrf_token
@@ -38,7 +22,7 @@ REPLACED = "\ufffd"
 VOLATILE_FIELDS = frozenset({CSRF_FIELD, "csrf_token"})
 
 
-class FileFacts(NamedTuple):
+class SentFile(NamedTuple):
     """One uploaded file: never its raw multipart, whose boundary differs at each try."""
 
     field: str
@@ -54,7 +38,7 @@ class Payload:
 
     body: bytes = field(default=b"", repr=False)
     form: Sequence[tuple[str, str]] = field(default=(), repr=False)
-    files: Sequence[FileFacts] = ()
+    files: Sequence[SentFile] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +63,7 @@ def _nobody() -> Identity:
 
 
 @dataclass(frozen=True)
-class RequestFacts:
+class OrderRequest:
     """One request. What is costly to find out is a callable, asked at most once and if needed."""
 
     method: str
@@ -105,7 +89,7 @@ class RequestFacts:
         return payload
 
 
-class ResponseFacts(NamedTuple):
+class OrderResponse(NamedTuple):
     """A rendered response; ``body`` is None when it streams."""
 
     status: int
@@ -114,7 +98,7 @@ class ResponseFacts(NamedTuple):
 
     def __repr__(self) -> str:
         """Without what belongs to its client alone: cookies, the body."""
-        return f"ResponseFacts(status={self.status})"
+        return f"OrderResponse(status={self.status})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,28 +156,28 @@ def lock_name_of(key: str) -> str:
     return f"order:{key}"
 
 
-def too_large(facts: RequestFacts, limit: int) -> bool:
+def too_large(request: OrderRequest, limit: int) -> bool:
     """Whether the request exceeds ``limit`` bytes, as it says or as it turns out to be."""
-    if facts.content_length is not None and facts.content_length > limit:
+    if request.content_length is not None and request.content_length > limit:
         return True
-    payload = facts.payload()
+    payload = request.payload()
     files = sum(each.size for each in payload.files)
     return len(payload.body) + files + sum(len(v) for _, v in payload.form) > limit
 
 
-def key_of(facts: RequestFacts, identity: Identity, order_id: str, namespace: str) -> str | None:
+def key_of(request: OrderRequest, identity: Identity, order_id: str, namespace: str) -> str | None:
     """SHA-256 of whose order it is, its route and its ID; None when it is nobody's.
 
     ``namespace``: tells applications apart that share a store.
     """
     owner = _owner(identity)
-    return None if owner is None else _key(facts, [namespace, identity.tenant, *owner], order_id)
+    return None if owner is None else _key(request, [namespace, identity.tenant, *owner], order_id)
 
 
-def key_of_guest(facts: RequestFacts, identity: Identity, order_id: str, namespace: str) -> str:
+def key_of_guest(request: OrderRequest, identity: Identity, order_id: str, namespace: str) -> str:
     """The key when the order is of ``identity.guest``, whoever that is by now."""
     owner = ("guest", identity.guest or "")
-    return _key(facts, [namespace, identity.tenant, *owner], order_id)
+    return _key(request, [namespace, identity.tenant, *owner], order_id)
 
 
 def sent_by(user: str, fingerprint: str) -> str:
@@ -201,8 +185,8 @@ def sent_by(user: str, fingerprint: str) -> str:
     return f"{FINGERPRINT_VERSION}:{_digest(['sent-by', user, fingerprint])}"
 
 
-def _key(facts: RequestFacts, scope: Sequence[str], order_id: str) -> str:
-    return _digest([KEY_VERSION, *scope, facts.route, order_id])
+def _key(request: OrderRequest, scope: Sequence[str], order_id: str) -> str:
+    return _digest([KEY_VERSION, *scope, request.route, order_id])
 
 
 def _tag(key: str, fingerprint: str) -> str:
@@ -221,17 +205,21 @@ def _owner(identity: Identity) -> tuple[str, str] | None:
     return None
 
 
-def fingerprint_of(facts: RequestFacts) -> str:
+def fingerprint_of(request: OrderRequest) -> str:
     """What must be equal in a retry: method, path, query, type and content.
 
     The path as it was sent: what a converter makes of it may look alike for two of them, or
     differ for one.
     """
-    payload = facts.payload()
+    payload = request.payload()
     form = [pair for pair in payload.form if pair[0] not in VOLATILE_FIELDS]
     files = [(f.field, f.name, str(f.size), f.sha256, f.content_type) for f in payload.files]
-    parts: list[str | bytes] = [facts.method, facts.sent_path or facts.path, facts.media_type]
-    parts += _group(sorted(facts.query, key=_name))
+    parts: list[str | bytes] = [
+        request.method,
+        request.sent_path or request.path,
+        request.media_type,
+    ]
+    parts += _group(sorted(request.query, key=_name))
     parts += _group(sorted(form, key=_name))
     parts += _group(sorted(files, key=_name))
     parts.append(payload.body)

@@ -1,0 +1,75 @@
+"""What a client is told whose order is refused.
+
+Statuses are those of draft-ietf-httpapi-idempotency-key-header-07; bodies are problem details
+(RFC 9457) and name no other client's data. An adapter needs those of what only it can notice: a
+lost lease, a store that fails in the middle, a replay that is not allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lockkit.orders.record import StillRunningError
+from lockkit.web.refusal import Refusal
+
+if TYPE_CHECKING:
+    from lockkit.model.errors import BackendError
+
+COMPLETED = "order-completed"
+
+NOBODY = Refusal(400, "order-without-owner")
+NOT_ALLOWED = Refusal(403, "order-replay-refused")
+FORM_OF_ANOTHER = Refusal(403, "order-form-of-another")
+FORM_EXPIRED = Refusal(409, "order-form-expired")
+ORPHANED = Refusal(409, "order-orphaned")
+LENGTH_REQUIRED = Refusal(411, "order-length-required")
+DIFFERENT = Refusal(422, "order-id-reused")
+LEASE_LOST = Refusal(503, "order-lease-lost", 1)
+NOT_SAVED = Refusal(503, "order-not-saved", 1)  #: the view answers well, its transaction failed
+STORE_DOWN = Refusal(503, "order-store-unavailable", 5)
+UNREADABLE = Refusal(503, "order-record-unreadable", 60)
+
+
+def malformed(reason: str) -> Refusal:
+    return Refusal(400, "order-id-malformed", values={"reason": reason})
+
+
+def missing(sources: str) -> Refusal:
+    return Refusal(400, "order-id-missing", values={"sources": sources})
+
+
+def too_big(limit: int) -> Refusal:
+    return Refusal(413, "order-too-large", values={"limit": limit})
+
+
+def running(retry_after: int) -> Refusal:
+    return Refusal(409, "order-running", retry_after)
+
+
+def crowded(retry_after: int) -> Refusal:
+    return Refusal(503, "order-waiting-room-full", retry_after)
+
+
+def not_claimed(failure: BackendError) -> Refusal:
+    """The record of an order could not be written; its view has not run."""
+    return running(1) if isinstance(failure, StillRunningError) else STORE_DOWN
+
+
+def outcome_unknown(*, may_repeat: bool = False) -> Refusal:
+    """``may_repeat``: the settings let an order run again whose end is not known."""
+    variant = "-may-repeat" if may_repeat else ""
+    return Refusal(503, "order-outcome-unknown", 5, variant=variant)
+
+
+def not_replayable(location: str | None = None) -> Refusal:
+    """``location``: left out unless it is relative, http or https. It becomes a link in a page."""
+    if location is not None and _is_of_no_web_page(location):
+        location = None
+    return Refusal(409, COMPLETED, location=location)
+
+
+def _is_of_no_web_page(url: str) -> bool:
+    """``javascript:``, say. Browsers pass over spaces and control characters in a scheme."""
+    scheme = re.match(r"[^/?#:]*:", re.sub(r"[\x00-\x20\x7f]", "", url))
+    return scheme is not None and scheme[0].lower() not in ("http:", "https:")
