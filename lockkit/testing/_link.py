@@ -1,4 +1,4 @@
-"""One connection through the fault proxy, and the faults that can happen to it."""
+"""One connection through the fault proxy, and its possible faults."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: close() s
 
 
 class Fault:
-    """One fault that was ordered, for the next ``left`` requests which contain ``matching``."""
+    """One fault, for the next ``left`` requests that contain ``matching``."""
 
     def __init__(self, matching: bytes, left: int) -> None:
         self.matching = matching
         self.left = left
         self.happened = threading.Event()
-        """Set when the store has answered the last of them: it has applied them all."""
+        """Set when the store has answered the last of the requests, so it has applied them all."""
         self.arrived = threading.Event()
         """Set when the first of the requests has reached the proxy."""
         self._released = threading.Event()
@@ -40,7 +40,7 @@ class Fault:
 
 
 class Link:
-    """One client's connection and ours to the store for it."""
+    """The connection of one client, and the proxy's connection to the store for it."""
 
     def __init__(self, client: socket.socket, store: socket.socket) -> None:
         self.client = client
@@ -54,7 +54,7 @@ class Link:
         self.ended = 0
 
     def answered(self) -> bool:
-        """The store has replied: tell those who wait for that. True: drop the reply."""
+        """Note that the store has replied. Return whether to drop the reply."""
         if self.drop is not None:
             self.cut()
         for fault in (self.delayed, self.drop):
@@ -89,8 +89,8 @@ def connect(host: str, port: int | None) -> socket.socket:
 def reset(connection: socket.socket) -> None:
     """Send RST now, and wake the threads that are blocked in this socket.
 
-    connect() to no address is the one way to do both: close() waits for those threads, shutdown()
-    says goodbye politely, and Python's own connect() cannot say "no address".
+    Only connect() to no address does both: close() waits for those threads, shutdown()
+    does not reset, and Python's own connect() takes no such address.
     """
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

@@ -1,4 +1,4 @@
-"""Ends a process whose starter is gone, also one that was killed or is stopped itself."""
+"""Ends a process whose starter is gone, even if either of them was killed or stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other processes that lock: started, ordered about, stopped and killed by a test.
+"""Other processes that lock. A test starts, commands, stops and kills them.
 
 >>> with Agent(Store("redis://127.0.0.1:6379/0")) as agent:                  # doctest: +SKIP
 ...     agent.acquire("a", name="stock:42")
@@ -31,7 +31,7 @@ COMMAND = [sys.executable, "-m", "lockkit.testing.worker"]
 
 
 class AgentFailed(RuntimeError):
-    """The order raised in the other process, or that process is gone. ``kind`` names the error."""
+    """The order raised in the other process, or the process is gone. ``kind`` names the error."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -39,7 +39,7 @@ class AgentFailed(RuntimeError):
 
 
 class Agent:
-    """One other process. ``send`` gives an order and returns at once; the rest wait for the end."""
+    """Another process. ``send`` gives an order and returns at once; other methods wait for it."""
 
     def __init__(self, store: Store) -> None:
         self._process = subprocess.Popen(
@@ -78,7 +78,7 @@ class Agent:
         return self._process.poll() is None
 
     def send(self, order: str, **arguments: object) -> Future[Any]:
-        """Give an order; the future fails with AgentFailed. See ``worker`` for what there is."""
+        """Give an order; the future fails with AgentFailed. ``worker`` lists the orders."""
         number = next(self._numbers)
         future: Future[Any] = Future()
         with self._lock:
@@ -93,7 +93,7 @@ class Agent:
         return self.send(order, **arguments).result(ANSWER_SECONDS)
 
     def acquire(self, handle: str, *, api: Api, name: str, timeout: float | None = 20.0) -> int:
-        """The fence."""
+        """Acquire, and return the fencing token."""
         reply = self.call("acquire", handle=handle, api=api, name=name, timeout=timeout)
         return int(reply["fence"])
 
@@ -104,23 +104,23 @@ class Agent:
         return self.send("share", api=api, name=name, uses=uses, cycles=cycles)
 
     def interrupt(self) -> None:
-        """SIGINT."""
+        """Send SIGINT."""
         self._process.send_signal(signal.SIGINT)
 
     def pause(self) -> None:
-        """SIGSTOP, and wait until it has stopped. It cannot see then that its starter is gone."""
+        """Send SIGSTOP, and wait until it has stopped. It cannot notice then that we are gone."""
         if self._reaper is None:
             self._reaper = Reaper(self.pid, signal.SIGKILL)
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
         self._dismiss_reaper()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Send SIGKILL, and wait for the end."""
         self._process.kill()
         self._process.wait()
         self._dismiss_reaper()
@@ -172,7 +172,7 @@ class Crew:
         self._agents: list[Agent] = []
 
     def take(self, number: int, api: Api) -> list[Agent]:
-        """So many living agents, connected through this API."""
+        """``count`` living agents, connected through this API."""
         self._agents = [agent for agent in self._agents if agent.alive]
         while len(self._agents) < number:
             self._agents.append(Agent(self.store))

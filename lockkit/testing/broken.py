@@ -1,4 +1,4 @@
-"""Seven locks that are wrong on purpose: what the checkers must catch.
+"""Seven locks that are wrong on purpose, which the checkers must catch.
 
 Each is a lock as one finds it in the field, over plain Redis commands, with one defect. A check
 that none of them can fail is no check. Never use them for anything else.
@@ -62,7 +62,7 @@ class Subject(Protocol):
 
 
 class BrokenLock:
-    """Right as far as it goes: SET NX PX, compare-and-delete, deadline from the time of sending.
+    """The lock without a defect: SET NX PX, compare-and-delete, deadline from the sending.
 
     Not a lock to use either: its fence comes from a second command, so it is not in the order of
     the grants when a client is slow between the two. ``wall`` is the client's wall clock.
@@ -82,7 +82,7 @@ class BrokenLock:
         self.wall = wall
 
     def acquire(self, timeout: float) -> BrokenClaim | None:
-        """Poll until it is granted, or None."""
+        """Poll until it is granted; None if that takes too long."""
         until = now() + timeout
         while True:
             claim = self.attempt(secrets.token_hex(16))
@@ -103,7 +103,7 @@ class BrokenLock:
         return self.redis.incr(f"{self.name}:fence")
 
     def deadline(self, sent: float) -> float:
-        """The moment of ``clock`` past which the holder gives up."""
+        """The moment of ``clock`` at which the holder gives up."""
         return sent + self.ttl - drift(self.ttl)
 
     def clock(self) -> float:
@@ -125,7 +125,7 @@ class BrokenLock:
 
 
 class BrokenClaim:
-    """What ``BrokenLock.acquire`` returns."""
+    """The lease of a ``BrokenLock``."""
 
     def __init__(self, lock: BrokenLock, token: str, fence: int, deadline: float) -> None:
         self.lock = lock
@@ -144,7 +144,7 @@ class BrokenClaim:
 
 
 class NoNX(BrokenLock):
-    """Looks whether it is free, then takes it: two steps."""
+    """Looks whether it is free, and takes it in a second step."""
 
     def set(self, token: str) -> bool:
         if self.redis.exists(self.name):
@@ -153,14 +153,14 @@ class NoNX(BrokenLock):
 
 
 class BlindDelete(BrokenLock):
-    """Releases whatever is there, also when it is somebody else's by now."""
+    """Releases what is there, even if it belongs to somebody else by now."""
 
     def release(self, token: str) -> None:
         self.redis.delete(self.name)
 
 
 class DeadlineFromReply(BrokenLock):
-    """Counts its TTL from the reply: by then part of it is over."""
+    """Counts its TTL from the reply, when part of it is already over."""
 
     def deadline(self, sent: float) -> float:
         return now() + self.ttl - drift(self.ttl)
@@ -177,7 +177,7 @@ class WallClockDeadline(BrokenLock):
 
 
 class FenceReset(BrokenLock):
-    """Keeps the fence beside the lock, and it goes with it."""
+    """Keeps the fence beside the lock, so the fence is lost with the lock."""
 
     def release(self, token: str) -> None:
         super().release(token)
@@ -185,7 +185,7 @@ class FenceReset(BrokenLock):
 
 
 class ResurrectingWatchdog(BrokenLock):
-    """Renews without asking whose it is, and what has expired as well."""
+    """Renews without asking whose lease it is, and renews expired leases as well."""
 
     def renew(self, claim: BrokenClaim) -> None:
         sent = now()
@@ -194,7 +194,7 @@ class ResurrectingWatchdog(BrokenLock):
 
 
 class MinorityRedlock(BrokenLock):
-    """Asks three nodes, and is content with one."""
+    """Asks three nodes, and is satisfied with one."""
 
     QUORUM = 1
 

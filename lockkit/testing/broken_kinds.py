@@ -1,4 +1,4 @@
-"""Other kinds of locks that are wrong on purpose: what ``History.crowds`` must catch."""
+"""Other kinds of locks that are wrong on purpose, which ``History.crowds`` must catch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ClientClockSemaphore", "CountThenAdd", "FlagThenCount"]
 
 
 class BrokenPermit:
-    """What a broken lock's ``acquire`` returns."""
+    """The lease of a broken lock."""
 
     fencing_token = 0
 

@@ -1,6 +1,6 @@
-"""Judges of what locks did: they look only at facts, and know nothing of how a lock works.
+"""Judges of a run of locks. They look only at facts, and do not know how a lock works.
 
-Each can fail: ``broken`` has seven locks that are wrong on purpose, and every one is caught.
+Each judge can fail a lock: ``broken`` has seven locks that are wrong on purpose, and all fail.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Interval(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Two who relied on one name at the same time."""
+    """Two holders relied on one name at the same time."""
 
     first: Interval
     second: Interval
@@ -58,7 +58,7 @@ class Overlap(NamedTuple):
 
 
 class Crowd(NamedTuple):
-    """One who relied on a name, and those who did so already and leave no room for it."""
+    """A holder relied on a name while earlier holders left no room for it."""
 
     last: Interval
     others: tuple[Interval, ...]
@@ -70,12 +70,12 @@ class Crowd(NamedTuple):
 
 
 class Claim(Protocol):
-    """What the checkers need of a lease. ``lockkit.Lease`` is one."""
+    """The members of a lease that the checkers use. ``lockkit.Lease`` has them."""
 
     @property
     def fencing_token(self) -> int: ...
     def remaining(self) -> float:
-        """Seconds for which its holder relies on it; 0: it does not."""
+        """Seconds for which its holder relies on it; 0 if it does not."""
 
 
 class Belief:
@@ -90,11 +90,11 @@ class Belief:
         self.look()
 
     def look(self) -> bool:
-        """Whether the holder still relies on its claim; notes until when it will."""
+        """Whether the holder still relies on its claim. Notes until when it will."""
         return self._look(now())
 
     def end(self) -> Interval:
-        """Call just before release. A lost claim was relied on until the deadline known last."""
+        """Call just before release. A lost claim was relied on until the last known deadline."""
         moment = now()
         end = moment if self._look(moment) else min(moment, self._until)
         fence = self.claim.fencing_token
@@ -108,7 +108,7 @@ class Belief:
 
 
 class History:
-    """Believed-held intervals, of one process; add up those of several with ``+=``.
+    """The intervals in which a process believed that it held a name. Add others with ``+=``.
 
     An interval is [acquire returned, min(release called, loss noticed, local deadline)]: both ends
     err on the side of the lock, so an overlap is a proof, never a matter of timing.
@@ -133,7 +133,7 @@ class History:
         return self
 
     def overlaps(self) -> list[Overlap]:
-        """Every two intervals of one name that follow each other too soon."""
+        """Every pair of intervals of one name that overlap."""
         found = []
         for intervals in self._by_name():
             last = intervals[0]
@@ -158,7 +158,7 @@ class History:
         return found
 
     def fences_out_of_order(self) -> list[Overlap]:
-        """Every two grants of one name of which the later has no greater fencing token."""
+        """Every pair of grants of one name in which the later token is not greater."""
         return [
             Overlap(first, second)
             for intervals in self._by_name()
@@ -174,7 +174,7 @@ class History:
 
 
 class Counter:
-    """An unfenced counter in a file: it loses updates exactly when exclusion fails.
+    """An unfenced counter in a file, which loses updates exactly if exclusion fails.
 
     ``gap`` is how many seconds pass between reading and writing (0: the processor is offered to
     somebody else, no more).
@@ -205,7 +205,7 @@ class Counter:
 
 
 class FencedRegister:
-    """A resource that guards itself: it accepts a write iff its fence is greater than the last.
+    """A resource that accepts a write only if its fence is greater than the last.
 
     An SQLite file, shared by processes. Whatever is paused, it takes no stale write; and if fences
     do what they should, it refuses no fresh one.

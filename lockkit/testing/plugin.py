@@ -1,9 +1,9 @@
-"""The pytest plugin: a store in memory, and names that somebody else holds.
+"""The pytest plugin: a store in memory, and names that another process seems to hold.
 
 It is active wherever lockkit is installed, and imports lockkit only in the tests that ask for it.
 
-``lockkit_memory`` makes the default alias a fresh store in memory for one test: of
-``lockkit.connect()``, of ``lockkit_django.locks`` and ``alocks``, and of every Flask app that is
+``lockkit_memory`` makes the default alias a fresh store in memory for one test. This applies to
+``lockkit.connect()``, to ``lockkit_django.locks`` and ``alocks``, and to every Flask app that is
 made during the test. For a Flask app that is made on import, put the URL into the configuration::
 
     [tool.pytest.ini_options]
@@ -16,9 +16,9 @@ made during the test. For a Flask app that is made on import, put the URL into t
             assert client.post("/stock/42").status_code == 423
         assert client.post("/stock/42").status_code == 200
 
-Without ``with`` it is held until ``release()`` or the end of the test. It finds the store itself:
-the current Flask app's, else Django's, else that of ``lockkit.connect()``; or it is told
-(``app=``, ``client=``, ``alias=``).
+Without ``with`` it is held until ``release()`` or the end of the test. It uses the store of the
+current Flask app, else that of Django, else that of ``lockkit.connect()``; ``app=``, ``client=``
+and ``alias=`` choose another.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["HeldLock", "HoldLock", "hold_lock", "lockkit_memory"]
 
 URL_VARIABLE = "LOCKKIT_URL"
 HELD_SECONDS = 600.0
-"""How long a name stays held when the test is killed before it can release it."""
+"""Seconds a name stays held if the test is killed before it can release it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Before any conftest is read, because it may make an app."""
+    """Runs before any conftest is read, because that may make an app."""
     url: str = early_config.getini("lockkit_url")
     if url:
         os.environ[URL_VARIABLE] = url
@@ -85,7 +85,7 @@ class HoldLock(Protocol):
 
 @pytest.fixture
 def hold_lock() -> Iterator[HoldLock]:
-    """Holds names as another process would, at most until the end of the test."""
+    """Hold names as another process would, at most until the end of the test."""
     with ExitStack() as stack:
 
         def hold(
@@ -103,7 +103,7 @@ def hold_lock() -> Iterator[HoldLock]:
 
 
 class HeldLock:
-    """A name that somebody else holds, as far as the code under test can see."""
+    """A name that another process holds, as far as the code under test can see."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         from lockkit.model.errors import LockHeld
@@ -120,7 +120,7 @@ class HeldLock:
         self.released = False
 
     def release(self) -> bool:
-        """Give it to whoever waits. False if it was not held any more."""
+        """Release the name. False if it was not held any more."""
         from lockkit.model.types import Release
 
         if self.released:
@@ -185,7 +185,7 @@ def _django_client(alias: str) -> LockClient | None:
 
 
 def _forget_clients() -> None:
-    """Django's clients are of the settings that were; the next ones read them again."""
+    """Close Django's clients, which have the old settings; new ones read the settings again."""
     if _django_has_locks():
         from lockkit_django.leases.handler import alocks, locks
 

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio API have in common, the second behind blocking calls."""
+"""The members that the blocking and the asyncio API share; asyncio is behind blocking calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AnyBackend(Protocol):
 
 
 class _AnyHeld(Protocol):
-    """What a lease and the leases of several names have in common."""
+    """The members that a lease and the leases of several names share."""
 
     @property
     def lost(self) -> bool: ...
@@ -61,7 +61,7 @@ class _AnyHeld(Protocol):
 
 
 class AnyLease(_AnyHeld, Protocol):
-    """What ``Lease`` and ``AsyncLease`` have in common."""
+    """The members that ``Lease`` and ``AsyncLease`` share."""
 
     released: bool
 
@@ -77,14 +77,14 @@ class AnyLease(_AnyHeld, Protocol):
 
 
 class AnyLock(Protocol):
-    """What ``Lock`` and ``AsyncLock`` have in common."""
+    """The members that ``Lock`` and ``AsyncLock`` share."""
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> AnyLease: ...
     def try_acquire(self) -> AnyLease | None: ...
 
 
 class AnyMultiLease(_AnyHeld, Protocol):
-    """What ``MultiLease`` and ``AsyncMultiLease`` have in common."""
+    """The members that ``MultiLease`` and ``AsyncMultiLease`` share."""
 
     def __getitem__(self, name: str) -> AnyLease: ...
     @property
@@ -94,7 +94,7 @@ class AnyMultiLease(_AnyHeld, Protocol):
 
 
 class AnyMultiLock(Protocol):
-    """What ``MultiLock`` and ``AsyncMultiLock`` have in common."""
+    """The members that ``MultiLock`` and ``AsyncMultiLock`` share."""
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> AnyMultiLease: ...
     def try_acquire(self) -> AnyMultiLease | None: ...
@@ -108,7 +108,7 @@ class AnyRWLock(Protocol):
 
 
 class AnyClient(Protocol):
-    """What ``LockClient`` and ``AsyncLockClient`` have in common."""
+    """The members that ``LockClient`` and ``AsyncLockClient`` share."""
 
     @property
     def backend(self) -> AnyBackend: ...

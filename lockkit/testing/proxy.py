@@ -6,8 +6,8 @@
 ...     locks.lock("stock:42").acquire()      # the store granted it; the client never heard of it
 ...     fault.happened.wait(5)
 
-A *request* is what one read from the client's socket brought, a *reply* what one read from the
-store's brought. With a client that sends and then waits that is one command or one pipeline; a
+A *request* is the data of one read from the client's socket, and a *reply* that of one read from
+the store's. If a client sends and then waits, that is one command or one pipeline. A
 command of more than 64 KiB counts as several.
 """
 
@@ -50,7 +50,7 @@ class FaultProxy:
         """Seconds by which every request and every reply is delayed."""
         self.requests = self.replies = self.bytes_sent = self.bytes_received = 0
         self.connections = 0
-        """How many were accepted so far."""
+        """The number of connections that were accepted so far."""
         self._hooks = (on_request, on_reply)
         self._lock = threading.Lock()
         self._links: set[Link] = set()

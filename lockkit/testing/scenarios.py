@@ -1,7 +1,7 @@
-"""Situations in which a wrong lock shows itself, each judged by the checkers.
+"""Situations in which a wrong lock shows itself. The checkers judge each.
 
-``violations(world)`` plays all of them and returns what was wrong, in words; for a lock that keeps
-its promises it returns nothing. The scenarios know nothing of the lock but ``Subject``.
+``violations(world)`` plays all of them and returns the faults as sentences. For a lock that keeps
+its promises it returns none. The scenarios know only the ``Subject`` of a lock.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class World(Protocol):
     directory: Path
 
     def subject(self, name: str, ttl: float) -> Subject:
-        """The lock as one more client has it. It is renewed only when it is told to."""
+        """The lock of one more client. It is renewed only on demand."""
 
     def slow_replies(self, seconds: float) -> AbstractContextManager[None]:
-        """Subjects made inside hear from the store so much later."""
+        """Subjects made inside get the store's replies later, by this many seconds."""
 
     def step_wall_clock(self, seconds: float) -> None:
         """Set the clients' wall clocks."""
 
 
 def violations(world: World) -> list[str]:
-    """What went wrong, one sentence each; nothing if the lock is right."""
+    """The faults, one sentence each; none if the lock is right."""
     return [
         f"{scenario.__name__}: {sentence}"
         for scenario in (crowd, late_release, slow_reply, clock_set_back, late_renewal, succession)
@@ -58,7 +58,7 @@ def violations(world: World) -> list[str]:
 
 
 def crowd(world: World) -> Iterator[str]:
-    """Several want it at once."""
+    """Several clients want it at once."""
     counter, history = Counter(world.directory / "counter", gap=GAP), History()
     start = threading.Barrier(WORKERS)
 
@@ -165,7 +165,7 @@ def granted(subject: Subject, timeout: float) -> SubjectClaim:
 
 @contextmanager
 def taken(subject: Subject, belief: Belief) -> Iterator[SubjectClaim | None]:
-    """What somebody gets who tries for as long as the holder surely holds."""
+    """The lease of a client that tries for as long as the holder surely holds."""
     until = now() + belief.claim.remaining() / 2
     claim = None
     while claim is None and now() < until:

@@ -1,6 +1,6 @@
-"""What the conformance suite needs to know of one store, and what it does to it.
+"""A store under test, for the conformance suite.
 
-A backend's tests hand the suite a Store: its URL, and for a server the levers that break it.
+A backend's tests give the suite a Store: its URL, and for a server the methods that break it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ServerStore(Store):
             yield Proxied(self.url.replace(f":{self.server.port}", f":{proxy.port}"), proxy)
 
     def restart(self) -> None:
-        """Stop in order and start again. What is kept depends on the store."""
+        """Stop in order and start again. It depends on the store which data are kept."""
         self.server.restart()
 
     def kill_subscriptions(self) -> None:
@@ -65,12 +65,12 @@ class ServerStore(Store):
         raise NotImplementedError
 
     def forget_scripts(self) -> None:
-        """Drop whatever the server has cached of ours. Needs.SCRIPTS."""
+        """Drop our scripts from the server's cache. Needs.SCRIPTS."""
         raise NotImplementedError
 
 
 class RedisStore(ServerStore):
-    """Redis, Valkey, and what speaks like them; over TCP, TLS or a unix socket."""
+    """Redis, Valkey, and servers with the same protocol; over TCP, TLS or a unix socket."""
 
     server: RedisServer
 

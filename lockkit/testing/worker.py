@@ -27,7 +27,7 @@ from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval
 __all__ = ["main"]
 
 CHILD_SECONDS = 20
-"""A forked child that hangs is ended after this time, and its parent sees that it said nothing."""
+"""A forked child that hangs is ended after this time; its parent sees that it wrote nothing."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ class Worker:
         self._connecting = threading.Lock()
 
     def read(self) -> None:
-        """Take orders until whoever gives them is gone."""
+        """Take orders until standard input ends."""
         for line in sys.stdin:
             message = json.loads(line)
             if message["order"] == "interruptible":
@@ -99,7 +99,7 @@ class Worker:
         return {"fence": lease.fencing_token, "at": now(), "until": now() + lease.remaining()}
 
     def do_visit(self, api: Api, name: str) -> dict[str, float]:
-        """Acquire and release at once: nobody else depends on an order to do so."""
+        """Acquire and release at once, in one order."""
         with self.client(api).lock(name, ttl=30.0).acquire(30.0) as lease:
             return {"fence": lease.fencing_token, "at": now()}
 
@@ -113,13 +113,13 @@ class Worker:
         self._leases[handle].check()
 
     def do_write(self, handle: str, path: str) -> bool:
-        """Write to a fenced register with the fence of a lease, whatever became of it."""
+        """Write to a fenced register with the fence of a lease, even if it is lost."""
         return FencedRegister(path).write(self._leases[handle].fencing_token, handle)
 
     def do_cycles(
         self, api: Api, name: str, cycles: int, path: str, timeout: float = 60.0
     ) -> list[Interval]:
-        """Acquire, increment an unfenced counter, release: so often. Returns the history."""
+        """Acquire, increment an unfenced counter and release, repeatedly. Returns the history."""
         counter = Counter(path)
         lock = self.client(api).lock(name, timeout=timeout)
         intervals = []
@@ -132,7 +132,7 @@ class Worker:
         return intervals
 
     def do_share(self, api: Api, name: str, uses: list[str], cycles: int) -> list[Interval]:
-        """Acquire and release so often, as each of ``uses`` in turn. Returns the history."""
+        """Acquire and release repeatedly, as each of ``uses`` in turn. Returns the history."""
         intervals = []
         for number in range(cycles):
             use = uses[number % len(uses)]
@@ -143,7 +143,7 @@ class Worker:
         return intervals
 
     def do_fork(self, handle: str, api: Api) -> dict[str, object]:
-        """What a forked child makes of the lease it inherits."""
+        """What a forked child sees of the lease that it inherits."""
         reader, writer = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads are the point here
@@ -194,7 +194,7 @@ class Worker:
             await client.close()
 
     def do_connect(self, api: Api) -> None:
-        """Have a connection, so that what follows takes no longer than it must."""
+        """Connect now, so that later steps need not."""
         self.client(api).lock(f"worker:{os.getpid()}").acquire().release()
 
 

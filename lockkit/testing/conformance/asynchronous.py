@@ -1,4 +1,4 @@
-"""What only asyncio can do: many tasks in one thread, and cancellation at any await."""
+"""Tests for asyncio only: many tasks in one thread, and cancellation at any await."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of the suite share: fixtures, sizes, and waiting for things to happen."""
+"""Shared by the parts of the suite: fixtures, sizes, and waiting for events."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 class Needs(Flag):
-    """What a test needs of a store, and a store provides."""
+    """Features that a test needs and a store provides."""
 
     NOTHING = 0
     PROCESSES = auto()  #: several processes can use it
@@ -94,7 +94,7 @@ class Needs(Flag):
 
 
 def needs(what: Needs) -> Callable[[Test], Test]:
-    """Run this test only for stores that provide it."""
+    """Run this test only for stores that provide these features."""
 
     def mark(test: Test) -> Test:
         test.__dict__["needs"] = what

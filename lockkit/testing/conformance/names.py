@@ -1,4 +1,4 @@
-"""Odd names: what one user writes never touches what another has locked."""
+"""Odd names: a name that one user writes never touches the lock of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits, in what order they are granted, and that nobody stays behind in the queue."""
+"""Waiting: in what order waiters are granted, and that none is left in the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Semaphores: no more than so many hold a name, and each of them by itself."""
+"""Semaphores: no more leases than permits hold a name, and each lives by itself."""
 
 from __future__ import annotations
 

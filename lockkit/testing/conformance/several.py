@@ -1,4 +1,4 @@
-"""Several names at once: all or none, whoever names them in which order."""
+"""Several names at once: all or none, in whatever order they are named."""
 
 from __future__ import annotations
 

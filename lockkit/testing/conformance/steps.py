@@ -1,4 +1,4 @@
-"""Single steps of a backend: what the flows rely on, asked for directly."""
+"""Single steps of a backend, called directly: the flows rely on them."""
 
 from __future__ import annotations
 

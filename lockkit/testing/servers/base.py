@@ -1,4 +1,4 @@
-"""What all servers have in common: one process, its port, its directory, its log."""
+"""The base of all servers: one process, its port, its directory, its log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MissingServer(RuntimeError):
 
 
 class ServerFailed(RuntimeError):
-    """The server did not start or did not do what it was told. Carries the end of its log."""
+    """The server did not start, or did not do what was asked. Has the end of its log."""
 
 
 class Server(ABC):
@@ -54,11 +54,11 @@ class Server(ABC):
     """
 
     ready: ClassVar[str]
-    """What the server logs once it accepts connections."""
+    """The text that the server logs once it accepts connections."""
 
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     abort_signal: ClassVar[signal.Signals] = signal.SIGKILL
-    """What ends it without delay and leaves nothing behind."""
+    """The signal that ends it without delay and leaves nothing behind."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -75,7 +75,7 @@ class Server(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Write what must be on disk before the first start."""
+        """Write the files that must exist before the first start."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -125,7 +125,7 @@ class Server(ABC):
         self._reap()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Send SIGKILL, and wait for the end."""
         if self._process is not None:
             self._process.kill()
             self._reap()
@@ -139,7 +139,7 @@ class Server(ABC):
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing is answered."""
+        """Send SIGSTOP: connections stay open, and nothing is answered."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
