@@ -146,7 +146,7 @@ def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
     if has_written(connection):
         raise OpenTransaction(
             f"the lock {name!r} was asked for while the database {connection.alias!r} has a "
-            f"transaction with changes: commit or roll it back before",
+            f"transaction with changes{why_assumed(connection)}: commit or roll it back before",
             name=name,
         )
     connection.rollback()

@@ -3,8 +3,9 @@
 The database is asked, and only when a lock is asked for: other queries cost nothing. Where it
 cannot tell, the answer is yes. PostgreSQL knows of every change and every locked row. SQLite counts
 the rows that a connection has changed, since the number that was noted when the request began;
-limit: changes of the schema are not counted. MySQL and MariaDB tell nobody in time: what they show
-(``innodb_trx``) is for administrators only, and may be 0.1 seconds old.
+limit: changes of the schema are not counted. MariaDB tells whether a transaction has begun, by
+a read as well. What it and MySQL know of changes (``innodb_trx``) is for administrators only, and
+may be 0.1 seconds old.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ __all__ = [
     "why_assumed",
 ]
 
+NUMBERED = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
+"""PostgreSQL numbers a transaction at its first change."""
+
 NOTED = "_lockkit_noted"
 """Attribute of a connection: SQLite's own, and how many rows it had changed."""
 
@@ -33,9 +37,11 @@ NOTED = "_lockkit_noted"
 def has_written(connection: BaseDatabaseWrapper) -> bool:
     """Whether what is open on it would be lost by a ROLLBACK."""
     if connection.vendor == "postgresql":
-        return not _is_of_test(connection) and _has_number(connection)
+        return not _is_of_test(connection) and _is_told(connection, NUMBERED)
     if connection.vendor == "sqlite":
         return _has_changed_rows(connection)
+    if connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]
+        return _is_told(connection, "SELECT @@in_transaction")
     return True
 
 
@@ -75,10 +81,9 @@ def _is_of_test(connection: BaseDatabaseWrapper) -> bool:
     return len(user_blocks(connection)) < len(connection.atomic_blocks)
 
 
-def _has_number(connection: BaseDatabaseWrapper) -> bool:
-    """PostgreSQL numbers a transaction at its first change."""
+def _is_told(connection: BaseDatabaseWrapper, query: str) -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+        cursor.execute(query)
         return bool(cursor.fetchone()[0])
 
 

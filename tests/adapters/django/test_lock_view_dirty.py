@@ -75,10 +75,31 @@ def test_who_has_only_read_gets_the_lock(what: str, view: str, using: str) -> No
     assert len(skus(using)) == (3 if view == "dirty" else 5)
 
 
+OF_TABLES = ("reads", "groups")
+
+
 @pytest.mark.parametrize("using", ["mysql"], indirect=True)
-@pytest.mark.parametrize("what", READS)
+@pytest.mark.parametrize("what", OF_TABLES)
 def test_where_it_cannot_be_told_the_lock_is_refused(what: str, using: str) -> None:
     refused(f"/dirty/{using}/{what}", "does not tell")
+
+
+@pytest.mark.parametrize("using", ["mysql"], indirect=True)
+@pytest.mark.parametrize("what", sorted(READS.keys() - {*OF_TABLES}))
+def test_mariadb_tells_that_no_transaction_has_begun(what: str, using: str) -> None:
+    assert Client().post(f"/dirty/{using}/{what}").content == b"True"
+
+
+def test_without_autocommit_what_was_rolled_back_is_in_nobodys_way(using: str) -> None:
+    connection = connections[using]
+    connection.set_autocommit(False)
+    Sale.objects.using(using).create(sku="lost")
+    with pytest.raises(OpenTransaction, match="commit or roll it back"):
+        locks["default"].lock("stock").acquire()
+    connection.rollback()
+    with locks["default"].lock("stock"):
+        pass
+    connection.set_autocommit(True)
 
 
 def test_the_remedy_of_the_message(using: str) -> None:
