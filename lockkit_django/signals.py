@@ -20,7 +20,7 @@ from lockkit.orders.judging import met_orphan
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from lockkit.orders.steps import Decision
+    from lockkit.orders.decisions import Decision
 
 __all__ = ["order_conflict", "order_orphaned", "order_replayed", "tell"]
 

@@ -19,7 +19,7 @@ from lockkit.orders.judging import met_orphan
 
 if TYPE_CHECKING:
     from lockkit.orders import Order
-    from lockkit.orders.steps import Decision
+    from lockkit.orders.decisions import Decision
 
 _signals = Namespace()
 

@@ -40,12 +40,12 @@ that database (mail, payments) happen at least once, and at most once at a time.
 
 from __future__ import annotations
 
-from lockkit.orders.drivers import adrive, drive
+from lockkit.orders.decisions import Discard, Forget, Keep, Proceed, Replay
 from lockkit.orders.engine import Orders
+from lockkit.orders.means import adrive, drive
 from lockkit.orders.record import DuplicateKeyError, Record, Snapshot, StillRunningError
 from lockkit.orders.request import Identity, Order, OrderRequest, OrderResponse, Payload
 from lockkit.orders.settings import OrderSettings, read_order_settings
-from lockkit.orders.steps import Discard, Forget, Keep, Proceed, Replay
 from lockkit.web.refusal import Refusal
 
 __all__ = [

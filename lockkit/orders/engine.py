@@ -1,36 +1,41 @@
-"""From a request to its order; what then happens to the order is ``admission``'s."""
+"""The rules for orders: which request is one, and what becomes of it."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lockkit.model.errors import BackendError
+from lockkit.model.log import log
 from lockkit.orders import refusals
 from lockkit.orders.admission import Admission
+from lockkit.orders.decisions import Decision, Discard, Forget, Keep, Proceed
 from lockkit.orders.forms import FormIds, form_order
-from lockkit.orders.orderid import (
-    IdSource,
-    MalformedOrderIdError,
-    find_order_id,
-    may_be_in_body,
-)
+from lockkit.orders.orderid import IdSource, MalformedOrderIdError, may_be_in_body, order_id_from
+from lockkit.orders.record import Record, refuses, snapshot_of, storable
 from lockkit.orders.request import Order, OrderRequest, fingerprint_of, key_of, too_large
 from lockkit.web.refusal import Refusal
+from lockkit.web.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
+    from lockkit.orders.means import Flow, Means
+    from lockkit.orders.request import OrderResponse
     from lockkit.orders.settings import OrderSettings
 
 LONGEST = 255
 """What is shown of a path: it comes from a client, and is kept with each record."""
 
 
-class Orders(Admission):
+class Orders:
     """The rules for one application; thread-safe, and shared by all its requests.
 
     ``forms``: reads the order IDs of signed forms; without it they are like any other ID.
     """
 
     def __init__(self, settings: OrderSettings, forms: FormIds | None = None) -> None:
-        super().__init__(settings)
+        self.settings = settings
+        self.waiting_room = WaitingRoom()
         self._forms = forms
 
     def identify(
@@ -56,13 +61,71 @@ class Orders(Admission):
             return refusals.missing(" or ".join(map(str, chain)))
         return order_id
 
+    def admit(self, order: Order) -> Flow[Decision]:
+        """Whether the view may run for this order, now. With STORE "redis" it is claimed then."""
+        until = time.monotonic() + self.settings.wait
+        return _closed(until, lambda means: Admission(self, order, means).admit())
+
+    def reconsider(self, decision: Proceed) -> Flow[Decision]:
+        """After a duplicate key: somebody was first, and one of the two has lost its lease."""
+        order, lease = decision.order, decision.lease
+        return _closed(
+            decision.until,
+            lambda means: Admission(self, order, means).look_again(lease, is_sure=False),
+        )
+
+    def settle(
+        self, decision: Proceed, response: OrderResponse | None, *, failed: bool = False
+    ) -> Flow[Refusal | None]:
+        """STORE "redis", after the view: store its response. Refusal: answer that instead.
+
+        ``response``: None when nobody saw how the view ended (it was cancelled). ``failed``: the
+        view raised, and the response was made of that. What is not known is not forgotten: an
+        exception of which no response is made that is stored, or no response, leaves an orphan. A
+        view that answers with what is not stored (409, 5xx) says by it that the order may be tried
+        anew. The lease is still the caller's to give.
+        """
+
+        async def settled(means: Means) -> Refusal | None:
+            if response is None or (failed and not storable(response.status)):
+                return None
+            ending = self.conclude(decision.order, response)
+            if not isinstance(ending, Keep):
+                await Admission(self, decision.order, means).forget(decision)
+                return None
+            try:
+                if await means.finish(ending.record, decision.lease.fencing_token):
+                    return None
+            except BackendError as failure:
+                log.error("the response of an order is not stored: %s", failure)
+            return refusals.outcome_unknown(may_repeat=self.settings.retries_orphans)
+
+        return settled
+
+    def running(self, order: Order) -> Record:
+        """The record to insert before the view is called."""
+        ttl = self.settings.ttl_for(guest=order.guest)
+        return Record(order.key, order.order_id, order.request, order.fingerprint, ttl)
+
+    def ended(self, order: Order, response: OrderResponse) -> Record:
+        """The record once the view has answered."""
+        largest = self.settings.max_response_for(guest=order.guest)
+        state, snapshot = snapshot_of(response, largest)
+        return replace(self.running(order), state=state, snapshot=snapshot)
+
+    def conclude(self, order: Order, response: OrderResponse) -> Keep | Forget | Discard:
+        """What becomes of the order, given the response of its view."""
+        if refuses(response.status):
+            return Forget()
+        return Keep(self.ended(order, response)) if storable(response.status) else Discard()
+
     def _order_id(self, request: OrderRequest, chain: tuple[IdSource, ...]) -> str | Refusal | None:
         """A body is read only if its size is allowed, and only if no earlier source has an ID."""
         for source in chain:
             refused = self._refused_body(request) if may_be_in_body(request, source) else None
             if refused is not None:
                 return refused
-            found = find_order_id(request, (source,))
+            found = order_id_from(request, source)
             if found is not None:
                 return found
         return None
@@ -92,3 +155,17 @@ class Orders(Admission):
 def _printable(text: str) -> str:
     """For people, and for databases that refuse NUL."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _closed(until: float, flow: Flow[Decision]) -> Flow[Decision]:
+    """A store that fails is told to the operator; the client hears only that."""
+
+    async def decided(means: Means) -> Decision:
+        try:
+            decision = await flow(means)
+        except BackendError as failure:
+            log.error("an order is refused, a store failed: %s", failure)
+            return refusals.STORE_DOWN
+        return decision._replace(until=until) if isinstance(decision, Proceed) else decision
+
+    return decided

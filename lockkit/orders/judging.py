@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lockkit.model.log import log
+from lockkit.orders.decisions import Replay
 from lockkit.orders.record import VERSION, Record, RecordState
 from lockkit.orders.refusals import (
     DIFFERENT,
@@ -12,7 +13,6 @@ from lockkit.orders.refusals import (
     not_replayable,
 )
 from lockkit.orders.request import FINGERPRINT_VERSION, Order
-from lockkit.orders.steps import Replay
 from lockkit.web.refusal import Refusal
 
 

@@ -51,15 +51,11 @@ class IdSource(NamedTuple):
         return f"{self.kind}:{'.'.join(self.path)}"
 
 
-def find_order_id(request: OrderRequest, sources: tuple[IdSource, ...]) -> str | None:
-    """The order ID from the first source that has one. Raises MalformedOrderIdError."""
-    for source in sources:
-        if source.kind in BODY_KINDS and not may_be_in_body(request, source):
-            continue
-        found = _FINDERS[source.kind](request, source.path)
-        if found is not None:
-            return found
-    return None
+def order_id_from(request: OrderRequest, source: IdSource) -> str | None:
+    """The order ID, if the source has one. Raises MalformedOrderIdError."""
+    if source.kind in BODY_KINDS and not may_be_in_body(request, source):
+        return None
+    return _FINDERS[source.kind](request, source.path)
 
 
 def may_be_in_body(request: OrderRequest, source: IdSource) -> bool:

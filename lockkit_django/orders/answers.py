@@ -8,8 +8,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.middleware.csrf import get_token
 
 from lockkit.orders import Refusal, Snapshot
+from lockkit.orders.decisions import REPLAYED_HEADER
 from lockkit.orders.forgery import with_token
-from lockkit.orders.steps import REPLAYED_HEADER
 from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.view_lock import request_label
 from lockkit_django.web.refusals import html_response, in_language, problem_response

@@ -41,7 +41,8 @@ from lockkit_django.signals import tell
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
-    from lockkit.orders.steps import Decision, Flow
+    from lockkit.orders.decisions import Decision
+    from lockkit.orders.means import Flow
 
 __all__ = ["Gate", "in_thread", "store_for"]
 

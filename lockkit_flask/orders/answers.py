@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from flask import current_app, g, request, url_for
 
 from lockkit.orders import OrderResponse
+from lockkit.orders.decisions import REPLAYED_HEADER
 from lockkit.orders.forgery import with_token, without_tokens
-from lockkit.orders.steps import REPLAYED_HEADER
 
 if TYPE_CHECKING:
     from flask import Response

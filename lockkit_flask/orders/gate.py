@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
     from lockkit.leases.client import LockClient
     from lockkit.orders import Order, OrderSettings
-    from lockkit.orders.steps import Decision, Flow
+    from lockkit.orders.decisions import Decision
+    from lockkit.orders.means import Flow
     from lockkit_flask.conf import UserHook
     from lockkit_flask.orders.idempotent import ViewOptions
     from lockkit_flask.orders.open_order import OpenOrder

@@ -32,8 +32,8 @@ from lockkit.orders import (
     adrive,
     drive,
 )
+from lockkit.orders.decisions import Decision
 from lockkit.orders.record import RecordState
-from lockkit.orders.steps import Decision
 
 T = TypeVar("T")
 

@@ -300,7 +300,7 @@ def test_a_record_of_a_newer_release_is_503_and_never_a_second_run(
     shop: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("lockkit.orders.admission.replace", _newer)
+        newer.setattr("lockkit.orders.engine.replace", _newer)
         post(shop, "/answers")
     answer = post(shop, "/answers")
     assert (answer.status_code, answer.json["code"]) == (503, "order-record-unreadable")

@@ -1,18 +1,15 @@
-"""What the engine decides, and what it has its drivers do on the way."""
+"""What the engine decides."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from lockkit.orders.record import Record, Snapshot
 from lockkit.orders.request import Order
 from lockkit.web.refusal import Refusal
 
 REPLAYED_HEADER = ("Idempotent-Replayed", "true")
-
-R = TypeVar("R")
 
 
 class Proceed(NamedTuple):
@@ -53,55 +50,3 @@ class Discard(NamedTuple):
 class Forget(NamedTuple):
     """Commit what the view would have saved without an order, and delete the record in the same
     COMMIT: a guess that was counted stays counted, and another try runs the view again."""
-
-
-class Find(NamedTuple):
-    """Look a record up; ``fresh``: where writes go, never a replica. Reply: Record or None."""
-
-    key: str
-    fresh: bool
-
-
-class Acquire(NamedTuple):
-    """Lock an order, waiting so many seconds. Reply: a lease; errors as of ``Lock.acquire``."""
-
-    order: Order
-    timeout: float
-
-
-class Give(NamedTuple):
-    """Release a lease that will not be used. A store that cannot be told is no error."""
-
-    lease: Any
-
-
-class Recover(NamedTuple):
-    """Ask the application what became of an order. Reply: OrderResponse, or None: it cannot say."""
-
-    order: Order
-
-
-class WriteClaim(NamedTuple):
-    """Write a record under a lease: see ``ClaimStore.start``."""
-
-    record: Record
-    fence: int
-    replaces: bool
-
-
-class Finish(NamedTuple):
-    """Write what became of a claimed order: see ``ClaimStore.finish``. Reply: whether it was."""
-
-    record: Record
-    fence: int
-
-
-class Drop(NamedTuple):
-    """Forget a claim. A store that cannot be told is no error: an orphan stays."""
-
-    key: str
-    fence: int
-
-
-Step = Find | Acquire | Give | Recover | WriteClaim | Finish | Drop
-Flow = Generator[Step, Any, R]

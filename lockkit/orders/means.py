@@ -1,0 +1,147 @@
+"""What the engine's flows are run with: blocking stores and clients, or those that are awaited.
+
+A flow is a coroutine. With blocking calls it awaits nothing, so it is a function like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.model.errors import BackendError
+from lockkit.model.log import log
+from lockkit.runtime.aio_driver import to_its_end
+
+if TYPE_CHECKING:
+    from lockkit.leases.aio_client import AsyncLockClient
+    from lockkit.leases.client import LockClient
+    from lockkit.orders.record import Record
+    from lockkit.orders.request import Order, OrderResponse
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | None] | None"]
+"""Asks the application what became of an order."""
+
+
+class RecordStore(Protocol):
+    """Where records are: what a method returns, or what awaiting it gives. Raises BackendError
+    when the store is not to be reached."""
+
+    def find(self, key: str, *, fresh: bool) -> Record | Awaitable[Record | None] | None: ...
+
+
+class ClaimStore(RecordStore, Protocol):
+    """Records that are no part of a transaction: claimed before the view, finished after it.
+
+    ``fence``: the fencing token of the order's lease. All steps may be repeated.
+    """
+
+    def start(self, record: Record, fence: int, *, replaces: bool) -> Awaitable[None] | None:
+        """Write a record, in one step with the proof that the lease is held.
+
+        Raises LeaseLost: it is not held, nothing was written. Raises DuplicateKeyError: there is
+        another record; with ``replaces``, only one that is not left running by an older lease.
+        """
+
+    def finish(self, record: Record, fence: int) -> bool | Awaitable[bool]:
+        """Write the end over the claim with this fence. False: the claim is not there any more."""
+
+    def drop(self, key: str, fence: int) -> bool | Awaitable[bool]:
+        """Forget the running claim with this fence. False: it is not there."""
+
+
+def drive(
+    flow: Flow[R], store: RecordStore, locks: LockClient, recover: RecoverHook | None = None
+) -> R:
+    """Run a flow to its end with blocking calls: then it awaits nothing, and ends at once.
+
+    ``store``: a ClaimStore if the settings say STORE "redis". ``recover``: asks the application.
+    """
+    return at_once(flow(Means(store, locks, recover, give_back, value)))
+
+
+async def adrive(
+    flow: Flow[R], store: RecordStore, locks: AsyncLockClient, recover: RecoverHook | None = None
+) -> R:
+    """Run a flow to its end, awaiting each step."""
+    return await flow(Means(store, locks, recover, give_back_async, to_its_end))
+
+
+def at_once(doing: Coroutine[Any, Any, R]) -> R:
+    """What a coroutine returns that awaits nothing."""
+    try:
+        doing.send(None)
+    except StopIteration as end:
+        return cast("R", end.value)
+    raise TypeError("what a blocking client does must not be awaited")
+
+
+async def value(found: T | Awaitable[T]) -> T:
+    """What is there, or comes once it is awaited."""
+    return await found if isawaitable(found) else found
+
+
+class Means:
+    """What a flow does, with a store of records and a client of locks."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        locks: Any,
+        recover: RecoverHook | None,
+        give: Callable[[Any], Awaitable[None] | None],
+        to_its_end: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._locks = locks
+        self._recover = recover
+        self._give = give
+        self._to_its_end = to_its_end
+
+    async def find(self, key: str, *, fresh: bool) -> Record | None:
+        """``fresh``: where writes go, never a replica."""
+        return await value(self._store.find(key, fresh=fresh))
+
+    async def acquire(self, order: Order, seconds: float) -> Any:
+        """A lease, waiting so many seconds. Errors as of ``Lock.acquire``."""
+        lock = self._locks.lock(order.lock_name, label=order.label)
+        return await value(lock.acquire(seconds))
+
+    async def give(self, lease: Any) -> None:
+        """Release a lease that will not be used. A store that cannot be told is no error."""
+        await value(self._give(lease))
+
+    async def recover(self, order: Order) -> OrderResponse | None:
+        """What the application says that became of an order. None: it cannot say."""
+        return None if self._recover is None else await value(self._recover(order))
+
+    async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
+        """See ``ClaimStore``."""
+        await value(self._claims.start(record, fence, replaces=replaces))
+
+    async def finish(self, record: Record, fence: int) -> bool:
+        """See ``ClaimStore``."""
+        return await value(self._claims.finish(record, fence))
+
+    async def drop(self, key: str, fence: int) -> None:
+        """See ``ClaimStore``; also if it is cancelled meanwhile. A store that cannot be told is no
+        error: an orphan stays."""
+        await self._to_its_end(self._drop(key, fence))
+
+    async def _drop(self, key: str, fence: int) -> None:
+        try:
+            await value(self._claims.drop(key, fence))
+        except BackendError as failure:
+            log.error("the claim of an order is not forgotten, so it is an orphan: %s", failure)
+
+    @property
+    def _claims(self) -> ClaimStore:
+        return cast("ClaimStore", self._store)
+
+
+Flow = Callable[[Means], Coroutine[Any, Any, R]]
+"""What the engine does about an order."""
