@@ -15,7 +15,7 @@ from lockkit_flask.operate import checks, command
 from lockkit_flask.orders import forms
 from lockkit_flask.orders.gate import Gate
 from lockkit_flask.state import EXTENSION, AppLocks, app_locks
-from lockkit_flask.web import misplaced, refusals
+from lockkit_flask.web import lock_view, refusals
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -51,7 +51,7 @@ class LockKit:
         request_leases.install(app)  # after the orders: their transactions end before
         db_session.watch_at_first_context(app)
         checks.tell_at_first_request(app)
-        request_started.connect(misplaced.refuse, app)
+        request_started.connect(lock_view.refuse_misplaced, app)
         app.cli.add_command(command.locks)  # also where no entry points are installed
         refusals.answer_lock_errors(app, locks.config.views.busy_status)
         app.extensions[EXTENSION] = locks

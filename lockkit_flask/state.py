@@ -5,7 +5,7 @@ What needs its app's settings asks here, and imports nothing that needs it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flask import current_app
 
@@ -16,13 +16,14 @@ from lockkit.stores.registry import load_backend
 from lockkit_flask.leases.client import AsyncFlaskLockClient, FlaskLockClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from flask import Flask
 
     from lockkit_flask.conf import Config
     from lockkit_flask.orders.gate import Gate
 
+C = TypeVar("C")
 EXTENSION = "lockkit"
 
 
@@ -69,31 +70,21 @@ def app_locks(app: Flask | None = None) -> AppLocks:
     return found
 
 
-class Locks:
-    """``locks["default"].lock("nightly-report")``, wherever there is an app context."""
+class CurrentLocks(Generic[C]):
+    """The clients of the current app by alias, wherever there is an app context."""
 
-    def __getitem__(self, alias: str) -> FlaskLockClient:
+    def __init__(self, client: Callable[[str], C]) -> None:
+        self._client = client
+
+    def __getitem__(self, alias: str) -> C:
         """Raises ConfigurationError for an alias that is not in LOCKKIT."""
-        return app_locks()[alias]
+        return self._client(alias)
 
     def __iter__(self) -> Iterator[str]:
         return iter(app_locks())
 
 
-class AsyncLocks:
-    """``alocks["default"]``: the async client of the running event loop.
-
-    Flask gives every async view a loop of its own, so a client lives as long as one request: use
-    ``locks`` where blocking is no harm.
-    """
-
-    def __getitem__(self, alias: str) -> AsyncFlaskLockClient:
-        """Raises ConfigurationError for an alias that is not in LOCKKIT."""
-        return app_locks().in_loop(alias)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(app_locks())
-
-
-locks = Locks()
-alocks = AsyncLocks()
+locks = CurrentLocks(lambda alias: app_locks()[alias])
+alocks = CurrentLocks(lambda alias: app_locks().in_loop(alias))
+"""The async clients of the running event loop. Flask gives every async view a loop of its own, so
+a client lives as long as one request: use ``locks`` where blocking is no harm."""

@@ -13,12 +13,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.model.errors import BackendUnavailable
-from lockkit.orders.databases import MICROSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lockkit.orders.request import OrderResponse
+
+MICROSECONDS = 1_000_000
+"""The unit of the times in the tables."""
 
 VERSION = 2
 UNLIMITED = sys.maxsize

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +60,12 @@ def every_finding(app: Flask) -> Iterator[Finding]:
 
 def tell_at_first_request(app: Flask) -> None:
     """Then all routes are there."""
-    pending = threading.Lock()
 
     def tell(sender: Flask, **_: object) -> None:
-        if pending.acquire(blocking=False):
-            for finding in findings(sender):
-                tell_it = (
-                    log.warning if finding.code in ("bare-field", "replay-unknown") else log.error
-                )
-                tell_it("%s. %s", finding.text, finding.remedy)
+        request_started.disconnect(tell, sender)
+        for finding in findings(sender):
+            tell_it = log.warning if finding.code in HARMLESS else log.error
+            tell_it("%s. %s", finding.text, finding.remedy)
 
     request_started.connect(tell, app, weak=False)
 

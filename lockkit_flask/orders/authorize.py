@@ -6,7 +6,7 @@ Hooks of ``before_request`` have passed already. Asked are ``login_required`` an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from inspect import isawaitable, isroutine
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +110,8 @@ def _maker(layer: Any) -> str:
 def _allows(may_replay: Callable[[Request], object]) -> bool:
     """What AUTHORIZE_REPLAY says, a function or anything whose answer is to be awaited."""
     answer = may_replay(request)
-    return bool(current_app.async_to_sync(_awaited)(answer) if isawaitable(answer) else answer)
 
+    async def awaited() -> object:
+        return await answer if isawaitable(answer) else answer
 
-async def _awaited(answer: Awaitable[object]) -> object:
-    return await answer
+    return bool(current_app.async_to_sync(awaited)() if isawaitable(answer) else answer)

@@ -26,14 +26,13 @@ from lockkit.orders import DuplicateKeyError, Orders, Proceed, Refusal, Replay, 
 from lockkit.orders.redis_records import RedisRecords
 from lockkit_flask import signals
 from lockkit_flask.leases import db_session, request_leases
-from lockkit_flask.orders.answers import asks_to_log_in, replayed, response_facts
 from lockkit_flask.orders.authorize import Authorization
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.idempotent import binds_of, options_of
-from lockkit_flask.orders.open_order import ClaimedOrder, of_request, prepare
-from lockkit_flask.orders.request import RequestReader
+from lockkit_flask.orders.open_order import ClaimedOrder, of_request
+from lockkit_flask.orders.request import RequestReader, asks_to_log_in, replayed, response_facts
 from lockkit_flask.web.lock_view import take_locks, view_of
-from lockkit_flask.web.refusals import note_order, refused
+from lockkit_flask.web.refusals import ORDER_ID, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +111,7 @@ class Gate:
             return call()
         if isinstance(order, Refusal):
             return refused(order)
-        note_order(order.order_id)
+        vars(request)[ORDER_ID] = order.order_id
         db_session.end_read()
         records = self._records(options.using)
         decision = self._drive(self._orders.admit(order), records)
@@ -121,7 +120,7 @@ class Gate:
         return self._answer(order, decision, below=view)
 
     def _dispatch(self, dispatch: Callable[..., Any], *args: Any) -> Any:
-        prepare()
+        vars(request._get_current_object()).setdefault("order")  # type: ignore[attr-defined]
         if request.url_rule is None or request.routing_exception is not None:
             return dispatch(*args)
         options = options_of(view_of(request), request.method)
@@ -162,7 +161,8 @@ class Gate:
         self, decision: Proceed, records: Any, call: Callable[[], Any], view: object
     ) -> Any:
         """Take the locks of the view, have the record written, and run the view."""
-        signals.tell(decision.order, decision)
+        if decision.orphan:
+            signals.send(signals.order_orphaned, decision.order)
         request_leases.add(self, decision.lease, is_view=False)
         opened = self._open(self._orders, decision, records, below=view)
         try:
@@ -239,15 +239,11 @@ def _database(app: Flask) -> SQLAlchemy:
     db = db_session.database_of(app)
     if db is not None:
         return db
+    kind, remedy = ConfigurationError, "set db = SQLAlchemy(app) up before LockKit(app)"
     if find_spec("flask_sqlalchemy") is None:
-        raise DriverMissing(
-            "LOCKKIT_ORDERS needs Flask-SQLAlchemy: pip install 'lockkit[flask-sqlalchemy]'. "
-            "Or, for effects outside a database, STORE 'redis'"
-        )
-    raise ConfigurationError(
-        "LOCKKIT_ORDERS needs Flask-SQLAlchemy: set db = SQLAlchemy(app) up before "
-        "LockKit(app). Or, for effects outside a database, STORE 'redis'"
-    )
+        kind, remedy = DriverMissing, "pip install 'lockkit[flask-sqlalchemy]'"
+    needs = f"LOCKKIT_ORDERS needs Flask-SQLAlchemy: {remedy}"
+    raise kind(f"{needs}. Or, for effects outside a database, STORE 'redis'")
 
 
 def _note_failure(_: Flask, *, exception: BaseException, **__: object) -> None:

@@ -13,8 +13,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.orders.orderid import IdSource
 from lockkit.orders.view_checks import module_of, wrappers
 from lockkit_flask.state import app_locks
-from lockkit_flask.web import misplaced
-from lockkit_flask.web.lock_view import places_of
+from lockkit_flask.web.lock_view import note_place, places_of
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -126,5 +125,5 @@ def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
         return cast(R, orders.run(call, options, view))
 
     setattr(idempotent_view, _ATTRIBUTE, options)
-    misplaced.note("idempotent", view, idempotent_view, depth=3)
+    note_place("idempotent", view, idempotent_view, depth=3)
     return idempotent_view

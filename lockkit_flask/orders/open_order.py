@@ -57,11 +57,6 @@ class OpenOrder(ABC):
         current = CurrentOrder(order.order_id, int(lease.fencing_token), proceed.orphan)
         request.order = current  # type: ignore[attr-defined]
 
-    def detach(self) -> None:
-        """Idempotent. A view may have sent an app another order."""
-        if ORDER.get() is self:
-            ORDER.set(self._outer)
-
     @abstractmethod
     def begin(self) -> None:
         """Have the record there before the view runs.
@@ -69,9 +64,9 @@ class OpenOrder(ABC):
         Raises DuplicateKeyError or BackendError; then nothing is open.
         """
 
-    @abstractmethod
     def forgo(self) -> None:
         """The view is not called after all: nothing is left of this try."""
+        self.close()
 
     @abstractmethod
     def note_failure(self, error: BaseException) -> None:
@@ -84,9 +79,10 @@ class OpenOrder(ABC):
         Raises DuplicateKeyError: nothing of it is left, and the order is another runner's.
         """
 
-    @abstractmethod
     def close(self) -> None:
         """Undo what was not concluded, if it can be undone. Idempotent."""
+        if ORDER.get() is self:  # a view may have sent an app another order
+            ORDER.set(self._outer)
 
 
 class ClaimedOrder(OpenOrder):
@@ -117,9 +113,6 @@ class ClaimedOrder(OpenOrder):
         reject = self._settle(self.facts)
         return response if reject is None else refused(reject)
 
-    def close(self) -> None:
-        self.detach()
-
     def _settle(self, facts: OrderResponse | None) -> Refusal | None:
         flow = self.orders.settle(self.proceed, facts, failed=self._failed)
         return drive(flow, self.records, app_locks()[self.orders.settings.alias])
@@ -131,11 +124,6 @@ def of_request() -> OpenOrder | None:
     if found is None or not has_request_context() or found.environ is not request.environ:
         return None
     return found
-
-
-def prepare() -> None:
-    """``request.order`` is None in a request that is no order."""
-    vars(request._get_current_object()).setdefault("order")  # type: ignore[attr-defined]
 
 
 def _current() -> CurrentOrder:

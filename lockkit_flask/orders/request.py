@@ -1,29 +1,32 @@
-"""The current Flask request, as the order engine reads it."""
+"""The current request and its response, as the order engine reads them, and a stored answer."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
-from flask import current_app, request, session
+from flask import current_app, g, request, session, url_for
 from werkzeug.wsgi import get_input_stream
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import Identity, OrderRequest, Payload
+from lockkit.orders import Identity, OrderRequest, OrderResponse, Payload
+from lockkit.orders.decisions import REPLAYED_HEADER
+from lockkit.orders.forgery import with_token, without_tokens
 from lockkit.orders.request import SentFile
 from lockkit_flask.conf import dotted, model_of_user
 from lockkit_flask.leases import db_session
-from lockkit_flask.orders.answers import response_facts
 from lockkit_flask.orders.forms import guest, guest_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
-    from flask import Request
+    from flask import Request, Response
     from werkzeug.datastructures import FileStorage
 
-    from lockkit.orders import Order, OrderResponse, OrderSettings
+    from lockkit.orders import Order, OrderSettings, Replay
     from lockkit_flask.conf import UserHook
 
 URL_ENCODED = "application/x-www-form-urlencoded"
@@ -148,3 +151,62 @@ def _file(field: str, file: FileStorage) -> SentFile:
         size += len(chunk)
     file.stream.seek(0)
     return SentFile(field, file.filename or "", size, digest.hexdigest(), file.content_type or "")
+
+
+def response_facts(response: Response, max_body: int) -> OrderResponse:
+    """A body that streams is left alone, unless it says that it is small.
+
+    An HTTPException's response does: Flask makes an iterator of what is in memory.
+    """
+    body = None if _streams(response, max_body) else response.get_data()
+    facts = OrderResponse(response.status_code, list(response.headers.items()), body)
+    return without_tokens(facts, _tokens())
+
+
+def replayed(replay: Replay) -> Response:
+    status, headers, body = with_token(replay.snapshot, _new_token)
+    response = current_app.response_class(body, status)
+    del response.headers["Content-Type"]  # Flask's default; the stored one, if any, follows
+    response.headers.extend([*headers, REPLAYED_HEADER])
+    return response
+
+
+def asks_to_log_in(response: Response) -> bool:
+    """Whether it is the redirect to the login page of Flask-Login."""
+    manager = getattr(current_app, "login_manager", None)
+    if manager is None or not 300 <= response.status_code < 400:  # noqa: PLR2004
+        return False
+    view = manager.blueprint_login_views.get(request.blueprint) or manager.login_view
+    return view is not None and _path(response.location) == _path(_url_of(view))
+
+
+def _streams(response: Response, max_body: int) -> bool:
+    if response.direct_passthrough:
+        return True
+    length = response.headers.get("Content-Length", type=int)
+    return response.is_streamed and (length is None or length > max_body)
+
+
+def _url_of(view: str) -> str:
+    """Flask-Login takes an endpoint, or a URL."""
+    return view if view.startswith(("https://", "http://", "/")) else url_for(view)
+
+
+def _path(url: str | None) -> str:
+    return urlsplit(url or "").path
+
+
+def _tokens() -> list[str]:
+    """Flask-WTF's, against forgery: the one of this request, and the one of its form."""
+    field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
+    sent = request.form.get(field) if request.mimetype in (URL_ENCODED, MULTIPART) else None
+    return [token for token in (g.get(field), sent) if isinstance(token, str)]
+
+
+def _new_token() -> str:
+    """For whoever asks now; empty where Flask-WTF is not there any more."""
+    try:
+        csrf = import_module("flask_wtf.csrf")
+    except ImportError:
+        return ""
+    return str(csrf.generate_csrf())

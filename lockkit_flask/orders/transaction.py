@@ -68,9 +68,6 @@ class SharedTransaction(OpenOrder):
                 raise
         self.active = True
 
-    def forgo(self) -> None:
-        self.close()
-
     def note_failure(self, error: BaseException) -> None:
         """Roll back at once: error handlers write outside of the order's transaction.
 
@@ -103,7 +100,7 @@ class SharedTransaction(OpenOrder):
             unavailable(error)
         finally:
             self.active = False
-            self.detach()
+            super().close()
             self._discard()
 
     def _note_commit(self, *_: object) -> None:

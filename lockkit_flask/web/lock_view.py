@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from flask import current_app, request
 
-from lockkit.leases.decorating import refuse_bare
+from lockkit.leases.decorating import is_written_above, refuse_bare
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
+from lockkit.orders.view_checks import wrappers
 from lockkit.web.refusal import refusal_of
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.state import app_locks
-from lockkit_flask.web import misplaced
 from lockkit_flask.web.refusals import http_exception
 from lockkit_flask.web.request import RequestView
 
 if TYPE_CHECKING:
-    from flask import Request
+    from flask import Flask, Request
 
     from lockkit.web.view_lock import AnyLease
 
@@ -32,6 +34,8 @@ Hold = Literal["request", "view", "response"]
 OnBusy = Callable[[AcquireTimeout], Any]
 
 _MARK = "lockkit_views"
+_ABOVE = "_lockkit_above"
+"""Where a function has itself, what was made of it, and by which decorator."""
 
 
 def lock_view(
@@ -72,7 +76,7 @@ def lock_view(
             return cast(R, locked.run(view, args, kwargs))
 
         vars(wrapper)[_MARK] = (locked, *_marks(view))
-        misplaced.note("lock_view", view, wrapper)
+        note_place("lock_view", view, wrapper)
         return wrapper
 
     return decorate
@@ -106,6 +110,32 @@ def places_of(view: Any, *methods: str) -> list[Any]:
     cls = getattr(view, "view_class", None)
     names = ("dispatch_request", *map(str.lower, methods or getattr(cls, "methods", None) or ()))
     return [cls, view, *(getattr(cls, name, None) for name in names)]
+
+
+def note_place(decorator: str, view: object, wrapper: object, *, depth: int = 2) -> None:
+    """Remember that a decorator stands above the ``def`` of this view.
+
+    ``depth``: of calls between its line and this function.
+    """
+    if isinstance(view, FunctionType) and is_written_above(view, sys._getframe(depth)):
+        vars(view)[_ABOVE] = (view, wrapper, decorator)
+
+
+def refuse_misplaced(app: Flask, **_: object) -> None:
+    """Raise ConfigurationError if the view of the current request is to run without them.
+
+    A function may have a route with the decorator, and on purpose one without it.
+    """
+    view = app.view_functions.get(request.endpoint or "")
+    below, wrapper, decorator = getattr(view, _ABOVE, (None, None, ""))
+    if view is None or below is not view:
+        return
+    if any(wrapper is layer for each in app.view_functions.values() for layer in wrappers(each)):
+        return
+    raise ConfigurationError(
+        f"@{decorator} stands above the route of {below.__qualname__}, so Flask knows the view "
+        f"without it. Put @app.route, or what registers the view, at the top"
+    )
 
 
 def _marked(places: list[Any]) -> list[LockedView]:

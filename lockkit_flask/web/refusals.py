@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Refusal
 
-_ORDER_ID = "_lockkit_order_id"
+ORDER_ID = "_lockkit_order_id"
+"""Where a request has what the log is told, should it be refused."""
 
 
 def http_exception(refusal: Refusal, why: LockError) -> HTTPException:
@@ -75,13 +76,8 @@ def refused(reject: Refusal) -> flask.Response:
     else a page of ours.
     """
     label = request_label(request.method, request.path)
-    log_refusal(label, reject, order_id=vars(request).get(_ORDER_ID))
+    log_refusal(label, reject, order_id=vars(request).get(ORDER_ID))
     return _response(in_language(reject))
-
-
-def note_order(order_id: str) -> None:
-    """For the log, should the current request be refused."""
-    setattr(request, _ORDER_ID, order_id)
 
 
 def _response(refusal: Refusal) -> flask.Response:
