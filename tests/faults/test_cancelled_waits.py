@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy
 
@@ -145,31 +146,63 @@ async def test_a_step_that_was_cancelled_in_a_thread_leaves_nothing(patience: fl
     await client.close()
 
 
-@pytest.mark.parametrize("url", ["memory", "sqlite", "redis"], indirect=True)
-def test_interrupted_waits_leave_nothing(locks: lockkit.LockClient, url: str, marks: Marks) -> None:
-    """By a signal, as of a task queue that has run out of patience."""
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """As of a task queue that has run out of patience."""
 
     def give_up(*_: object) -> None:
         raise GivenUp
 
+    before = signal.signal(signal.SIGUSR1, give_up)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("signals")
+def test_interrupted_waits_leave_nothing(locks: lockkit.LockClient, url: str, marks: Marks) -> None:
     def interrupt() -> None:
         queued(locks, NAME, 1)
         time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGUSR1, give_up)
-    try:
-        with lockkit.connect(url, ttl=30) as client, locks.lock(NAME).acquire():
-            for _ in range(TRIES):
-                left = marks()
-                watcher = threading.Thread(target=interrupt)
-                watcher.start()
-                with pytest.raises(GivenUp):
-                    client.lock(NAME).acquire(timeout=None)
-                watcher.join()
-                eventually(lambda: not (info := locks.inspect(NAME)) or not info.waiters)
-                if marks() == left:
-                    return
-            raise AssertionError(MARKED)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with lockkit.connect(url, ttl=30) as client, locks.lock(NAME).acquire():
+        for _ in range(TRIES):
+            left = marks()
+            watcher = threading.Thread(target=interrupt)
+            watcher.start()
+            with pytest.raises(GivenUp):
+                client.lock(NAME).acquire(timeout=None)
+            watcher.join()
+            eventually(lambda: not (info := locks.inspect(NAME)) or not info.waiters)
+            if marks() == left:
+                return
+        raise AssertionError(MARKED)
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_connection_whose_statement_was_interrupted_is_closed(postgres_url: str) -> None:
+    """SQLAlchemy only forgets it, and would leave it to the garbage collector."""
+    url = with_table(postgres_url)
+    busy = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND datname = current_database()"
+    )
+    with lockkit.connect(url) as client, psycopg.connect(postgres_url) as other:
+        client.lock(NAME).acquire().release()
+        opened: Any = client.backend
+        driver = opened._steps._connection._connection.connection.dbapi_connection
+
+        def interrupt() -> None:
+            eventually(lambda: other.execute(busy).fetchone() == (1,))
+            os.kill(os.getpid(), signal.SIGUSR1)
+            eventually(lambda: driver.closed)
+            other.rollback()
+
+        other.execute("SELECT * FROM lockkit_lock FOR UPDATE")
+        watcher = threading.Thread(target=interrupt)
+        watcher.start()
+        with pytest.raises(GivenUp):
+            client.lock(NAME).acquire(timeout=None)
+        watcher.join()
+        assert driver.closed
+        assert client.lock(NAME).acquire(timeout=5).release()

@@ -8,6 +8,7 @@ cannot use it up. SQLite: a file beside the database; see ``beside``.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lockkit.model.errors import ConfigurationError, DriverMissing
@@ -157,7 +158,8 @@ class SQLAlchemyConnection(Connection):
     def __init__(self, connection: sqlalchemy.Connection, module: Any) -> None:
         self._connection = connection
         self._text = module.text
-        self.descriptor = descriptor_of(connection.connection.dbapi_connection)
+        self._driver = connection.connection.dbapi_connection
+        self.descriptor = descriptor_of(self._driver)
         self._error = module.exc.SQLAlchemyError
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
@@ -169,7 +171,7 @@ class SQLAlchemyConnection(Connection):
             raise failure(cause, statement, REMEDY) from error
 
     def close(self) -> None:
-        try:
-            self._connection.close()
-        except self._error:
-            return
+        """SQLAlchemy forgets a connection that an interrupt has ended, and does not close it."""
+        for connection in (self._connection, self._driver):
+            with suppress(Exception):
+                connection.close()
