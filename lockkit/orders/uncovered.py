@@ -25,9 +25,9 @@ def tell_uncovered(forms: FormIds, request: str, values: Iterable[str], body: by
     some = islice(_LIKE_ONE.finditer(parsed), MOST_LOOKED_AT)
     if any(_is_signed(forms, found[0]) for found in some):
         log.error(
-            "%s has run with the order ID of a form, and was no order: PATHS and METHODS do not "
-            "cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put @idempotent "
-            "on the view, or @idempotent.exempt if that is meant",
+            "%s has run with the order ID of a form, and was not an order: PATHS and METHODS "
+            "do not cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put "
+            "@idempotent on the view, or @idempotent.exempt if you mean it",
             request,
         )
 
