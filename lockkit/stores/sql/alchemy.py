@@ -158,7 +158,7 @@ class SQLAlchemyConnection(Connection):
     def __init__(self, connection: sqlalchemy.Connection, module: Any) -> None:
         self._connection = connection
         self._text = module.text
-        self._driver = connection.connection.dbapi_connection
+        self._driver: Any = connection.connection.dbapi_connection
         self.descriptor = descriptor_of(self._driver)
         self._error = module.exc.SQLAlchemyError
 
