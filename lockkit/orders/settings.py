@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,28 @@ class OrderSettings:
     def covers(self, method: str, path: str) -> bool:
         """Whether a request is one that may be an order. ``path`` begins with a slash."""
         return method in self.methods and any(pattern.search(path) for pattern in self.paths)
+
+
+OPTIONS = "_lockkit_idempotent"
+"""Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """Overrides of LOCKKIT_ORDERS for one view; None: as the settings say."""
+
+    sources: tuple[IdSource, ...] | None = None
+    required: bool | None = None
+    using: str | None = None
+    atomic: bool = True  #: the order's own transaction is around the view
+    exempt: bool = False
+    inside: bool = False  #: the view opens its order itself, below its own checks
+
+
+def options_in(places: Iterable[Any]) -> ViewOptions:
+    """What was said at the first of these places that has a mark."""
+    found = (getattr(place, OPTIONS, None) for place in places)
+    return next((each for each in found if isinstance(each, ViewOptions)), ViewOptions())
 
 
 def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:

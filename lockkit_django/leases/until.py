@@ -14,7 +14,7 @@ from django.db import connections
 
 from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
-from lockkit_django.leases.writes import user_blocks
+from lockkit_django.leases.transactions import user_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lockkit.orders import rows
-from lockkit_django.orders.gate import store_for
-from lockkit_django.orders.table import OrderStore
+from lockkit_django.orders.rules import order_rules
+from lockkit_django.orders.table import OrderTable
 
 __all__ = ["RecordTable", "prune"]
 
@@ -17,7 +17,7 @@ def prune(batch: int = 1000, *, using: str | None = None) -> Iterator[int]:
     ``using``: the database; None: that of the settings. Records of a newer release are left to
     it. Raises BackendUnavailable, and ConfigurationError if there is no table.
     """
-    yield from rows.prune(store_for(using).begin, batch)
+    yield from rows.prune(OrderTable(using or order_rules().settings.using).begin, batch)
 
 
 class RecordTable:
@@ -25,7 +25,7 @@ class RecordTable:
 
     def __init__(self, using: str) -> None:
         self._using = using
-        self._begin = OrderStore(using).begin
+        self._begin = OrderTable(using).begin
 
     def prune(self, batch: int) -> Iterator[int]:
         return prune(batch, using=self._using)

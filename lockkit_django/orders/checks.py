@@ -19,8 +19,8 @@ from lockkit.orders.dangers import dangers
 from lockkit.stores.registry import load_backend
 from lockkit_django import conf
 from lockkit_django.leases.handler import locks
+from lockkit_django.orders.gate import options_of
 from lockkit_django.orders.identity import in_signed_cookies
-from lockkit_django.orders.options import options_of
 from lockkit_django.web.routes import routed_views
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def check_orders(**_: Any) -> list[CheckMessage]:
 
 def check_records(**_: Any) -> list[CheckMessage]:
     """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
-    from lockkit_django.orders.table import OrderStore
+    from lockkit_django.orders.table import OrderTable
 
     try:
         rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
@@ -77,7 +77,7 @@ def check_records(**_: Any) -> list[CheckMessage]:
     if rules.claims:
         return list(_dangers(rules.alias))
     try:
-        OrderStore(rules.using).find("lockkit-check", fresh=True)
+        OrderTable(rules.using).find("lockkit-check", fresh=True)
     except (BackendError, ConnectionDoesNotExist) as error:
         return [_error("E110", str(error), "Start the database, or correct USING.")]
     except ConfigurationError as error:

@@ -19,21 +19,13 @@ from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, Refusal, refusals
 from lockkit.orders.record import RecordState
 from lockkit_django.orders.answers import refusal, same
-from lockkit_django.orders.endings import (
-    CONNECTION_ERRORS,
-    FIRST_ERROR,
-    Ending,
-    OrderStopped,
-    unsaved,
-)
-from lockkit_django.orders.exceptions import is_of_exception, is_of_hook
-from lockkit_django.orders.table import OrderStore
+from lockkit_django.orders.errors import CONNECTION_ERRORS, OrderStopped, is_of_hook, unsaved
 from lockkit_django.orders.transaction import (
+    FIRST_ERROR,
     OK_CLASS,
-    conflict_answer,
+    OrderInDatabase,
     is_broken,
     is_rolled_back,
-    is_success,
 )
 from lockkit_django.web.refusals import rendered
 
@@ -42,23 +34,18 @@ if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
     from lockkit.orders import Record
-    from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = ["OwnTransaction"]
 
 
-class OwnTransaction(Ending):
+class OwnTransaction(OrderInDatabase):
     """Nothing is open around the view; the record commits in the block that the view names."""
 
-    def __init__(self, opened: OpenOrder, store: OrderStore) -> None:
-        super().__init__(opened)
-        self._store = store
-        self._using = self.database = store.using
-        self._inside = self._entered = self._committed = self._broken = self._stopped = False
-        self._response: HttpResponseBase | None = None
-        self._sealed: Record | None = None
+    _inside = _entered = _committed = _broken = _stopped = False
+    _response: HttpResponseBase | None = None
+    _sealed: Record | None = None
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         self.begun = True
 
     @contextmanager
@@ -84,7 +71,7 @@ class OwnTransaction(Ending):
     def respond_with(self, response: Any) -> Any:
         if not self._inside:
             raise ConfigurationError("respond_with() is called inside commit_in()")
-        response = rendered(self.opened.front, response)
+        response = rendered(self.front, response)
         if callable(getattr(response, "render", None)):
             response.render()
         self._sealed = self._record(response)
@@ -96,8 +83,8 @@ class OwnTransaction(Ending):
         self._response = response
         return response
 
-    def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
-        self.undone = self._stopped or (failed and self._entered and not self._committed)
+    def _end(self, response: HttpResponseBase) -> HttpResponseBase:
+        self.undone = self._stopped or (self.failed and self._entered and not self._committed)
         if self._stopped or not self.begun:
             return response
         if self._committed:
@@ -106,17 +93,17 @@ class OwnTransaction(Ending):
         if record is None:
             return response
         if response.status_code < FIRST_ERROR:
-            if self._broken or (failed and is_success(response)):
+            if self._broken or self._is_undone_success(response):
                 return refusal(refusals.NOT_SAVED)
-            if failed or is_of_exception(response):
+            if self.failed or getattr(response, "exception", False):  # DRF's
                 return response
         return self._keep(record, response)
 
     def abandon(self) -> None:
         """The view's own block has been left."""
 
-    def answer_to(self, error: Exception) -> HttpResponseBase | None:
-        return None if self._committed else conflict_answer(error)
+    def _answer_to(self, error: Exception) -> HttpResponseBase | None:
+        return None if self._committed else super()._answer_to(error)
 
     def _check(self, block: Atomic) -> None:
         if not getattr(block, "durable", False):  # the stubs do not know it
@@ -132,10 +119,10 @@ class OwnTransaction(Ending):
             raise ConfigurationError("commit_in() is used once for an order: it has committed")
 
     def _enter(self) -> None:
-        orders, admitted = self.opened.orders, self.opened.admitted
-        done = replace(orders.running(self.opened.order), state=RecordState.TOMBSTONE)
+        done = replace(self.orders.running(self.order), state=RecordState.TOMBSTONE)
         try:
-            self._store.start(done, replaces=admitted.replaces, wait=orders.settings.wait)
+            wait = self.orders.settings.wait
+            self._table.start(done, replaces=self.decision.replaces, wait=wait)
         except DuplicateKeyError:
             raise self._stop(None) from None
         except BackendUnavailable as error:
@@ -149,11 +136,11 @@ class OwnTransaction(Ending):
             self._broken = is_broken(self._using)
             return False
         try:
-            self.opened.check_leases()
+            self.check_leases()
         except LeaseLost as error:
             raise self._stop(refusals.LEASE_LOST) from error
         if self._sealed is not None:
-            self._store.finish(self._sealed)
+            self._table.finish(self._sealed)
         return True
 
     def _stop(self, reject: Refusal | None) -> OrderStopped:
@@ -171,7 +158,7 @@ class OwnTransaction(Ending):
 
     def _remember(self, record: Record) -> None:
         try:
-            self._store.finish(record)
+            self._table.finish(record)
         except (DatabaseError, InterfaceError, RuntimeError) as error:
             log.warning("the response of the order %r is not kept: %s", record.order_id, error)
 
@@ -185,8 +172,8 @@ class OwnTransaction(Ending):
             )
         try:
             if response.status_code >= FIRST_ERROR:
-                self.opened.check_leases()
+                self.check_leases()
         except LeaseLost:
             return refusal(refusals.LEASE_LOST)
-        self._keep_refusal(self._store, record)
+        self._keep_refusal(record)
         return response

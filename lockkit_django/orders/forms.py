@@ -7,12 +7,15 @@ says why that is enough.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.utils.safestring import SafeString, mark_safe
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.forms import field_of, hidden_field, new_secret
+from lockkit.orders.uncovered import tell_uncovered
+from lockkit.web.view_lock import request_label
+from lockkit_django.orders.identity import GUEST, guest_of
 from lockkit_django.orders.rules import form_ids, order_rules
 from lockkit_django.web.request import http_request
 
@@ -20,9 +23,8 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
 
-__all__ = ["guest_of", "new_order_id", "order_id_field"]
+__all__ = ["new_order_id", "order_id_field", "tell_if_uncovered"]
 
-SESSION_KEY = "_lockkit_guest"
 DO_NOT_CACHE = "_cache_update_cache"
 """What Django's cache middleware looks at before it stores the page of a request."""
 
@@ -48,11 +50,16 @@ def new_order_id(request: HttpRequest) -> str:
     return form_ids().issue(None if known else _secret(request))
 
 
-def guest_of(request: HttpRequest) -> str | None:
-    """The secret in the session of this request, if a form was shown to it as a guest."""
-    session = getattr(request, "session", None)
-    found = None if session is None else session.get(SESSION_KEY)
-    return found if isinstance(found, str) else None
+def tell_if_uncovered(request: HttpRequest) -> None:
+    """A form with an order ID whose view was no order is an error in the log.
+
+    Looks at what Django keeps of a request once it was read, and has nothing read.
+    """
+    kept: dict[str, Any] = vars(request)
+    form = kept.get("_post")
+    values = [value for _, each in form.lists() for value in each] if form else []
+    label = request_label(request.method or "", request.path)
+    tell_uncovered(form_ids(), label, values, kept.get("_body", b""))
 
 
 def _secret(request: HttpRequest) -> str:
@@ -65,5 +72,5 @@ def _secret(request: HttpRequest) -> str:
             "a form for a visitor who is not logged in needs "
             "'django.contrib.sessions.middleware.SessionMiddleware' in MIDDLEWARE"
         )
-    secret = session[SESSION_KEY] = new_secret()
+    secret = session[GUEST] = new_secret()
     return secret

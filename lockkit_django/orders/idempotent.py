@@ -7,8 +7,8 @@ from typing import Any, TypeVar, cast, overload
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.orderid import IdSource
+from lockkit.orders.settings import OPTIONS, ViewOptions
 from lockkit_django.leases.transactions import Exempt
-from lockkit_django.orders.options import ATTRIBUTE, ViewOptions
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, ordered
 from lockkit_django.web.request import http_request
 from lockkit_django.web.view_functions import is_operation, show_types
@@ -60,7 +60,7 @@ class _Idempotent:
 
     def exempt(self, view: V, /) -> V:
         """This view's requests are no orders, whatever the settings say."""
-        setattr(view, ATTRIBUTE, ViewOptions(exempt=True))
+        setattr(view, OPTIONS, ViewOptions(exempt=True))
         return view
 
 
@@ -80,7 +80,7 @@ class IdempotentMixin:
     def as_view(cls, *args: Any, **kwargs: Any) -> Any:
         view = super().as_view(*args, **kwargs)  # type: ignore[misc]
         view._non_atomic_requests = Exempt(getattr(view, "_non_atomic_requests", ()))
-        setattr(view, ATTRIBUTE, _class_options(cls))
+        setattr(view, OPTIONS, _class_options(cls))
         return view
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -126,5 +126,5 @@ def _inside(view: V, options: ViewOptions) -> V:
         )
     wrapper = ordered(view, options)
     show_types(wrapper, view)
-    setattr(wrapper, ATTRIBUTE, options)  # for the middleware; ``wraps`` hands it on
+    setattr(wrapper, OPTIONS, options)  # for the middleware; ``wraps`` hands it on
     return cast(V, wrapper)

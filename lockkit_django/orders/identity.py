@@ -13,12 +13,22 @@ from django.utils.module_loading import import_string
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Identity
-from lockkit_django.orders.forms import guest_of
 
 if TYPE_CHECKING:
     from lockkit.orders import OrderSettings
 
-__all__ = ["RefusedError", "identity_for", "identity_of", "in_signed_cookies", "value_of"]
+__all__ = [
+    "GUEST",
+    "RefusedError",
+    "guest_of",
+    "identity_for",
+    "identity_of",
+    "in_signed_cookies",
+    "value_of",
+]
+
+GUEST = "_lockkit_guest"
+"""Key of a session: the secret of a guest's forms."""
 
 SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 
@@ -60,6 +70,13 @@ def identity_of(request: HttpRequest, rules: OrderSettings) -> Identity:
         tenant=_hook(rules.tenant, request) or "",
         guest=guest_of(request),
     )
+
+
+def guest_of(request: HttpRequest) -> str | None:
+    """The secret in the session of this request, if a form was shown to it as a guest."""
+    session = getattr(request, "session", None)
+    found = None if session is None else session.get(GUEST)
+    return found if isinstance(found, str) else None
 
 
 def value_of(answer: object) -> object:

@@ -13,29 +13,29 @@ of its own begins under that lock, which is then released after COMMIT, too.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 
-from lockkit.leases.aio_client import AsyncLease
-from lockkit.leases.giving_back import give_back, give_back_async
-from lockkit.leases.multi import AsyncMultiLease
+from lockkit.orders.means import at_once
+from lockkit.orders.settings import ViewOptions
 from lockkit_django.leases.settle import to_its_end
 from lockkit_django.orders.answers import log_if_refused, make_page, refusal_for_browser
-from lockkit_django.orders.endings import OrderStopped
-from lockkit_django.orders.gate import Gate, in_thread
-from lockkit_django.orders.open_order import OpenOrder, open_order
-from lockkit_django.orders.options import ViewOptions, options_of
+from lockkit_django.orders.errors import OrderStopped
+from lockkit_django.orders.forms import tell_if_uncovered
+from lockkit_django.orders.gate import LOOP, THREAD, Gate, Way, options_of
+from lockkit_django.orders.open_order import Visit, open_order
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, SAFE_METHODS
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.rules import order_rules
-from lockkit_django.orders.uncovered import note_uncovered, tell_if_uncovered
-from lockkit_django.web.pending import has_lock
+from lockkit_django.web.view_functions import has_lock
 
 __all__ = ["IdempotentOrderMiddleware"]
+
+UNCOVERED = "_lockkit_uncovered"
+"""Attribute of a request whose view is no order."""
 
 
 class IdempotentOrderMiddleware:
@@ -61,64 +61,30 @@ class IdempotentOrderMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         setattr(request, MIDDLEWARE_MODE, self._mode)
-        if not hasattr(request, "order"):
-            vars(request)["order"] = None  # of a request that is none
+        vars(request).setdefault("order")  # of a request that is none
         if self._mode == "async":
             return self._acall(request)
         try:
-            response: HttpResponseBase = self.get_response(request)
-            opened = open_order(request)
-            if opened is not None:
-                response = _closed(opened, response)
-            log_if_refused(request, response)
-            refused = refusal_for_browser(request, response)
-            if refused is not None:
-                make_page(request, refused)
-            tell_if_uncovered(request)
-            return response
+            return at_once(_finish(request, self.get_response(request), THREAD))
         finally:
-            opened = open_order(request)
-            if opened is not None:
-                _leave(opened)
+            at_once(_leave(request, THREAD))
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
         try:
-            response: HttpResponseBase = await self.get_response(request)
-            opened = open_order(request)
-            if opened is not None:
-                response = await _aclosed(opened, response)
-            log_if_refused(request, response)
-            refused = refusal_for_browser(request, response)
-            if refused is not None:
-                await in_thread(make_page, request, refused)
-            tell_if_uncovered(request)
-            return response
+            return await _finish(request, await self.get_response(request), LOOP)
         finally:
-            opened = open_order(request)
-            if opened is not None:
-                await to_its_end(_aleave(opened))
+            if open_order(request) is not None:
+                await to_its_end(_leave(request, LOOP))
 
     def _process_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
-        options = options_of(view, request.method)
-        if not _is_ours(request, options):
-            _stand_by(request, options)
-            return None
-        return Gate(request, view, options, checked=False).enter(
-            begin=not has_lock(view, request.method)
-        )
+        return at_once(_enter(request, view, THREAD))
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
-        options = options_of(view, request.method)
-        if not _is_ours(request, options):
-            _stand_by(request, options)
-            return None
-        return await Gate(request, view, options, checked=False).aenter(
-            begin=not has_lock(view, request.method)
-        )
+        return await _enter(request, view, LOOP)
 
     def process_exception(
         self, request: HttpRequest, exception: Exception
@@ -127,11 +93,16 @@ class IdempotentOrderMiddleware:
         return None if opened is None else opened.fail(exception)
 
 
-def _is_ours(request: HttpRequest, options: ViewOptions) -> bool:
-    """Whether the order is to be opened here, and not inside the view or not at all."""
-    if options.exempt or options.inside:
-        return False
-    return order_rules().settings.covers(request.method or "", request.path_info)
+async def _enter(
+    request: HttpRequest, view: Callable[..., Any], way: Way
+) -> HttpResponseBase | None:
+    options = options_of(view, request.method)
+    covered = order_rules().settings.covers(request.method or "", request.path_info)
+    if options.exempt or options.inside or not covered:
+        _stand_by(request, options)
+        return None
+    visit = Visit(request, view, options, checked=False)
+    return await Gate().enter(visit, way, begin=not has_lock(view, request.method))
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
@@ -141,40 +112,33 @@ def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
     if options.inside:
         keep_body(request, order_rules().settings.max_request)
     else:
-        note_uncovered(request)
+        setattr(request, UNCOVERED, True)
 
 
-def _closed(opened: OpenOrder, response: HttpResponseBase) -> HttpResponseBase:
-    try:
-        return opened.close(response)
-    except OrderStopped as stop:
-        return opened.gate.stopped(opened, stop)
+async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) -> HttpResponseBase:
+    opened = open_order(request)
+    if opened is not None:
+        try:
+            response = await way.do(opened.close, response)
+        except OrderStopped as stop:
+            response = await Gate().stopped(opened, stop, way)
+    log_if_refused(request, response)
+    refused = refusal_for_browser(request, response)
+    if refused is not None:
+        await way.do(make_page, request, refused)
+    if hasattr(request, UNCOVERED):
+        tell_if_uncovered(request)
+    return response
 
 
-async def _aclosed(opened: OpenOrder, response: HttpResponseBase) -> HttpResponseBase:
-    try:
-        return await in_thread(opened.close, response)
-    except OrderStopped as stop:
-        return await opened.gate.astopped(opened, stop)
-
-
-def _leave(opened: OpenOrder) -> None:
-    try:
-        opened.abandon()
-    finally:
-        opened.detach()
-        for lease in opened.leases:
-            give_back(lease)
-
-
-async def _aleave(opened: OpenOrder) -> None:
+async def _leave(request: HttpRequest, way: Way) -> None:
+    opened = open_order(request)
+    if opened is None:
+        return
     try:
         if not opened.ended:
-            await in_thread(opened.abandon)
+            await way.do(opened.abandon)
     finally:
         opened.detach()
         for lease in opened.leases:
-            if isinstance(lease, (AsyncLease, AsyncMultiLease)):
-                await give_back_async(lease)
-            else:
-                await asyncio.to_thread(give_back, lease)
+            await way.give_back(lease)

@@ -7,29 +7,30 @@ handler's own would be open before it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.db import connections
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.orders.means import at_once
+from lockkit.orders.settings import ViewOptions
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
     atomic_requests,
     refuse_atomic_requests,
     request_blocks_suspended,
+    user_blocks,
 )
-from lockkit_django.leases.writes import user_blocks
-from lockkit_django.orders.endings import OrderStopped
-from lockkit_django.orders.gate import Gate, in_thread
-from lockkit_django.orders.open_order import OpenOrder, open_order
-from lockkit_django.orders.options import ViewOptions
-from lockkit_django.web.pending import has_lock
+from lockkit_django.orders.errors import OrderStopped
+from lockkit_django.orders.gate import LOOP, THREAD, Gate, Way, in_thread
+from lockkit_django.orders.open_order import OpenOrder, Visit, open_order
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
+from lockkit_django.web.view_functions import has_lock
 
 __all__ = ["MIDDLEWARE_MODE", "SAFE_METHODS", "ordered"]
 
@@ -69,19 +70,18 @@ def _ordered_coroutine(view: View, options: ViewOptions) -> View:
 def _run(view: View, options: ViewOptions, exempt: Exempt, args: Any, kwargs: Any) -> Any:
     request, _ = request_and_rest(args)
     http = http_request(request)
-    call = partial(view, *args, **kwargs)
+    call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
     if http.method in SAFE_METHODS:
-        return _called(http, view, exempt, call)
-    _mode(http)
+        return call()
+    visit = _visit(http, view, options)
     with request_blocks_suspended(http):
-        gate = _gate(http, view, options)
-        answer = gate.enter(begin=not has_lock(view))
+        answer = at_once(Gate().enter(visit, THREAD, begin=not has_lock(view)))
         if answer is not None:
             return answer
         opened = open_order(http)
         if opened is not None:
-            return _ordered(opened, request, partial(_called, http, view, exempt, call))
-    return _called(http, view, exempt, call)
+            return _ordered(opened, request, call)
+    return call()
 
 
 def _ordered(opened: OpenOrder, request: Any, call: Callable[[], Any]) -> Any:
@@ -89,7 +89,7 @@ def _ordered(opened: OpenOrder, request: Any, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except OrderStopped as stop:
-        return opened.gate.stopped(opened, stop)
+        return at_once(Gate().stopped(opened, stop, THREAD))
     except Exception as error:
         opened.error = error  # others may make a response of it
         raise
@@ -117,8 +117,8 @@ async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any
     http = http_request(request)
     if http.method in SAFE_METHODS:
         return await _awaited(view(*args, **kwargs))
-    gate = _gate(http, view, options)
-    answer = await _aenter(http, gate, begin=not has_lock(view))
+    visit, begin = _visit(http, view, options), not has_lock(view)
+    answer = await _served(http, lambda way: Gate().enter(visit, way, begin=begin))
     if answer is not None:
         return answer
     opened = open_order(http)
@@ -128,24 +128,29 @@ async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any
     try:
         return await _awaited(view(*args, **kwargs))
     except OrderStopped as stop:
-        return await gate.astopped(opened, stop)
+        stopped = stop
+        return await _served(http, lambda way: Gate().stopped(opened, stopped, way))
     except Exception as error:
         opened.error = error
         raise
 
 
-async def _aenter(http: HttpRequest, gate: Gate, *, begin: bool) -> HttpResponseBase | None:
+async def _served(http: HttpRequest, doing: Callable[[Way], Coroutine[Any, Any, Any]]) -> Any:
     """Under WSGI the loop of an async view ends with it, and the order does not: use the thread."""
-    if _mode(http) == "async":
-        return await gate.aenter(begin=begin)
-    return await in_thread(partial(gate.enter, begin=begin))
+    if getattr(http, MIDDLEWARE_MODE) == "async":
+        return await doing(LOOP)
+    return await in_thread(lambda: at_once(doing(THREAD)))
 
 
 async def _awaited(value: Any) -> Any:
     return await value if isinstance(value, Awaitable) else value
 
 
-def _gate(http: HttpRequest, view: View, options: ViewOptions) -> Gate:
+def _visit(http: HttpRequest, view: View, options: ViewOptions) -> Visit:
+    if not hasattr(http, MIDDLEWARE_MODE):
+        raise ConfigurationError(
+            "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
+        )
     if getattr(http, "lease", None) is not None:
         raise ConfigurationError(
             "an order inside lock_view would commit after that lock is released: "
@@ -153,13 +158,4 @@ def _gate(http: HttpRequest, view: View, options: ViewOptions) -> Gate:
         )
     if open_order(http) is not None:
         raise ConfigurationError("an order is open already: use @idempotent once per request")
-    return Gate(http, view, options, checked=True)
-
-
-def _mode(http: HttpRequest) -> str:
-    mode = getattr(http, MIDDLEWARE_MODE, None)
-    if mode is None:
-        raise ConfigurationError(
-            "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
-        )
-    return str(mode)
+    return Visit(http, view, options, checked=True)

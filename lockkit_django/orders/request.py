@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.files.uploadhandler import load_handler
 from django.core.handlers.wsgi import LimitedStream, WSGIRequest
-from django.http import HttpRequest, HttpResponseBase, QueryDict, RawPostDataException
+from django.http import HttpRequest, QueryDict, RawPostDataException
 from django.http.multipartparser import MultiPartParser
-from django.shortcuts import resolve_url
 from django.utils.datastructures import MultiValueDict
-from django.utils.translation import get_language
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import Identity, OrderRequest, OrderResponse, Payload
-from lockkit.orders.forgery import without_tokens
+from lockkit.orders import Identity, OrderRequest, Payload
 from lockkit.orders.orderid import MalformedOrderIdError
 from lockkit.orders.request import SentFile, as_sent
-from lockkit_django.orders.forgery import tokens_in
 from lockkit_django.web.request import query_string
 
 if TYPE_CHECKING:
@@ -32,15 +26,12 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "asks_to_log_in",
     "keep_body",
     "request_facts",
-    "response_facts",
 ]
 
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
-LOCALE = "django.middleware.locale.LocaleMiddleware"
 
 
 def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -> OrderRequest:
@@ -63,32 +54,6 @@ def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -
         sent_path=request.META["SCRIPT_NAME"] + request.META["PATH_INFO"],
         unseen=_is_unseen(request),
     )
-
-
-def response_facts(request: HttpRequest, response: HttpResponseBase) -> OrderResponse:
-    """A rendered response, without CSRF tokens; one that streams has no body here."""
-    body = None if response.streaming else bytes(getattr(response, "content", b""))
-    headers = [*response.items(), *_language(response)]
-    facts = OrderResponse(response.status_code, headers, body)
-    return without_tokens(facts, tokens_in(request, body or b""))
-
-
-def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
-    """What LocaleMiddleware is about to say of this body, which a replay is to say again."""
-    language: str | None = get_language()  # None: translations are off
-    if language is None or LOCALE not in settings.MIDDLEWARE or "Content-Language" in response:
-        return []
-    return [("Content-Language", language)]
-
-
-def asks_to_log_in(request: HttpRequest, response: HttpResponseBase) -> bool:
-    """Whether it is the redirect to the login page of Django's decorators and mixins."""
-    location = response.headers.get("Location")
-    if location is None or response.status_code != HTTPStatus.FOUND:
-        return False
-    match = request.resolver_match
-    pages = {getattr(getattr(match, "func", None), "login_url", None), settings.LOGIN_URL}
-    return urlsplit(location).path in {urlsplit(resolve_url(page)).path for page in pages if page}
 
 
 def keep_body(request: HttpRequest, limit: int) -> None:

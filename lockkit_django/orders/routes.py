@@ -15,7 +15,7 @@ from lockkit.orders import read_order_settings
 from lockkit.orders.view_checks import unknown_finding
 from lockkit.web.route_checks import Finding, Url, path_findings
 from lockkit_django.orders.authorize import unknown_below, unknown_check
-from lockkit_django.orders.options import options_of
+from lockkit_django.orders.gate import options_of
 from lockkit_django.web.checks import METHODS, message_of, name_of
 from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import ninja_operation

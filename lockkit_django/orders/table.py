@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.db import (
     DataError,
     IntegrityError,
@@ -29,10 +27,10 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
         "orders need 'lockkit_django' in INSTALLED_APPS, and then 'manage.py migrate'"
     ) from missing
 
-__all__ = ["AsyncOrderStore", "OrderStore"]
+__all__ = ["OrderTable"]
 
 
-class OrderStore:
+class OrderTable:
     """Finds records, and writes them inside the caller's transaction.
 
     ``using``: the database; None: as the routers say. Raises BackendUnavailable.
@@ -92,17 +90,6 @@ class Sql:
             cursor.execute(sql)
             row: Sequence[Any] | None = cursor.fetchone() if cursor.description else None
             return row
-
-
-class AsyncOrderStore:
-    """Finds records from the event loop, on the thread that has the request's connection."""
-
-    def __init__(self, store: OrderStore) -> None:
-        self._store = store
-
-    async def find(self, key: str, *, fresh: bool) -> Record | None:
-        find = partial(self._store.find, key, fresh=fresh)
-        return await sync_to_async(find, thread_sensitive=True)()
 
 
 @contextmanager

@@ -2,71 +2,106 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from django.db import connections, transaction
+from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.orders import Forget, Keep, refusals
+from lockkit.orders import DuplicateKeyError, Forget, Keep, refusals
 from lockkit.orders.record import refuses
 from lockkit_django.orders.answers import refusal
-from lockkit_django.orders.endings import (
+from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
-    FIRST_ERROR,
-    Ending,
+    OrderStopped,
     is_conflict,
+    is_of_hook,
+    status_of,
     unsaved,
 )
-from lockkit_django.orders.exceptions import is_of_exception, is_of_hook, status_of
-from lockkit_django.orders.table import OrderStore
+from lockkit_django.orders.open_order import OpenOrder, Visit
+from lockkit_django.orders.table import OrderTable
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpResponseBase
 
-    from lockkit.orders import Record
-    from lockkit_django.orders.open_order import OpenOrder
+    from lockkit.orders import Orders, Proceed, Record
 
-__all__ = [
-    "SharedTransaction",
-    "conflict_answer",
-    "is_broken",
-    "is_rolled_back",
-    "is_success",
-]
+__all__ = ["FIRST_ERROR", "OrderInDatabase", "SharedTransaction", "is_broken", "is_rolled_back"]
 
-
+FIRST_ERROR = 400
 OK_CLASS = 2
 IN_ERROR = 3
 """Of libpq's PGTransactionStatusType."""
 
 
-class SharedTransaction(Ending):
+class OrderInDatabase(OpenOrder):
+    """Its record is in a database of the project's."""
+
+    def __init__(self, visit: Visit, orders: Orders, decision: Proceed) -> None:
+        super().__init__(visit, orders, decision)
+        self._table = OrderTable(visit.options.using or orders.settings.using)
+        self._using = self.database = self._table.using
+
+    def _answer_to(self, error: Exception) -> HttpResponseBase | None:
+        """Repeating it is the remedy for a transaction that others have made impossible."""
+        if not is_conflict(error):
+            return None
+        log.warning("an order was rolled back because of another transaction: %s", error)
+        return refusal(refusals.NOT_SAVED)
+
+    def _keep_refusal(self, record: Record) -> None:
+        """The record of an order that changed nothing, in a transaction of its own.
+
+        A database that fails is allowed to: the next try is then refused anew. Raises
+        OrderStopped if somebody else has done this order meanwhile.
+        """
+        try:
+            with (
+                suppress(DatabaseError, InterfaceError, BackendUnavailable),
+                transaction.atomic(using=self._using, durable=True),
+            ):
+                self._start(record)
+        except DuplicateKeyError:
+            raise OrderStopped(None) from None
+
+    def _start(self, record: Record) -> None:
+        decision = self.decision
+        self._table.start(record, replaces=decision.replaces, wait=decision.patience)
+
+    def _is_undone_success(self, response: HttpResponseBase) -> bool:
+        """Of a response that a middleware has made of an exception: then nothing is saved."""
+        if not self.failed or response.status_code // 100 != OK_CLASS:
+            return False
+        log.error(
+            "the view of an order raised, and a middleware makes %s of it: nothing was saved, so "
+            "the client is told that",
+            response.status_code,
+        )
+        return True
+
+
+class SharedTransaction(OrderInDatabase):
     """BEGIN and the record before the view, COMMIT after its response is rendered."""
 
-    def __init__(self, opened: OpenOrder, store: OrderStore) -> None:
-        super().__init__(opened)
-        self._store = store
-        self._using = self.database = store.using
-        self._block: transaction.Atomic | None = None
+    _block: transaction.Atomic | None = None
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         try:
             self._enter_block()
-            running = self.opened.orders.running(self.opened.order)
-            admitted = self.opened.admitted
-            self._store.start(running, replaces=admitted.replaces, wait=admitted.patience)
+            self._start(self.orders.running(self.order))
         except BaseException:  # interrupted as well: nobody else would end the transaction
             self.abandon()
             raise
 
-    def end(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+    def _end(self, response: HttpResponseBase) -> HttpResponseBase:
         if self._block is None:
             return response
         self.undone = True  # until it is committed
         try:
-            return self._conclude(response, failed=failed)
+            return self._conclude(response)
         except LeaseLost:
             return refusal(refusals.LEASE_LOST)
         finally:
@@ -77,51 +112,48 @@ class SharedTransaction(Ending):
             connections[self._using].needs_rollback = True
             self._leave_block()
 
-    def answer_to(self, error: Exception) -> HttpResponseBase | None:
-        return conflict_answer(error)
-
-    def _conclude(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+    def _conclude(self, response: HttpResponseBase) -> HttpResponseBase:
         verdict = self._verdict(response)
         if isinstance(verdict, Forget) or (isinstance(verdict, Keep) and self._raised_refusal()):
-            return self._refuse(response, failed=failed)
+            return self._refuse(response)
         if not isinstance(verdict, Keep):
             return response
         record = verdict.record
-        raised = failed or is_of_exception(response)
+        raised = self.failed or getattr(response, "exception", False)  # DRF's
         if not (raised or is_rolled_back(self._using)):
             return self._commit(response, record)
         broken = not raised and is_broken(self._using)
         self.abandon()
         if response.status_code >= FIRST_ERROR:
-            self.opened.check_leases()
-            self._keep_refusal(self._store, record)
+            self.check_leases()
+            self._keep_refusal(record)
             return response
-        if failed and is_success(response):
-            broken = True
-        return refusal(refusals.NOT_SAVED) if broken else response
+        if broken or self._is_undone_success(response):
+            return refusal(refusals.NOT_SAVED)
+        return response
 
     def _raised_refusal(self) -> bool:
         """Whether the view has refused, though what is made of it does not look like that."""
-        error = self.opened.error
+        error = self.error
         return error is not None and refuses(status_of(error) or 0)
 
-    def _refuse(self, response: HttpResponseBase, *, failed: bool) -> HttpResponseBase:
+    def _refuse(self, response: HttpResponseBase) -> HttpResponseBase:
         """Save what would be saved if there were no orders: a guess that was counted counts."""
-        error = self.opened.error
+        error = self.error
         if error is not None and status_of(error) is None:
             return response  # an accident: what is made of it does not change that
         self.undone = False  # a session may count guesses, too
-        if failed and self.opened.in_request_block:
+        if self.failed and self.in_request_block:
             return response  # as ATOMIC_REQUESTS rolls back
         if self._is_marked_by_drf(response):
             connections[self._using].set_rollback(False)
         if not is_rolled_back(self._using):
             return self._commit(response, None)
-        if is_broken(self._using) or not self.opened.in_request_block:
+        if is_broken(self._using) or not self.in_request_block:
             log.warning(
                 "%r refuses after an error of the database outside of atomic(), or in an "
                 "atomic(savepoint=False): what its view saved before is rolled back",
-                self.opened.order.request,
+                self.order.request,
             )
         return response
 
@@ -131,18 +163,18 @@ class SharedTransaction(Ending):
         The view is exempt from it: else its transaction would be a savepoint here, or be this one.
         """
         is_on = connections[self._using].settings_dict["ATOMIC_REQUESTS"]
-        exempt = is_on and not self.opened.in_request_block
-        return exempt and is_of_exception(response) and not is_broken(self._using)
+        exempt = is_on and not self.in_request_block
+        return exempt and getattr(response, "exception", False) and not is_broken(self._using)
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
         """``record``: None to delete what was written when the order began."""
         self.undone = True
-        self.opened.check_leases()
+        self.check_leases()
         try:
             if record is None:
-                self._store.forget(self.opened.order.key)
+                self._table.forget(self.order.key)
             else:
-                self._store.finish(record)
+                self._table.finish(record)
             self._leave_block()
         except Exception as error:
             self.undone = not is_of_hook(error)
@@ -169,26 +201,6 @@ class SharedTransaction(Ending):
         self.begun = False
         if block is not None:
             block.__exit__(None, None, None)
-
-
-def is_success(response: HttpResponseBase) -> bool:
-    """Of a response that a middleware has made of an exception: then nothing is saved."""
-    if response.status_code // 100 != OK_CLASS:
-        return False
-    log.error(
-        "the view of an order raised, and a middleware makes %s of it: nothing was saved, so the "
-        "client is told that",
-        response.status_code,
-    )
-    return True
-
-
-def conflict_answer(error: Exception) -> HttpResponseBase | None:
-    """Repeating it is the remedy for a transaction that others have made impossible."""
-    if not is_conflict(error):
-        return None
-    log.warning("an order was rolled back because of another transaction: %s", error)
-    return refusal(refusals.NOT_SAVED)
 
 
 def is_rolled_back(using: str) -> bool:

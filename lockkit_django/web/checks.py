@@ -11,9 +11,8 @@ from django.db import connections
 from django.urls.converters import StringConverter
 
 from lockkit.web.route_checks import Finding, Route, below_partials, field_findings
-from lockkit_django.web.pending import guards_of
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import ninja_operation
+from lockkit_django.web.view_functions import guards_of, ninja_operation
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage

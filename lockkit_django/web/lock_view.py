@@ -11,7 +11,7 @@ from lockkit.leases.until import InAtomic, check_in_atomic
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import UNSET, Unset
 from lockkit.web.view_lock import ViewLock
-from lockkit_django.leases.writes import note_each_request
+from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.web.locked_view import LockedView, OnBusy
 
 __all__ = ["guards", "lock_view"]

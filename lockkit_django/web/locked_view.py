@@ -32,7 +32,6 @@ from lockkit_django.leases.transactions import (
     refuse_atomic_requests,
     request_blocks_suspended,
 )
-from lockkit_django.web.pending import has_lock, mark_locked, pending_order
 from lockkit_django.web.refusals import drf_exception, refusal_response, rendered
 from lockkit_django.web.request import DjangoFacts, http_request, of_async_class, request_and_rest
 from lockkit_django.web.until_closed import (
@@ -40,11 +39,16 @@ from lockkit_django.web.until_closed import (
     give_back_in_thread,
     until_closed,
 )
-from lockkit_django.web.view_functions import show_types
+from lockkit_django.web.view_functions import (
+    PendingOrder,
+    has_lock,
+    mark_locked,
+    pending_order,
+    show_types,
+)
 
 if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
-    from lockkit_django.orders.open_order import OpenOrder
 
 __all__ = ["LockedView", "OnBusy"]
 
@@ -106,12 +110,12 @@ class LockedView:
                 lease = self._guard.acquire(client, names, view_settings(), _label(request))
             except LockError as error:
                 return self._refuse(request, error)
-            order = pending_order(http_request(request))
-            if order is not None:
-                order.adopt(lease)  # the middleware gives it back, after the order's COMMIT
+            pending = pending_order(http_request(request))
+            if pending is not None:
+                pending.order.adopt(lease)  # the middleware gives it back, after the order's COMMIT
                 if has_lock(view):  # the innermost begins
                     return view(*args, **kwargs)
-                return self._work_in(order, request, lease, exempt, lambda: view(*args, **kwargs))
+                return self._work_in(pending, request, lease, exempt, lambda: view(*args, **kwargs))
             try:
                 response = self._work(request, lease, exempt, lambda: view(*args, **kwargs))
             except BaseException:  # the view's own, or interrupted: undone by now
@@ -138,17 +142,17 @@ class LockedView:
 
     def _work_in(
         self,
-        order: OpenOrder,
+        pending: PendingOrder,
         request: Any,
         lease: AnyLease,
         exempt: Exempt,
         view: Callable[[], Any],
     ) -> Any:
         """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
-        answer = order.gate.resume(order)
+        answer = pending.resume()
         if answer is not None:
             return answer
-        blocks = order.besides(atomic_requests(exempt.by_user))
+        blocks = pending.order.besides(atomic_requests(exempt.by_user))
         with _lease_on(request, lease), atomic_blocks(http_request(request), blocks, durable=False):
             return rendered(request, _no_coroutine(view()))
 
@@ -158,13 +162,13 @@ class LockedView:
         try:
             facts = DjangoFacts(request, kwargs, user)
             names = self._guard.names_for(facts, request, *rest, **kwargs)
-            order = pending_order(http_request(request))
-            lease = await self._lease_for(request, order, names, _label(request))
+            pending = pending_order(http_request(request))
+            lease = await self._lease_for(request, pending, names, _label(request))
         except LockError as error:
             return await self._refuse_async(request, error)
-        if order is not None:
-            order.adopt(lease)
-            return await self._run_in_order(order, view, args, kwargs)
+        if pending is not None:
+            pending.order.adopt(lease)
+            return await self._run_in_order(pending, view, args, kwargs)
         try:
             with _lease_on(request, lease):
                 response = await _rendered_async(request, await _awaited(view(*args, **kwargs)))
@@ -177,20 +181,20 @@ class LockedView:
         await _give_back(lease)
         return response
 
-    async def _run_in_order(self, order: OpenOrder, view: Any, args: Any, kwargs: Any) -> Any:
+    async def _run_in_order(self, pending: PendingOrder, view: Any, args: Any, kwargs: Any) -> Any:
         request, _ = request_and_rest(args)
-        answer = None if has_lock(view) else await order.gate.aresume(order)
+        answer = None if has_lock(view) else await pending.aresume()
         if answer is not None:
             return answer
-        with _lease_on(request, order.leases[0]):
+        with _lease_on(request, pending.order.leases[0]):
             return await _rendered_async(request, await _awaited(view(*args, **kwargs)))
 
     async def _lease_for(
-        self, request: Any, order: OpenOrder | None, names: Sequence[str], label: str
+        self, request: Any, pending: PendingOrder | None, names: Sequence[str], label: str
     ) -> AnyLease | AnyAsyncLease:
         """The loop's own, unless it must outlive the loop: in an order under WSGI the COMMIT comes
         later, and so does the end of a response."""
-        if (order is None and not self._keep) or (order is not None and order.is_async):
+        if (not self._keep) if pending is None else pending.order.is_async:
             client = alocks[self._guard.alias]
             return await self._guard.acquire_async(client, names, view_settings(), label)
         return await acquire_to_outlive_loop(self._guard, request, names, label)

@@ -1,5 +1,11 @@
 """Which functions answer a request, below the callback that the URL leads to.
 
+And what decorators have said of them: ``lock_view`` leaves its marks here, and an order whose view
+takes a lock of its own. Locks enclose transactions: the middleware locks the order and leaves its
+transaction to be begun by ``lock_view``, under the view's lock; that lock is then released by the
+middleware, after COMMIT. This module knows no model, so that it can be imported before Django's
+applications are ready.
+
 The callback of a class view, of DRF's ``@api_view`` and of Django Ninja hides them, and with them
 the marks of their decorators. Nothing of DRF or Ninja is imported to look into theirs.
 """
@@ -7,11 +13,35 @@ the marks of their decorators. Nothing of DRF or Ninja is imported to look into 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-__all__ = ["class_of", "handlers", "is_operation", "ninja_operation", "show_types"]
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from lockkit.web.view_lock import ViewLock
+
+__all__ = [
+    "PendingOrder",
+    "class_of",
+    "guards_of",
+    "handlers",
+    "has_lock",
+    "is_operation",
+    "leave_pending",
+    "mark_locked",
+    "ninja_operation",
+    "pending_order",
+    "show_types",
+]
+
+V = TypeVar("V")
+
+PENDING = "_lockkit_pending_order"
+"""Attribute of a request."""
+
+HAS_LOCK = "_lockkit_lock_view"
 
 API_VIEW = "rest_framework.decorators"
 NINJA = "ninja.operation"
@@ -63,6 +93,41 @@ def show_types(wrapper: Any, view: Any) -> None:
     """
     with suppress(Exception):  # annotations of others: types that only checkers import
         wrapper.__signature__ = inspect.signature(view, eval_str=True)
+
+
+class PendingOrder(NamedTuple):
+    """An order whose transaction is to be begun under a lock of its view's."""
+
+    order: Any
+    resume: Callable[[], Any]  #: BEGIN; returns what to answer, or None: call the view
+    aresume: Callable[[], Awaitable[Any]]
+
+
+def leave_pending(request: HttpRequest, pending: PendingOrder) -> None:
+    setattr(request, PENDING, pending)
+
+
+def pending_order(request: HttpRequest) -> PendingOrder | None:
+    """The order of this request, if its transaction is still to be begun."""
+    found: PendingOrder | None = getattr(request, PENDING, None)
+    return found if found is not None and found.order.pending else None
+
+
+def mark_locked(view: V, guard: ViewLock) -> V:
+    """Say of a view that it is decorated with ``lock_view``; other decorators hand it on."""
+    setattr(view, HAS_LOCK, (guard, *getattr(view, HAS_LOCK, ())))
+    return view
+
+
+def has_lock(view: Any, method: str | None = None) -> bool:
+    """Whether a view, or one of the functions for this HTTP method, is so decorated."""
+    return any(hasattr(each, HAS_LOCK) for each in (view, *handlers(view, method)))
+
+
+def guards_of(view: Any, method: str | None = None) -> tuple[ViewLock, ...]:
+    """What it is decorated with, each once."""
+    marked = (getattr(each, HAS_LOCK, ()) for each in (view, *handlers(view, method)))
+    return tuple(dict.fromkeys(guard for guards in marked for guard in guards))
 
 
 def _module_of(function: Any) -> str | None:

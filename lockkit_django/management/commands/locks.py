@@ -15,8 +15,8 @@ from lockkit.operate.arguments import program_at
 from lockkit.operate.commands import OPTIONS, OrderRecords, run
 from lockkit_django.leases.handler import locks
 from lockkit_django.operate.prune import RecordTable
-from lockkit_django.orders.gate import store_for
 from lockkit_django.orders.rules import order_rules
+from lockkit_django.orders.table import OrderTable
 
 __all__ = ["Command"]
 
@@ -79,7 +79,7 @@ def _order_records() -> OrderRecords:
     """Every database may have some, of views with a database of their own."""
     rules = order_rules().settings
     databases = {alias: RecordTable(alias) for alias in connections}
-    return OrderRecords(databases, () if rules.claims else (store_for(None).using,))
+    return OrderRecords(databases, () if rules.claims else (OrderTable(rules.using).using,))
 
 
 class _Parser(CommandParser):

@@ -144,11 +144,13 @@ class TestWaiting:
             gone = asyncio.Event()
             task = asyncio.create_task(visit("/for-ever", gone))
             await queued(1)
-            assert waiting_room.waiting == 1
+            with waiting_room.place(1) as is_free:
+                assert not is_free
             gone.set()
             await asyncio.wait_for(task, 30)
             assert await sync_to_async(queue)() == 0
-            assert waiting_room.waiting == 0
+            with waiting_room.place(1) as is_free:
+                assert is_free
 
     async def test_who_is_refused_hears_for_how_long_it_was_held_before(self) -> None:
         locks["default"].note_hold("export", 7)

@@ -115,20 +115,20 @@ def test_a_lost_lease_rolls_back() -> None:
 
 def test_a_second_runner_stops_before_its_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first that had lost its lease commits while the second is on its way to its block."""
-    from lockkit_django.orders.open_order import OpenOrder
+    from lockkit_django.orders.commit_in import OwnTransaction
 
-    commit_in = OpenOrder.commit_in
+    commit_in = OwnTransaction.commit_in
     answers = []
 
-    def first_then_mine(self: OpenOrder, block: Any) -> Any:
-        monkeypatch.setattr(OpenOrder, "commit_in", commit_in)
+    def first_then_mine(self: OwnTransaction, block: Any) -> Any:
+        monkeypatch.setattr(OwnTransaction, "commit_in", commit_in)
         (held,) = locks["default"].holders()
         assert held.fence is not None
         assert locks["default"].break_(held.name, fence=held.fence)
         answers.append(buy("plain"))  # another process, as it were
         return commit_in(self, block)
 
-    monkeypatch.setattr(OpenOrder, "commit_in", first_then_mine)
+    monkeypatch.setattr(OwnTransaction, "commit_in", first_then_mine)
     second = buy("plain")
     assert (answers[0].status_code, second[REPLAYED]) == (201, "true")
     assert second.content == answers[0].content
@@ -164,12 +164,12 @@ def test_a_duplicate_waits_for_the_response_after_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between the two the order is done, and who has its lock is about to say how."""
-    from lockkit_django.orders.table import OrderStore
+    from lockkit_django.orders.table import OrderTable
 
-    finish = OrderStore.finish
+    finish = OrderTable.finish
     duplicates: list[Future[Any]] = []
 
-    def duplicate_first(self: OrderStore, record: Any) -> None:
+    def duplicate_first(self: OrderTable, record: Any) -> None:
         duplicates.append(pool.submit(buy_and_close, "plain"))
         deadline = time.monotonic() + 30
         while not any(info.waiters for info in locks["default"].holders()):
@@ -178,7 +178,7 @@ def test_a_duplicate_waits_for_the_response_after_the_commit(
             threading.Event().wait(0.005)
         finish(self, record)
 
-    monkeypatch.setattr(OrderStore, "finish", duplicate_first)
+    monkeypatch.setattr(OrderTable, "finish", duplicate_first)
     waiting = override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "WAIT": 30})
     with waiting, ThreadPoolExecutor(1) as pool:
         first = buy("plain")
@@ -213,13 +213,13 @@ def test_a_second_runner_that_meets_the_first_before_its_response_hears_that_it_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has lost its lease without knowing, so it is no judge of who is gone."""
-    from lockkit_django.orders.open_order import OpenOrder
+    from lockkit_django.orders.commit_in import OwnTransaction
 
-    commit_in = OpenOrder.commit_in
+    commit_in = OwnTransaction.commit_in
     others: list[Future[Any]] = []
 
-    def first_then_mine(self: OpenOrder, block: Any) -> Any:
-        monkeypatch.setattr(OpenOrder, "commit_in", commit_in)
+    def first_then_mine(self: OwnTransaction, block: Any) -> Any:
+        monkeypatch.setattr(OwnTransaction, "commit_in", commit_in)
         (held,) = locks["default"].holders()
         assert held.fence is not None
         assert locks["default"].break_(held.name, fence=held.fence)
@@ -227,7 +227,7 @@ def test_a_second_runner_that_meets_the_first_before_its_response_hears_that_it_
         assert views.started.wait(30)
         return commit_in(self, block)
 
-    monkeypatch.setattr(OpenOrder, "commit_in", first_then_mine)
+    monkeypatch.setattr(OwnTransaction, "commit_in", first_then_mine)
     with ThreadPoolExecutor(1) as pool:
         try:
             late = buy("mails")

@@ -142,19 +142,19 @@ def test_a_record_that_another_request_has_replaced_meanwhile_is_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both have seen the expired one; the lock was free again when the second asked for it."""
-    from lockkit_django.orders.table import OrderStore
+    from lockkit_django.orders.table import OrderTable
 
     buy("function")
     OrderRecord.objects.update(expires=1)
-    find, others = OrderStore.find, []
+    find, others = OrderTable.find, []
 
-    def find_and_be_overtaken(self: OrderStore, key: str, *, fresh: bool) -> Any:
+    def find_and_be_overtaken(self: OrderTable, key: str, *, fresh: bool) -> Any:
         record = find(self, key, fresh=fresh)
-        monkeypatch.setattr(OrderStore, "find", find)
+        monkeypatch.setattr(OrderTable, "find", find)
         others.append(buy("function"))
         return record
 
-    monkeypatch.setattr(OrderStore, "find", find_and_be_overtaken)
+    monkeypatch.setattr(OrderTable, "find", find_and_be_overtaken)
     answer = buy("function")
     assert (answer.content, answer[REPLAYED]) == (others[0].content, "true")
     assert (len(views.calls), Sale.objects.count(), OrderRecord.objects.count()) == (2, 2, 1)

@@ -129,20 +129,20 @@ def test_a_success_that_drf_makes_of_an_exception_is_given_and_not_recorded(kind
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Whoever is about to record a refusal has lost its lease without knowing, and another try
     succeeds before it: its answer."""
-    from lockkit_django.orders.endings import Ending
+    from lockkit_django.orders.transaction import OrderInDatabase
 
-    keep, others = Ending._keep_refusal, []
+    keep, others = OrderInDatabase._keep_refusal, []
 
-    def late(self: Ending, *args: Any) -> None:
-        monkeypatch.setattr(Ending, "_keep_refusal", keep)
+    def late(self: OrderInDatabase, *args: Any) -> None:
+        monkeypatch.setattr(OrderInDatabase, "_keep_refusal", keep)
         endings.refusing.clear()
         (held,) = locks["default"].holders()
         assert held.fence is not None
         assert locks["default"].break_(held.name, fence=held.fence)
-        others.append(send(self.opened.request.path.removeprefix("/orders/")))
+        others.append(send(self.request.path.removeprefix("/orders/")))
         keep(self, *args)
 
-    monkeypatch.setattr(Ending, "_keep_refusal", late)
+    monkeypatch.setattr(OrderInDatabase, "_keep_refusal", late)
     return others
 
 

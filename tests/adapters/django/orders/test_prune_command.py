@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from lockkit.orders.judging import is_damaged
 from lockkit.orders.record import VERSION
 from lockkit_django.models import OrderRecord
-from lockkit_django.orders.table import OrderStore
+from lockkit_django.orders.table import OrderTable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -137,7 +137,7 @@ def test_a_record_that_cannot_be_read(column: str, value: object) -> None:
         sql = f"UPDATE lockkit_order SET {column} = %s WHERE key = %s"
         cursor.execute(sql, [value, "a" * 64])
         cursor.execute("PRAGMA ignore_check_constraints = 0")
-    found = OrderStore("default").find("a" * 64, fresh=True)
+    found = OrderTable("default").find("a" * 64, fresh=True)
     assert found is not None
     assert is_damaged(found)
     out, err = prune()

@@ -32,8 +32,9 @@ from lockkit.orders import (
     read_order_settings,
 )
 from lockkit_django.models import OrderRecord
+from lockkit_django.orders.answers import response_facts
 from lockkit_django.orders.identity import identity_of
-from lockkit_django.orders.request import request_facts, response_facts
+from lockkit_django.orders.request import request_facts
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -1,4 +1,4 @@
-"""What is known of a view's exception: who has raised it, and what was made of it."""
+"""Exceptions of views and databases: who has raised them, and what was made of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,51 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import Http404
+
+from lockkit.model.errors import LockError
+from lockkit.orders import refusals
 
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
-__all__ = ["is_of_check", "is_of_exception", "is_of_handler", "is_of_hook", "status_of"]
+    from lockkit.orders import Refusal
+
+__all__ = [
+    "CONNECTION_ERRORS",
+    "OrderStopped",
+    "is_conflict",
+    "is_of_check",
+    "is_of_handler",
+    "is_of_hook",
+    "status_of",
+    "unsaved",
+]
 
 DRF = "rest_framework.views"
 CHECKS = {"django.contrib.auth.decorators", "django.contrib.auth.mixins"}
 AROUND_VIEWS = {"asgiref", "asyncio", "concurrent", "contextlib", "django", "lockkit_django"}
-
-
 ANSWERS = {"rest_framework.exceptions.APIException", "ninja.errors.HttpError"}
+CONNECTION_ERRORS = (OperationalError, InterfaceError)
+CONFLICT_CLASS = "40"
+"""Of SQLSTATE: the database has rolled back, because of other transactions."""
+
+MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
+"""Record changed since the snapshot, lock wait timeout, deadlock."""
+
+
+class OrderStopped(LockError):
+    """This request cannot do its order: somebody else has, or its lease or a store is gone.
+
+    Nothing that it did in ``commit_in`` was saved, or that is not known. Not to be caught: the
+    answer is made of it. ``reject``: that answer; None: look who was first.
+    """
+
+    def __init__(self, reject: Refusal | None) -> None:
+        super().__init__("the order is done elsewhere" if reject is None else reject.title)
+        self.reject = reject
 
 
 def status_of(error: Exception) -> int | None:
@@ -50,23 +81,34 @@ def is_of_hook(error: BaseException) -> bool:
     return any(frame.f_code is hooks for frame, _ in walk_tb(error.__traceback__))
 
 
-def is_of_exception(response: HttpResponseBase) -> bool:
-    """Whether DRF made it of an exception of the view's."""
-    return bool(getattr(response, "exception", False))
-
-
 def is_of_handler(response: HttpResponseBase) -> bool:
     """Whether DRF made it of an exception, and not by its own exception handler.
 
     That one answers only what the view has raised to be answered, an ``APIException``. Another
     may answer 500 to anything, and the exception is not to be seen any more.
     """
-    if not is_of_exception(response):
+    if not getattr(response, "exception", False):
         return False
     context: dict[str, Any] = getattr(response, "renderer_context", None) or {}
     view = context.get("view")
     handler = getattr(view, "get_exception_handler", lambda: None)()
     return not (_is_drfs(handler) and _is_drfs(getattr(view, "handle_exception", None)))
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the database rolled back because of others: a serialization failure, a deadlock."""
+    cause = error.__cause__
+    if not isinstance(error, DatabaseError) or cause is None:
+        return False
+    if str(getattr(cause, "sqlstate", None) or "").startswith(CONFLICT_CLASS):
+        return True
+    number = cause.args[0] if cause.args else None
+    return type(cause).__module__.startswith(("MySQLdb", "pymysql")) and number in MYSQL_CONFLICTS
+
+
+def unsaved(error: DatabaseError | InterfaceError) -> Refusal:
+    """What to say when a COMMIT failed."""
+    return refusals.NOT_SAVED if is_conflict(error) else refusals.outcome_unknown()
 
 
 def _is_drfs(function: Any) -> bool:
