@@ -19,6 +19,7 @@ from lockkit.model.errors import BackendError
 from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.columns import details
 from lockkit.operate.console import Console, Exit, UsageError
+from lockkit.operate.inspect import RESOLVED
 from lockkit.operate.stores import Row, Stores
 from lockkit.operate.text import escape, printable
 from lockkit.runtime import process
@@ -89,7 +90,9 @@ def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
         lambda info: info.state is LockState.ORPHAN,
         "Did this order take effect? Its duplicates will be told that it did." if done else
         "Did this order not take effect? The next request with its ID will run.",
-        lambda client, info, _: resolved(client, info, done=done),
+        lambda client, info, by: resolved(
+            client, info, done=done, by=f"{RESOLVED}{'done' if done else 'retry'}: {by}"
+        ),
         "it is no longer the orphan that was shown",
         "resolved: done" if done else "resolved: it may be tried again",
         "done" if done else "retry",

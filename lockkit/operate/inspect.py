@@ -77,11 +77,18 @@ def stuck_reason(info: LockInfo, older_than: float | None = None) -> str | None:
     return found and found.reason
 
 
+RESOLVED = "resolved it as "
+"""How the last words of an order begin that an operator has resolved."""
+
+
 def remark(info: LockInfo) -> str | None:
     """How a lease ended that was not released, as far as that is known; None for any other."""
     if info.state not in (LockState.ABANDONED, LockState.LOST):
         return None
     since = max(0.0, -(info.left or 0.0))
+    if info.broken_by.startswith(RESOLVED):
+        did, _, by = info.broken_by.partition(": ")
+        return f"an operator {did} {since:.0f}s ago: {by}"
     if info.broken_by:
         return f"an operator released it {since:.0f}s ago: {info.broken_by}"
     return f"the lease expired {since:.0f}s ago and was not released: {_cause(info)}"

@@ -111,7 +111,7 @@ def repair(locks: LockClient, name: str) -> bool:
     return records is not None and records.repair(name, _is_damaged)
 
 
-def resolve(locks: LockClient, orphan: LockInfo, *, done: bool) -> bool:
+def resolve(locks: LockClient, orphan: LockInfo, *, done: bool, by: str = "") -> bool:
     """An operator's decision about exactly this orphan. False: it is not there any more.
 
     done: the order has taken effect; duplicates hear so. Else it is forgotten, and tried anew.
@@ -120,20 +120,22 @@ def resolve(locks: LockClient, orphan: LockInfo, *, done: bool) -> bool:
     entries = () if records is None else records.orphans(orphan.name)
     for _, entry in entries:
         if records is not None and entry.fence == orphan.fence:
-            return _resolved(records, orphan.name, entry, done=done)
+            return _resolved(records, orphan.name, entry, done=done, by=by)
     return False
 
 
-def _resolved(records: Records, name: str, entry: Entry, *, done: bool) -> bool:
-    if not done:
-        return records.resolve(name, entry.fence, b"", entry.left)
+def _resolved(records: Records, name: str, entry: Entry, *, done: bool, by: str) -> bool:
     wired = load(entry.payload)
+    owner = wired.owner.encode() if wired and wired.owner else ""
+    if not done:
+        return records.resolve(name, entry.fence, b"", entry.left, by=by, owner=owner)
     if wired is None:
         raise ConfigurationError(
             "the order's record was written by a newer release: use its command to resolve it"
         )
     ended = replace(wired.record, state=RecordState.TOMBSTONE)
-    return records.resolve(name, entry.fence, dump(ended, wired.owner), entry.left)
+    payload = dump(ended, wired.owner)
+    return records.resolve(name, entry.fence, payload, entry.left, by=by, owner=owner)
 
 
 def _record(key: str, entry: Entry | None) -> Record | None:

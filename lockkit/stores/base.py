@@ -228,8 +228,11 @@ class Records(Protocol):
     def drop(self, name: str, fence: int) -> bool:
         """Forget the running record with this fence."""
 
-    def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
-        """An operator's end for the orphan with this fence; no payload: forget it."""
+    def resolve(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, by: str = "", owner: str = ""
+    ) -> bool:
+        """An operator's end for the orphan with this fence; no payload: forget it. ``by``: who and
+        why, for the last words of the name, with the owner."""
 
     def mark(self, name: str) -> None:
         """Have the record listed from now on: it has ended, and cannot be read."""

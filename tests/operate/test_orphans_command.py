@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,19 @@ def test_resolved(how: str, form: str, client: LockClient) -> None:
     else:
         assert isinstance(answer, Proceed)
         give_back(answer.lease)
+
+
+@pytest.mark.parametrize("how", ["done", "retry"])
+def test_the_store_keeps_who_resolved_it_and_why(how: str, client: LockClient) -> None:
+    order = left_behind(client)
+    (orphan,) = orphans(client)
+    reason = ("--reason", "ticket 7")
+    assert locks(client, "resolve", order.key, f"--{how}", "--yes", *reason).status == 0
+    (words,) = client.last_words(order.lock_name)
+    assert (words.fence, words.owner) == (orphan.fence, orphan.owner)
+    shown = locks(client, "show", order.lock_name).out
+    why = rf"reason: +an operator resolved it as {how} 0s ago: \S+@\S+:\d+ uid=\d+.*: ticket 7\n"
+    assert re.search(why, shown)
 
 
 def test_without_a_terminal_it_needs_yes_and_on_one_it_asks(client: LockClient) -> None:

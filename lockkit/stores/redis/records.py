@@ -37,7 +37,7 @@ _OCCUPY = script_of("layout", "whole", "record_layout")
 _CLAIM = script_of("layout", "whole", "clock", "record", "record_claim")
 _FINISH = script_of("layout", "whole", "clock", "record", "record_finish")
 _DROP = script_of("layout", "whole", "clock", "record", "record_drop")
-_RESOLVE = script_of("layout", "whole", "clock", "record", "record_resolve")
+_RESOLVE = script_of("layout", "whole", "clock", "words", "record", "record_resolve")
 _LIST = script_of("layout", "whole", "clock", "record_list")
 _MARK = script_of("clock", "record_mark")
 _REPAIR = script_of("layout", "whole", "clock", "record_repair")
@@ -85,9 +85,11 @@ class _Commands:
     def drop(self, name: str, fence: int) -> Command:
         return evalsha(_DROP, self._keys.record(name), _claim(name, fence))
 
-    def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> Command:
-        keys = self._keys.record(name)
-        return evalsha(_RESOLVE, keys, [*_claim(name, fence), _ms(ttl), payload])
+    def resolve(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, by: str, owner: str
+    ) -> Command:
+        keys, said = self._keys.record(name), (encoded(by), encoded(owner))
+        return evalsha(_RESOLVE, keys, [*_claim(name, fence), _ms(ttl), payload, *said])
 
     def count(self, bucket: int) -> bytes:
         return pack(b"ZCARD", self._keys.running(bucket))
@@ -140,9 +142,12 @@ class RedisRecords:
     def drop(self, name: str, fence: int) -> bool:
         return bool(self._repeatable(self._commands.drop(name, fence)))
 
-    def resolve(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
+    def resolve(
+        self, name: str, fence: int, payload: bytes, ttl: float, *, by: str = "", owner: str = ""
+    ) -> bool:
         """Not repeated: the second answer to a removal would be another one."""
-        return bool(call(self._connections, self._commands.resolve(name, fence, payload, ttl)))
+        command = self._commands.resolve(name, fence, payload, ttl, by=by, owner=owner)
+        return bool(call(self._connections, command))
 
     def mark(self, name: str) -> None:
         self._repeatable(self._commands.mark(name))
