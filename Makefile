@@ -1,6 +1,8 @@
 # make demo         two servers, one shop: oversold without a lock, right with lockkit
 # make serve        the same shop, left running, with a page to click on
 # make test         everything CI does: lint, types, tests of the installed wheel on real servers
+# make quick        for in between: the wheel, and some tests of nearly everything, in a minute and with
+#                   no server but Redis
 # make check        lint and types only
 # make bench        the numbers in the README
 # make soak-orders  orders at two machines that are killed hundreds of times, and a verdict
@@ -28,7 +30,7 @@ TIMED = TIMEFORMAT="make $@: %0R s, CPU %0U + %0S s"; time
 # The tests find the installed package or nothing: not the checkout, not a package of the user's.
 ISOLATED := env -u PYTHONPATH PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
 
-.PHONY: demo serve test check lint format types bench soak-orders matrix constraints clean environment servers tests wheel
+.PHONY: demo serve test quick check lint format types bench soak-orders matrix constraints clean environment servers tests wheel
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -41,6 +43,10 @@ serve: wheel $(VENV)/.demo
 # Each part runs, whatever the others find; it fails if one of them did.
 test: wheel $(VENV)/.dev servers
 	@$(TIMED) $(MAKE) --no-print-directory --keep-going check tests
+
+quick: wheel $(VENV)/.dev
+	@tools/servers redis
+	@$(TIMED) $(MAKE) --no-print-directory tests PYTEST_ARGS="--quick $(PYTEST_ARGS)"
 
 check: lint format types
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import pytest
 from costs import Meter, slowest_files
+from selection import needs_redis_at_most, takes_long, turn
 
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import (
@@ -32,27 +33,6 @@ IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 MARKER = "LOCKKIT_TEST_RUN"
 GRACE_SECONDS = 5.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
-
-LONG = (
-    "tests/stores/conformance/",
-    "tests/faults/test_interrupts.py",
-    "tests/examples/shop/test_race.py",
-    "tests/examples/shop/test_demo.py",
-    "tests/faults/test_interrupts_async.py",
-    "tests/stores/test_lua_agrees.py",
-    "tests/faults/crashes/",
-    "tests/adapters/django/orders/test_isolation.py",
-    "tests/faults/test_damaged",
-    "tests/package/test_types.py",
-    "tests/leases/test_gevent.py",
-    "tests/testing/test_checkers.py",
-    "tests/unit/test_grant.py",
-    "tests/examples/shop/",
-    "tests/adapters/django/orders/test_security.py",
-    "tests/faults/test_bounds.py",
-    "tests/adapters/shared/",
-)
-"""From the longest: what the table at the end of a run shows. Each is one worker's."""
 
 METER = Meter()
 
@@ -83,18 +63,24 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
-def valkey_server() -> Iterator[ValkeyServer]:
+def valkey_server(other_servers: None) -> Iterator[ValkeyServer]:
     yield from _running(ValkeyServer)
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(other_servers: None) -> Iterator[PostgresServer]:
     yield from _running(PostgresServer)
 
 
 @pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariaDBServer]:
+def mariadb_server(other_servers: None) -> Iterator[MariaDBServer]:
     yield from _running(MariaDBServer)
+
+
+@pytest.fixture(scope="session")
+def other_servers(request: pytest.FixtureRequest) -> None:
+    """Than Redis."""
+    assert not request.config.getoption("quick"), "not with --quick: see kit/selection.py"
 
 
 @pytest.fixture
@@ -164,13 +150,24 @@ def pytest_sessionstart() -> None:
             signal.signal(number, lambda *_: None)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="a minute's worth, with Redis alone")
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long comes first, so that no worker is still at it when the others are done.
 
     The order within is random: this comes after the plugin that shuffles.
     """
-    items.sort(key=lambda item: _turn(item.nodeid))
+    items.sort(key=turn)
+    if config.getoption("quick"):
+        config.hook.pytest_deselected(items=[i for i in items if not needs_redis_at_most(i)])
+        items[:] = filter(needs_redis_at_most, items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("quick") and takes_long(collection_path) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -215,10 +212,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in slowest_files(reports):
         terminalreporter.write_line(line)
     terminalreporter.write_line(f"{skipped} tests were skipped{verdict}", red=bool(verdict))
-
-
-def _turn(nodeid: str) -> int:
-    return next((i for i, path in enumerate(LONG) if nodeid.startswith(path)), len(LONG))
 
 
 def _of_the_process() -> dict[str, object]:

@@ -1,0 +1,66 @@
+"""Which tests run, and in which turn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+LONG = (
+    "tests/stores/conformance/",
+    "tests/faults/test_interrupts.py",
+    "tests/examples/shop/test_race.py",
+    "tests/examples/shop/test_demo.py",
+    "tests/faults/test_interrupts_async.py",
+    "tests/stores/test_lua_agrees.py",
+    "tests/faults/crashes/",
+    "tests/adapters/django/orders/test_isolation.py",
+    "tests/faults/test_damaged",
+    "tests/package/test_types.py",
+    "tests/leases/test_gevent.py",
+    "tests/testing/test_checkers.py",
+    "tests/unit/test_grant.py",
+    "tests/examples/shop/",
+    "tests/adapters/django/orders/test_security.py",
+    "tests/faults/test_bounds.py",
+    "tests/adapters/shared/",
+)
+"""From the longest: what the table at the end of a run shows. Each is one worker's."""
+
+NOT_QUICK = (
+    "tests/adapters/django/test_celery.py",
+    "tests/adapters/django/test_in_users_tests.py",
+    "tests/adapters/django/test_locks_command.py",
+    "tests/adapters/django/test_queues.py",
+    "tests/adapters/flask/test_machines.py",
+    "tests/adapters/shared/test_preload.py",
+    "tests/adapters/shared/test_streams.py",
+    "tests/examples/shop",
+    "tests/faults",
+    "tests/leases/test_gevent.py",
+    "tests/operate/test_commands_scale.py",
+    "tests/package/test_types.py",
+    "tests/stores/conformance",
+    "tests/stores/test_lua_agrees.py",
+    "tests/stores/test_redis_scale.py",
+    "tests/stores/test_subscription.py",
+    "tests/testing",
+)
+OTHER_SERVERS = {"postgres_server", "mariadb_server", "valkey_server"}
+OTHER_SERVER = re.compile("postgres|mariadb|mysql|valkey|gunicorn|uvicorn", re.IGNORECASE)
+
+
+def turn(item: pytest.Item) -> int:
+    return next((i for i, path in enumerate(LONG) if item.nodeid.startswith(path)), len(LONG))
+
+
+def takes_long(path: Path) -> bool:
+    """Of a file of tests: not for ``--quick``."""
+    return path.relative_to(ROOT).as_posix().startswith(NOT_QUICK)
+
+
+def needs_redis_at_most(item: pytest.Item) -> bool:
+    asked = getattr(item, "fixturenames", ())
+    return OTHER_SERVERS.isdisjoint(asked) and not OTHER_SERVER.search(item.name)
