@@ -140,6 +140,7 @@ def pytest_collection_finish() -> None:
     many of the tests."""
     gc.freeze()
     gc.enable()
+    METER.start()
 
 
 def pytest_sessionstart() -> None:

@@ -27,6 +27,10 @@ class Meter:
     """Of one process: each report gets the CPU seconds since the one before it."""
 
     def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """What has been used so far is nobody's."""
         self._before = cpu_seconds()
 
     def put_on(self, report: pytest.TestReport) -> None:
