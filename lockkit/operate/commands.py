@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lockkit.model.errors import BackendError, LockError, StoreRefused
 from lockkit.operate.arguments import OPTIONS, HelpAsked, parse
 from lockkit.operate.change import release, repair, resolve
-from lockkit.operate.console import Console, Exit, Readable, UsageError, Writable
+from lockkit.operate.console import Closed, Console, Exit, Readable, UsageError, Writable
 from lockkit.operate.listing import list_locks, show
 from lockkit.operate.stores import ClientFactory, Stores
 from lockkit.operate.text import printable
@@ -52,7 +52,8 @@ def run(
     for ``locks prune`` only. findings: returns the faults of the application's routes; called for
     ``locks check`` only. Raises nothing that a user can cause.
     """
-    console = Console(stdout or sys.stdout, stderr or sys.stderr, stdin or sys.stdin, color)
+    out, err = stdout or sys.stdout or Closed(), stderr or sys.stderr or Closed()
+    console = Console(out, err, stdin or sys.stdin or Closed(), color)
 
     def command() -> int:
         arguments = parse(argv, prog)

@@ -50,6 +50,20 @@ class Readable(Protocol):
     def isatty(self) -> bool: ...
 
 
+class Closed:
+    """In the place of a stream that the process was started without, as some cron jobs are."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return False
+
+    def readline(self) -> str:
+        return ""
+
+
 class Console:
     """The three streams. There is colour, and there are questions, only on a terminal."""
 

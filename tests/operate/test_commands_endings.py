@@ -121,6 +121,16 @@ def test_nor_is_a_file_that_is_no_database(tmp_path: Path) -> None:
     client.close()
 
 
+def test_a_cron_job_without_streams_ends_as_any_other(url: str) -> None:
+    client = lockkit.connect(url)
+    hold(client, "stock:42")
+    command = f"{sys.executable} -m lockkit --url {url} locks --fail-on-stuck --older-than 0"
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        assert subprocess.run(["sh", "-c", f"{command} {closed}"], check=False).returncode == 3
+    assert subprocess.run(["sh", "-c", f"{command} --nonsense 2>&-"], check=False).returncode == 2
+    client.close()
+
+
 class Slow(LockClient):
     """Its store answers only when it may."""
 
