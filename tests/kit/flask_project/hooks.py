@@ -21,20 +21,6 @@ def may_see_again(request: Request) -> bool:
     return "X-Revoked" not in request.headers
 
 
-async def never_async(request: Request) -> bool:
-    return False
-
-
-class _NeverAwaitable:
-    """No coroutine function, as far as ``inspect`` knows."""
-
-    async def __call__(self, request: Request) -> bool:
-        return False
-
-
-never_awaitable = _NeverAwaitable()
-
-
 def permission_required(view: Callable[..., Any]) -> Callable[..., Any]:
     """As Flask's extensions have it."""
 

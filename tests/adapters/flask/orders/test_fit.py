@@ -104,26 +104,6 @@ def test_one_view_with_its_order_id_in_json(shop: Flask, spelling: str) -> None:
     assert sold(shop) == 1
 
 
-@pytest.mark.parametrize(
-    ("source", "request_of"),
-    [
-        ("header:Idempotency-Key", {"headers": {**ALICE, "Idempotency-Key": '"A 1"'}}),
-        ("header:Idempotency-Key", {"headers": {**ALICE, "Idempotency-Key": "A-1"}}),
-        ("header:X-Order-ID", {"headers": A_1}),
-        ("json:order_id", {"json": {"order_id": "A-1"}, "headers": ALICE}),
-        ("form:order_id", {"data": {"order_id": "A-1"}, "headers": ALICE}),
-        ("kwargs:order_id", {"headers": ALICE}),
-    ],
-)
-def test_where_an_order_id_may_come_from(
-    shop: Flask, source: str, request_of: dict[str, Any]
-) -> None:
-    view = idempotent(order_id=source, required=True)(sell)
-    shop.add_url_rule("/buy/<order_id>", view_func=view, methods=["POST"])
-    assert is_once(twice(shop, "/buy/A-1", **request_of))
-    assert sold(shop) == 1
-
-
 def test_a_wrong_order_id_source_is_an_error_at_import() -> None:
     with pytest.raises(lockkit.ConfigurationError, match="cookie"):
         idempotent(order_id="cookie:order_id")
@@ -263,25 +243,6 @@ def test_checks_above_idempotent_are_asked_before_a_replay(shop: Flask, path: st
     assert sold(shop) == 1
 
 
-def test_a_decorator_that_may_be_a_check_stops_replays_of_a_covered_path(
-    shop: Flask, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.add_url_rule("/covered", view_func=passing(sell), endpoint="maybe", methods=["POST"])
-
-    class InAClass(MethodView):
-        @passing
-        def post(self) -> ResponseReturnValue:
-            return sell()
-
-    shop.add_url_rule("/covered/class", view_func=InAClass.as_view("in_a_class"))
-    for path in ("/covered", "/covered/class"):
-        first, second = twice(shop, path)
-        assert first.status_code == 201
-        assert (second.status_code, second.json["code"]) == (409, "order-completed")
-    assert sold(shop) == 2
-    assert "AUTHORIZE_REPLAY" in caplog.text
-
-
 def test_decorators_that_hide_idempotent_are_an_error_and_no_bypass(shop: Flask) -> None:
     view = idempotent(sell)
     shop.add_url_rule("/covered", view_func=lambda: view(), endpoint="hidden", methods=["POST"])  # noqa: PLW0108
@@ -406,17 +367,6 @@ def test_recover_knows_what_was_too_large_to_keep(make_shop: Callable[..., Flask
     forgotten = shop.test_client().post("/buy", headers={**A_1, "X-Forgotten": "1"})
     assert (forgotten.status_code, forgotten.json["code"]) == (409, "order-completed")
     assert sold(shop) == 1
-
-
-@pytest.mark.parametrize("hook", ["never_async", "never_awaitable"])
-def test_a_hook_that_is_async_does_not_say_yes_by_being_there(
-    make_shop: Callable[..., Flask], hook: str
-) -> None:
-    rules = {**HEADERS_ONLY, "AUTHORIZE_REPLAY": f"flask_project.hooks.{hook}"}
-    shop = make_shop(LOCKKIT_ORDERS=rules)
-    shop.add_url_rule("/covered", view_func=sell, methods=["POST"])
-    answers = [shop.test_client().post("/covered", headers=A_1) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [201, 403]
 
 
 @pytest.mark.parametrize("key", ["RECOVER", "SCOPE", "TENANT", "AUTHORIZE_REPLAY"])

@@ -1,0 +1,122 @@
+"""The behaviour of orders over HTTP, in Django: the suite that every adapter runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from django_project.shop.models import Sale
+from order_suite import ORDERS, Answer, OpenShop
+from order_suite.duplicates import Duplicates, Locks
+from order_suite.owners import Owners, Replays
+from order_suite.requests import OrderIds, SameRequests
+from orders_django import views
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class DjangoShop:
+    def __init__(self) -> None:
+        self._clients: dict[str | None, Client] = {}
+
+    def send(
+        self,
+        kind: str,
+        key: str | None = "A-1",
+        *,
+        user: str | None = "alice",
+        method: str = "POST",
+        body: bytes = b"",
+        content_type: str = "",
+        query: str = "",
+        headers: Mapping[str, str] | None = None,
+        below: str = "/orders/",
+    ) -> Answer:
+        own = {} if key is None else {"Idempotency-Key": key}
+        response = self._client(user).generic(
+            method,
+            f"{below}{kind}",
+            body,
+            content_type or "application/octet-stream",
+            headers={**own, **(headers or {})},
+            QUERY_STRING=query,
+        )
+        kept = dict(response.headers)
+        if response.cookies:
+            kept["Set-Cookie"] = response.cookies.output(header="")
+        content = b"".join(response) if response.streaming else response.content
+        is_json = "json" in kept.get("Content-Type", "")
+        return Answer(response.status_code, kept, content, response.json() if is_json else None)
+
+    def _client(self, user: str | None) -> Client:
+        if user not in self._clients:
+            client = self._clients[user] = Client(raise_request_exception=False)
+            if user is not None:
+                client.force_login(User.objects.get_or_create(username=user)[0])
+        return self._clients[user]
+
+    def rows(self, kind: str) -> int:
+        return Sale.objects.filter(sku=kind).count()
+
+    def runs(self) -> list[str]:
+        return list(views.calls)
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(OrderRecord.objects.values())
+
+    def change_records(self, **columns: object) -> None:
+        OrderRecord.objects.update(**columns)
+
+    def is_anything_held(self) -> bool:
+        return bool(list(locks["default"].holders()))
+
+    def hold(self, name: str) -> AbstractContextManager[object]:
+        return locks["default"].lock(name)
+
+
+@pytest.fixture
+def open_shop(fresh_orders: None) -> Iterator[OpenShop]:
+    with ExitStack() as settings:
+
+        def open_(**changes: object) -> DjangoShop:
+            orders = {**ORDERS, **changes}
+            urls = "orders_django.suite_urls"
+            settings.enter_context(
+                override_settings(
+                    LOCKKIT_ORDERS=orders, ROOT_URLCONF=urls, LOCKKIT_VIEWS={"TIMEOUT": 0}
+                )
+            )
+            return DjangoShop()
+
+        yield open_
+
+
+class TestDuplicates(Duplicates):
+    pass
+
+
+class TestLocks(Locks):
+    pass
+
+
+class TestOrderIds(OrderIds):
+    pass
+
+
+class TestSameRequests(SameRequests):
+    pass
+
+
+class TestOwners(Owners):
+    pass
+
+
+class TestReplays(Replays):
+    pass
