@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from lockkit import BackendError, LockInfo
-from lockkit.operate.inspect import stuck_reason
+from lockkit.operate.inspect import stuck
 from shop.page import Shelf
 
 MOST_LOCKS = 50
@@ -28,7 +28,7 @@ def _lock(info: LockInfo) -> dict[str, object]:
     return {
         "name": info.name,
         "state": info.state.value,
-        "stuck": stuck_reason(info),
+        "stuck": found.reason if (found := stuck(info)) else None,
         "owner": str(info.owner or ""),
         "age": _seconds(info.age),
         "left": _seconds(info.left),

@@ -71,12 +71,6 @@ def stuck(
     return next(_reasons(info, older_than, waiting_longer_than), None)
 
 
-def stuck_reason(info: LockInfo, older_than: float | None = None) -> str | None:
-    """The reason of ``stuck``, or None."""
-    found = stuck(info, older_than)
-    return found and found.reason
-
-
 RESOLVED = "resolved it as "
 """How the last words of an order begin that an operator has resolved."""
 
@@ -112,18 +106,21 @@ def safe_to_break(info: LockInfo) -> Safety:
     """
     if info.state is not LockState.HELD:
         return Safety(None, "there is nothing to break: nobody holds it")
-    found = process_of(info.owner)
-    return Safety(_SAFE.get(found), _WHY[found])
+    return _SAFETY[process_of(info.owner)]
 
 
-_SAFE = {Process.GONE: True, Process.RUNNING: False, Process.STOPPED: False}
-
-_WHY = {
-    Process.GONE: "safe, its process is gone",
-    Process.RUNNING: "not safe, its process is running on this host: only a fence stops it",
-    Process.STOPPED: "not safe, its process is stopped and may go on: only a fence stops it",
-    Process.ELSEWHERE: "not known, its process is on another host or in another container",
-    Process.UNKNOWN: "not known, because nothing is known of its process",
+_SAFETY = {
+    Process.GONE: Safety(True, "safe, its process is gone"),
+    Process.RUNNING: Safety(
+        False, "not safe, its process is running on this host: only a fence stops it"
+    ),
+    Process.STOPPED: Safety(
+        False, "not safe, its process is stopped and may go on: only a fence stops it"
+    ),
+    Process.ELSEWHERE: Safety(
+        None, "not known, its process is on another host or in another container"
+    ),
+    Process.UNKNOWN: Safety(None, "not known, because nothing is known of its process"),
 }
 
 
@@ -223,28 +220,20 @@ def _renewals_missed(info: LockInfo) -> bool:
 @functools.lru_cache(maxsize=256)
 def _process(owner: Owner, _second: int) -> Process:
     """Asked once a second for each owner, however many leases it has. A zombie holds nothing."""
-    pid = owner.pid
     if process.is_dead(owner):
         return Process.GONE
-    if os.name != "posix":
-        return Process.UNKNOWN  # os.kill would end the process there
     try:
-        os.kill(pid, 0)
+        os.kill(owner.pid, 0)
     except ProcessLookupError:
         return Process.GONE
-    except PermissionError:  # the process of another user
-        return _STATES.get(_state(pid), Process.RUNNING)
+    except PermissionError:
+        pass  # the process of another user
     except (OSError, OverflowError):  # no process can have this pid
         return Process.UNKNOWN
-    return _STATES.get(_state(pid), Process.RUNNING)
+    return _STATES.get(_state(owner.pid), Process.RUNNING)
 
 
-_STATES = {
-    b"Z": Process.GONE,
-    b"X": Process.GONE,
-    b"T": Process.STOPPED,
-    b"t": Process.STOPPED,
-}
+_STATES = dict.fromkeys((b"Z", b"X"), Process.GONE) | dict.fromkeys((b"T", b"t"), Process.STOPPED)
 
 
 def _state(pid: int) -> bytes:

@@ -6,13 +6,13 @@ A flow is a coroutine. With blocking calls it awaits nothing, so it is a functio
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
 from lockkit.runtime.aio_driver import to_its_end
+from lockkit.runtime.either import at_once, value
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lockkit.orders.request import Order, OrderResponse
 
 R = TypeVar("R")
-T = TypeVar("T")
 
 RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | None] | None"]
 """Asks the application what became of an order."""
@@ -69,20 +68,6 @@ async def adrive(
 ) -> R:
     """Run a flow to its end, awaiting each step."""
     return await flow(Means(store, locks, recover, give_back_async, to_its_end))
-
-
-def at_once(doing: Coroutine[Any, Any, R]) -> R:
-    """What a coroutine returns that awaits nothing."""
-    try:
-        doing.send(None)
-    except StopIteration as end:
-        return cast("R", end.value)
-    raise TypeError("what a blocking client does must not be awaited")
-
-
-async def value(found: T | Awaitable[T]) -> T:
-    """What is there, or comes once it is awaited."""
-    return await found if isawaitable(found) else found
 
 
 class Means:

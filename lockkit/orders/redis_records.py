@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.types import Claimed, Entry, LockInfo, LockState
-from lockkit.orders.means import at_once, value
 from lockkit.orders.record import DuplicateKeyError, Record, RecordState, unreadable
 from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import Wired, dump, is_newer, load
 from lockkit.runtime import process
+from lockkit.runtime.either import at_once, value
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient

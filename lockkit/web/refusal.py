@@ -181,13 +181,7 @@ def _quality(accept: str, media_type: str) -> float:
     for entry in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))
         if kind == media_type:
-            return _weight(parameters)
+            weights = (re.fullmatch(r"q\s*=\s*(.*)", each) for each in parameters)
+            weight = next((each[1] for each in weights if each), "1")
+            return float(weight) if re.fullmatch(r"\d(\.\d*)?", weight) else 0.0
     return 0.0
-
-
-def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        key, _, value = parameter.partition("=")
-        if key.strip() == "q":
-            return float(value) if re.fullmatch(r"\d(\.\d*)?", value.strip()) else 0.0
-    return 1.0

@@ -35,13 +35,14 @@ from lockkit.model.values import (
     read_mapping,
     wrong,
 )
+from lockkit.runtime.either import at_once, value
 from lockkit.web.name_fields import FieldError, RequestView, lock_name
 from lockkit.web.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
-    from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
-    from lockkit.leases.client import Lease, Lock, LockClient
-    from lockkit.leases.multi import AsyncMultiLease, AsyncMultiLock, MultiLease, MultiLock
+    from lockkit.leases.aio_client import AsyncLease, AsyncLockClient
+    from lockkit.leases.client import Lease, LockClient
+    from lockkit.leases.multi import AsyncMultiLease, MultiLease
 
     AnyLease = Lease | MultiLease
     AnyAsyncLease = AsyncLease | AsyncMultiLease
@@ -128,16 +129,9 @@ class ViewLock:
         self, client: LockClient, names: Sequence[str], settings: ViewSettings, label: str
     ) -> AnyLease:
         """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
-        lock: Lock | MultiLock = self._lock(client, names, settings, label)
-        if self._timeout(settings) == 0:
-            return lock.acquire()
-        with waiting_room.place(settings.max_waiters) as placed:
-            if placed:
-                return lock.acquire()
-        try:
-            return lock.acquire(timeout=0)
-        except LockHeld as held:
-            raise _room_full(held) from None
+        lock = self._lock(client, names, settings, label)
+        lease: AnyLease = at_once(self._acquire(lock, settings))
+        return lease
 
     async def acquire_async(
         self,
@@ -148,14 +142,18 @@ class ViewLock:
         owner: str = "",
     ) -> AnyAsyncLease:
         """The same, awaited. ``owner``: who may enter again, in the place of the task."""
-        lock: AsyncLock | AsyncMultiLock = self._lock(client, names, settings, label, owner)
+        lock = self._lock(client, names, settings, label, owner)
+        lease: AnyAsyncLease = await self._acquire(lock, settings)
+        return lease
+
+    async def _acquire(self, lock: Any, settings: ViewSettings) -> Any:
         if self._timeout(settings) == 0:
-            return await lock.acquire()
+            return await value(lock.acquire())
         with waiting_room.place(settings.max_waiters) as placed:
             if placed:
-                return await lock.acquire()
+                return await value(lock.acquire())
         try:
-            return await lock.acquire(timeout=0)
+            return await value(lock.acquire(timeout=0))
         except LockHeld as held:
             raise _room_full(held) from None
 

@@ -28,9 +28,9 @@ from lockkit.orders import (
     refusals,
 )
 from lockkit.orders.judging import met_orphan
-from lockkit.orders.means import at_once
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import ViewOptions, options_in
+from lockkit.runtime.either import at_once
 from lockkit_django.leases.handler import alocks, locks
 from lockkit_django.leases.transactions import note_what_is_final
 from lockkit_django.orders.answers import note_order, recovered, refusal, replay

@@ -16,8 +16,8 @@ from django.db import connections
 from django.http import HttpRequest
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.means import at_once
 from lockkit.orders.settings import ViewOptions
+from lockkit.runtime.either import at_once
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,

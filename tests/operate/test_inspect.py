@@ -14,7 +14,7 @@ from command_line import hold, until
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.types import LockInfo, LockState, Owner
-from lockkit.operate.inspect import remark, stuck, stuck_reason
+from lockkit.operate.inspect import remark, stuck
 from lockkit.runtime import process
 
 
@@ -57,7 +57,6 @@ def test_a_lease_that_is_renewed_is_not_stuck() -> None:
 def test_no_ttl() -> None:
     info = held(left=None, ttl=None, renewed=None)
     assert stuck(info) == ("no-ttl", "no TTL")
-    assert stuck_reason(info) == "no TTL"
 
 
 def test_two_missed_renewals() -> None:
