@@ -34,6 +34,8 @@ DAMAGE = (
     "Once you know that it has not: locks release {name} --damaged"
 )
 
+INDEX_DAMAGE = 'it cannot be read, so its orders are refused: DEL "{name}" in redis-cli'
+
 
 class RedisRecords:
     """A ClaimStore over the connections of a lock alias. Cheap to make; no I/O. Of an asyncio
@@ -98,7 +100,7 @@ def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
     records = locks.backend.records()
     for found, entry in () if records is None else records.orphans(name):
         if _is_damaged(entry):
-            damage = DAMAGE.format(name=found)
+            damage = (DAMAGE if found.startswith("order:") else INDEX_DAMAGE).format(name=found)
             yield LockInfo(found, LockState.DAMAGED, left=entry.left, damage=damage)
         elif entry.running:
             yield _info(found, load(entry.payload), entry)

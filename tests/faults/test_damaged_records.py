@@ -173,6 +173,22 @@ def test_the_command_repairs_it(case: Case) -> None:
     give_back(answer.lease)
 
 
+@pytest.mark.parametrize("place", [0, 2], ids=["bucket", "index"])
+def test_a_key_of_many_orders_of_another_type(case: Case, place: int) -> None:
+    """It has a row of its own, and all others are shown; the store is not down."""
+    case.begin(done=False)
+    with case.locks.lock("other"):
+        key = Keys("shop").record(case.order.lock_name)[place]
+        case.admin.delete(key)
+        case.admin.set(key, "something")
+        looked = locks(case.locks)
+        assert looked.status == 0
+        assert {row[1]: row[2] for row in looked.rows} == {"other": "held", key.decode(): "damaged"}
+        assert f'DEL "{key.decode()}" in redis-cli' in looked.out
+        assert locks(case.locks, "show", case.order.lock_name).status == 0
+        assert locks(case.locks, "--lost").status == 0
+
+
 def test_it_is_not_repaired_while_its_lock_is_held(case: Case) -> None:
     """Whoever holds it may be running the order."""
     case.admin.flushall()

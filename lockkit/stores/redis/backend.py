@@ -245,13 +245,14 @@ class RedisBackend(Backend):
         buckets = ALL_BUCKETS if name is None else [self._protocol.bucket(name)]
         for bucket in buckets:
             told: set[tuple[str, int | None]] = set()
-            for names in self._names(bucket) if name is None else [[encoded(name)]]:
-                command = self._protocol.last_words(bucket, names)
-                reply = look(lambda: call(self._connections, command))  # noqa: B023
-                for info in read_words(names, reply):
-                    if (info.name, info.fence) not in told and name in (None, info.name):
-                        told.add((info.name, info.fence))
-                        yield info
+            with contextlib.suppress(DamagedRecord):  # the bucket has a row of its own
+                for names in self._names(bucket) if name is None else [[encoded(name)]]:
+                    command = self._protocol.last_words(bucket, names)
+                    reply = look(lambda: call(self._connections, command))  # noqa: B023
+                    for info in read_words(names, reply):
+                        if (info.name, info.fence) not in told and name in (None, info.name):
+                            told.add((info.name, info.fence))
+                            yield info
 
     def _names(self, bucket: int) -> Iterator[list[bytes]]:
         """In pages, of which there is at least one."""

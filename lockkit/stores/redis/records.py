@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lockkit.model.errors import DamagedRecord
@@ -108,9 +109,6 @@ class _Commands:
     def repair(self, name: str, digest: bytes) -> Command:
         return evalsha(_REPAIR, self._keys.record(name), [b"=" + encoded(name), digest])
 
-    def bucket(self, name: str) -> int:
-        return bucket_of(name)
-
 
 class RedisRecords:
     """See ``lockkit.stores.base.Records``."""
@@ -165,10 +163,14 @@ class RedisRecords:
 
     def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
         if name is not None:
-            yield from self._list(self._commands.bucket(name), [encoded(name)])
+            with suppress(DamagedRecord):  # the bucket has a row of its own
+                yield from self._list(bucket_of(name), [encoded(name)])
             return
         packed = [self._commands.count(bucket) for bucket in ALL_BUCKETS]
-        counts = look(lambda: pipeline(self._connections, packed))
+        try:
+            counts = look(lambda: pipeline(self._connections, packed))
+        except DamagedRecord:  # one of them is of another type
+            counts = [1] * len(packed)
         for bucket, count in zip(ALL_BUCKETS, counts, strict=True):
             if count:
                 yield from self._bucket(bucket)
@@ -188,10 +190,15 @@ class RedisRecords:
         cursor = b"0"
         while True:
             packed = self._commands.page(bucket, cursor)
-            cursor, found = look(lambda: exchange(self._connections, packed))  # noqa: B023
+            try:
+                cursor, found = look(lambda: exchange(self._connections, packed))  # noqa: B023
+            except DamagedRecord:
+                yield self._keys.running(bucket).decode(), _OF_ANOTHER_TYPE
+                return
             fresh = [name for name in found[::2] if name not in seen]
             seen.update(fresh)
-            yield from self._list(bucket, fresh)
+            with suppress(DamagedRecord):
+                yield from self._list(bucket, fresh)
             if cursor == b"0":
                 return
 
