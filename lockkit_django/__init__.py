@@ -14,9 +14,18 @@ try:
     from lockkit_django.leases.handler import alocks, locks
     from lockkit_django.tasks import locked
     from lockkit_django.web.lock_view import lock_view
+    from lockkit_django.web.request import AsyncLockedRequest, LockedRequest
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("django", "asgiref"):
         raise
     raise DriverMissing("lockkit_django needs Django: pip install 'lockkit[django]'") from error
 
-__all__ = ["OpenTransaction", "alocks", "lock_view", "locked", "locks"]
+__all__ = [
+    "AsyncLockedRequest",
+    "LockedRequest",
+    "OpenTransaction",
+    "alocks",
+    "lock_view",
+    "locked",
+    "locks",
+]

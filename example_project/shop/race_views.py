@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 import lockkit as core
-from lockkit_django import lock_view, locks
+from lockkit_django import LockedRequest, lock_view, locks
 from shop import place
 from shop.books import DjangoBooks, FencedBooks, RowLockedBooks
 from shop.rules import Refused, read_document, read_order, sell, shown
@@ -119,10 +119,9 @@ def paused(request: HttpRequest, sku: str) -> HttpResponseBase:
 
 @race_view
 @lock_view("stock:{sku:str}", timeout=WAIT)
-def fenced(request: HttpRequest, sku: str) -> HttpResponseBase:
+def fenced(request: LockedRequest, sku: str) -> HttpResponseBase:
     """The same, and the row remembers who wrote it last: it refuses the one who was paused."""
-    lease = request.lease  # type: ignore[attr-defined]  # lock_view puts it there
-    return sale(request, sku, FencedBooks(lease))
+    return sale(request, sku, FencedBooks(request.lease))
 
 
 def _may_race(request: HttpRequest) -> bool:

@@ -28,6 +28,7 @@ LEVELS = {
     "replay-unknown": (checks.Warning, "W107"),
 }
 AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
+SNAPSHOT = ("repeatable read", "serializable")
 
 
 def register() -> None:
@@ -42,8 +43,8 @@ def check_views(**_: Any) -> list[CheckMessage]:
 
 
 def check_transactions(**_: Any) -> list[CheckMessage]:
-    """W007."""
-    return [*_deferred()]
+    """W007, I003."""
+    return [*_deferred(), *_snapshots()]
 
 
 def message_of(finding: Finding) -> CheckMessage:
@@ -82,10 +83,9 @@ def name_of(view: Any) -> str:
 def _deferred() -> Iterator[CheckMessage]:
     """A transaction of SQLite that reads first and then writes fails at once if another one has
     written in between, whatever ``timeout`` says."""
-    for alias in connections:
-        options = connections.settings[alias]
-        mode = str(options.get("OPTIONS", {}).get("transaction_mode") or "").upper()
-        if options.get("ATOMIC_REQUESTS") and _is_sqlite(alias) and mode not in AT_ONCE:
+    for alias, options in _with_atomic_requests("sqlite"):
+        mode = str(options.get("transaction_mode") or "").upper()
+        if mode not in AT_ONCE:
             yield checks.Warning(
                 f"The database {alias!r} is SQLite with ATOMIC_REQUESTS, and its transactions "
                 f"begin by reading: a view that then writes fails with 'database is locked' when "
@@ -96,8 +96,30 @@ def _deferred() -> Iterator[CheckMessage]:
             )
 
 
-def _is_sqlite(alias: str) -> bool:
+def _snapshots() -> Iterator[CheckMessage]:
+    """MySQL does not tell whether a transaction has a snapshot yet; MariaDB does."""
+    for alias, options in _with_atomic_requests("mysql"):
+        level = options.get("isolation_level", "read committed")  # Django's default
+        if str(level or "repeatable read").lower() in SNAPSHOT:
+            yield checks.Info(
+                f"The database {alias!r} has ATOMIC_REQUESTS and transactions that keep their "
+                f"first snapshot: in a view, a lock with until='commit' is refused, on MariaDB "
+                f"after the first query.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS'] = {{'isolation_level': 'read "
+                f"committed'}}, use lock_view, or silence this if no view has such a lock.",
+                id="lockkit.I003",
+            )
+
+
+def _with_atomic_requests(vendor: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for alias in connections:
+        entry = connections.settings[alias]
+        if entry.get("ATOMIC_REQUESTS") and _vendor(alias) == vendor:
+            yield alias, entry.get("OPTIONS", {})
+
+
+def _vendor(alias: str) -> str:
     try:
-        return connections[alias].vendor == "sqlite"
+        return connections[alias].vendor
     except Exception:  # noqa: BLE001  the project's engine: Django says what is wrong with it
-        return False
+        return ""

@@ -13,10 +13,33 @@ from lockkit.web.name_fields import url_encoded
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["DjangoFacts", "http_request", "is_request", "of_async_class", "request_and_rest"]
+    from lockkit.leases.aio_client import AsyncLease
+    from lockkit.leases.client import Lease
+
+__all__ = [
+    "AsyncLockedRequest",
+    "DjangoFacts",
+    "LockedRequest",
+    "http_request",
+    "is_request",
+    "of_async_class",
+    "request_and_rest",
+]
 
 
 URL_ENCODED = "application/x-www-form-urlencoded"
+
+
+class LockedRequest(HttpRequest):
+    """For annotations: the request of a view below ``@lock_view``."""
+
+    lease: Lease
+
+
+class AsyncLockedRequest(HttpRequest):
+    """The same for a coroutine."""
+
+    lease: AsyncLease
 
 
 def is_request(value: object) -> bool:

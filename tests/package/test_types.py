@@ -158,8 +158,31 @@ lock_view("stock", timout=5)  # wrong
 current_lease().fencing_tokn  # wrong
 """
 
+VIEWS = """
+from typing import assert_type
+from django.http import HttpResponse
+from lockkit import Lease
+from lockkit.aio import AsyncLease
+from lockkit_django import AsyncLockedRequest, LockedRequest, lock_view
+
+
+@lock_view("stock:{sku}")
+def deduct(request: LockedRequest, sku: str) -> HttpResponse:
+    assert_type(request.lease, Lease)
+    request.lease.chek()  # wrong
+    return HttpResponse(f"{request.path} {request.lease.fencing_token}")
+
+
+@lock_view("stock:{sku}")
+async def deduct_in_loop(request: AsyncLockedRequest, sku: str) -> HttpResponse:
+    assert_type(request.lease, AsyncLease)
+    await request.lease.extend()
+    return HttpResponse(request.lease.fencing)  # wrong
+"""
+
 PROGRAMS = {
     "options": OPTIONS,
+    "views": VIEWS,
     "flask_app": FLASK,
     **{
         f"locked_{package}": LOCKED.format(package=package)

@@ -17,6 +17,7 @@ from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
 from ninja import NinjaAPI
+from orders_django import mysql
 from rest_framework.decorators import api_view
 from rest_framework.routers import SimpleRouter
 from rest_framework.viewsets import ViewSet
@@ -25,6 +26,8 @@ from system_checks import shown_until_silenced
 from lockkit_django import lock_view
 from lockkit_django.orders.routes import check_paths
 from lockkit_django.web.checks import check_transactions, check_views
+
+__all__ = ["mysql"]
 
 
 @contextmanager
@@ -196,6 +199,28 @@ def test_another_database_needs_no_such_option(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(
         connections.settings, "elsewhere", {**other, "ATOMIC_REQUESTS": True, "OPTIONS": {}}
     )
+    assert check_transactions() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"isolation_level": "repeatable read"}, True),
+        ({"isolation_level": "SERIALIZABLE"}, True),
+        ({"isolation_level": None}, True),  # as the server says
+        ({"isolation_level": "read committed"}, False),
+        ({}, False),
+    ],
+)
+def test_mysql_whose_snapshots_refuse_locks_until_the_commit(
+    options: dict[str, Any], found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = connections.settings["default"]
+    entry = {**settings, "ENGINE": "django.db.backends.mysql", "OPTIONS": options}
+    monkeypatch.setitem(connections.settings, "elsewhere", {**entry, "ATOMIC_REQUESTS": True})
+    assert [each.id for each in check_transactions()] == ["lockkit.I003"] * found
+    assert not found or shown_until_silenced("lockkit.I003")
+    monkeypatch.setitem(connections.settings, "elsewhere", entry)
     assert check_transactions() == []
 
 

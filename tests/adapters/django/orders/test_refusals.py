@@ -18,7 +18,7 @@ from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SYNC = [
+KINDS = [
     "returns?status=401",
     "returns?status=403",
     "returns?status=408",
@@ -34,6 +34,13 @@ SYNC = [
     "ninja/raises",
     "ninja/inside",
 ]
+OPENED_INSIDE = [kind for kind in KINDS if "inside" in kind or "mixed" in kind]
+
+
+def with_transactions(kinds: list[str]) -> list[tuple[str, str]]:
+    """Each with and without ATOMIC_REQUESTS, which Django does not have for async views."""
+    atomic = [(kind, "atomic") for kind in kinds if not kind.startswith("async")]
+    return [*atomic, *((kind, "autocommit") for kind in kinds)]
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +76,8 @@ def saved() -> list[str]:
     return sorted(Sale.objects.values_list("sku", flat=True))
 
 
-@pytest.mark.parametrize("kind", SYNC)
+@pytest.mark.parametrize(("kind", "atomic"), with_transactions(KINDS), indirect=["atomic"])
 def test_a_refusal_keeps_what_it_keeps_without_lockkit(kind: str, atomic: bool) -> None:
-    if atomic and kind.startswith("async"):
-        return  # Django has no ATOMIC_REQUESTS for async views
     without = send(_bare(kind), None)
     expected = saved()
     Sale.objects.all().delete()
@@ -83,11 +88,9 @@ def test_a_refusal_keeps_what_it_keeps_without_lockkit(kind: str, atomic: bool) 
     assert not list(locks["default"].holders())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SYNC if "inside" in kind or "mixed" in kind])
+@pytest.mark.parametrize(("kind", "atomic"), with_transactions(OPENED_INSIDE), indirect=["atomic"])
 def test_so_does_a_refusal_of_what_is_no_order(kind: str, atomic: bool) -> None:
-    """Whoever leaves the order ID out."""
-    if atomic and kind.startswith("async"):
-        return
+    """A client that leaves the order ID out."""
     send(_bare(kind), None)
     expected = saved()
     Sale.objects.all().delete()
