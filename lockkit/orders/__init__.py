@@ -8,7 +8,7 @@ An adapter translates: a request in, ``Proceed | Replay | Refusal`` out::
                            media_type="application/json",
                            read_payload=lambda: Payload(body=raw),
                            read_identity=lambda: Identity(user="auth.User:7"))
-    order = orders.identify(request)                        # None: not an order; Refusal: say so
+    order = orders.identify(request)                        # None: not an order; Refusal: answer it
     decision = drive(orders.admit(order), store, locks)     # or: await adrive(...)
     match decision:
         case Replay(snapshot):                              # snapshot.status, .headers, .body
@@ -17,24 +17,24 @@ An adapter translates: a request in, ``Proceed | Replay | Refusal`` out::
             ...
         case Proceed(order, lease):
             # 1. begin the transaction; if decision.replaces, delete the row of order.key
-            # 2. insert orders.running(order); on a duplicate key roll back, and go on with
+            # 2. insert orders.running(order); on a duplicate key roll back, and continue with
             #    decision = drive(orders.reconsider(decision), store, locks)
             # 3. call the view, render the response
             # 4. match orders.conclude(order, OrderResponse(...)):
             #        Keep(record): lease.check(), update the row, commit
-            #        Forget(): lease.check(), delete the row, commit what the view has saved
+            #        Forget(): lease.check(), delete the row, commit the view's changes
             #        Discard(): roll back
-            #    an exception rolls back as well; a response made of it may be kept
+            #    an exception rolls back as well; a response made from it may be kept
             #    afterwards, in a transaction of its own
-            # 5. release the lease, in every case and after COMMIT or ROLLBACK
+            # 5. release the lease in every case, after COMMIT or ROLLBACK
 
 ``store`` finds records (``RecordStore``), ``locks`` is a LockClient.
-The lease belongs to the adapter once it was told Proceed. ``refusals`` has those that only an
+After Proceed the lease belongs to the adapter. ``refusals`` has the refusals that only an
 adapter can notice: a lost lease, a store that fails in the middle.
 
-Guarantee: an order takes effect exactly once within TTL, in the database that holds its record,
-provided that the unique key on the record is in the same transaction as the effects. The lock
-keeps duplicates from waiting inside transactions; the key alone decides. Limit: effects outside
+Guarantee: an order takes effect exactly once within TTL in the database that holds its record,
+if the record with its unique key is in the same transaction as the effects. The lock only
+keeps duplicates from waiting inside transactions; the key decides. Limit: effects outside
 that database (mail, payments) happen at least once, and at most once at a time.
 """
 

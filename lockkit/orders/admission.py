@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lockkit.orders.request import Order, OrderResponse
 
 MOST_DUPLICATES = 3
-"""Times in a row that somebody may be first whose record is then gone."""
+"""How often in a row another try may be first, and its record be gone at the next look."""
 
 _TAG = re.compile(r" #([0-9a-f]{12})$")
 
@@ -50,16 +50,16 @@ class Admission:
         return await self._enter(found)
 
     def _without_the_lock(self, found: Record | None) -> Record | None:
-        """Between a COMMIT and its response an order is done, and somebody has its lock: wait.
+        """Between a COMMIT and its response an order is done, but its lock is still held: wait.
 
-        Where that lock is free the process has died; under the lock the record says what it is.
+        If the lock is free, the process has died. Under the lock, the record says what it is.
         """
         if found is None or self._settings.claims or not is_unanswered(found):
             return found
         return replace(found, state=RecordState.RUNNING)
 
     async def _enter(self, found: Record | None) -> Decision:
-        """Take the lock. Had nobody held it, the unique key decides without another look."""
+        """Take the lock. If nobody held it, the unique key decides, without another look."""
         try:
             lease = await self._means.acquire(self.order, 0)
         except LockHeld as held:
@@ -85,10 +85,10 @@ class Admission:
         return await self.look_again(lease)
 
     async def look_again(self, lease: Any, *, is_sure: bool = True) -> Decision:
-        """Where writes go, under the lock. Gives the lock back unless the view may run."""
+        """Look where writes go, under the lock. Releases the lock unless the view may run."""
         try:
             answer = await self._decide(lease, is_sure=is_sure)
-        except BaseException:  # interrupted as well: nobody else has the lease
+        except BaseException:  # also if interrupted: nobody else has the lease
             await self._means.give(lease)
             raise
         if isinstance(answer, Proceed):
@@ -97,7 +97,7 @@ class Admission:
         return answer
 
     async def _decide(self, lease: Any, *, is_sure: bool = True) -> Decision:
-        """``is_sure``: nobody else has the lock."""
+        """``is_sure``: it is certain that nobody else has the lock."""
         found = await self._find(fresh=True)
         seen = found if is_sure else self._without_the_lock(found)
         known = judge(self.order, seen)
@@ -110,10 +110,10 @@ class Admission:
         return Proceed(self.order, lease, replaces=found is not None)
 
     async def _let_in(self, decision: Proceed) -> Decision:
-        """With a store of claims: write that the order runs, or learn who was first.
+        """With a store of claims: write that the order runs, or learn which try was first.
 
-        Whoever is in doubt forgets its claim before the lease, and again after it, because a
-        claim that was delayed is refused only once the lease is given.
+        A try that is in doubt deletes its claim before it releases the lease, and again
+        after that, because a delayed claim is refused only once the lease is released.
         """
         if not self._settings.claims:
             return decision
@@ -126,7 +126,7 @@ class Admission:
                 decision = answer
             else:
                 answer = refusals.running(1)
-        except BaseException:  # interrupted as well: the view has not run
+        except BaseException:  # also if interrupted: the view has not run
             await self._undo(decision)
             raise
         if not isinstance(answer, Proceed):
@@ -134,7 +134,7 @@ class Admission:
         return answer
 
     async def _claim(self, decision: Proceed) -> Decision:
-        """The same decision when it is claimed; another one after another look."""
+        """The same decision if it is claimed; otherwise the decision of another look."""
         fence = decision.lease.fencing_token
         try:
             await self._means.start(
@@ -147,15 +147,15 @@ class Admission:
         return decision
 
     async def _told(self, known: Replay | Refusal) -> Replay | Refusal:
-        """A response that was not kept may be known to the application."""
+        """If the response was not stored, ask RECOVER."""
         if not isinstance(known, Refusal) or known.code != refusals.COMPLETED:
             return known
         response = await self._recovered()
         return known if response is None else _replay_of(response)
 
     async def _orphan(self, lease: Any) -> Decision:
-        """An earlier try was begun, and holds no lease any more: its process died, or its view
-        failed in a way that says nothing. The application may know, else ORPHANS decides."""
+        """An earlier try began and no longer holds its lease: its process died, or its view
+        failed without an answer. RECOVER may know how it ended; otherwise ORPHANS decides."""
         response = await self._recovered()
         if response is not None:
             return await self._keep_recovered(lease, response)
@@ -171,23 +171,24 @@ class Admission:
                 )
             except LeaseLost:
                 return refusals.LEASE_LOST
-            except DuplicateKeyError:  # the earlier try was slow, not dead, and has ended now
+            except DuplicateKeyError:  # the earlier try was slow, and has ended now
                 found = await self._find(fresh=True)
                 return judge(self.order, found) or refusals.running(1)
         return _replay_of(response, orphan=True)
 
     async def _recovered(self) -> OrderResponse | None:
-        """What RECOVER says; a response that would not be stored says nothing."""
+        """The response of RECOVER; None if it would not be stored."""
         response: OrderResponse | None = await self._means.recover(self.order)
         return response if response is not None and storable(response.status) else None
 
     async def forget(self, decision: Proceed) -> None:
-        """This try had no effect. Of an orphan's earlier try that is not known: it stays one."""
+        """Delete the claim of a try without effect. An orphan stays one: its earlier try may have
+        had effects."""
         if not decision.orphan:
             await self._means.drop(self.order.key, decision.lease.fencing_token)
 
     async def _undo(self, decision: Proceed) -> None:
-        """Each step is taken, also if the one before is interrupted again."""
+        """Take each step, even if the one before is interrupted again."""
         try:
             try:
                 await self.forget(decision)
@@ -201,7 +202,7 @@ class Admission:
 
 
 def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:
-    """Any size: it need not be kept, since the application can make it again."""
+    """A replay of any size: the application can make it again, so it need not be stored."""
     state, snapshot = snapshot_of(response, UNLIMITED)
     if state is RecordState.DONE:
         return Replay(snapshot, orphan=orphan)
@@ -209,6 +210,6 @@ def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Ref
 
 
 def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:
-    """Whether the one that is running has another payload: then waiting for it is pointless."""
+    """Whether the running try has another payload: then waiting for it is pointless."""
     tag = _TAG.search(holder.label) if holder else None
     return tag is not None and tag[1] not in order.tags

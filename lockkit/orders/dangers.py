@@ -1,4 +1,4 @@
-"""What is dangerous about the place of the records of orders, with STORE "redis"."""
+"""Dangers of the store of the records of orders, with STORE "redis"."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def dangers(
     alias: str, aliases: Iterable[str], client: Callable[[str], LockClient]
 ) -> Iterator[Danger]:
-    """To the records, which are in the store of ``alias``, and to locks on the same server.
+    """Dangers to the records, which are in the store of ``alias``, and to locks on that server.
 
-    ``client``: of any of the ``aliases``. Does I/O. Raises BackendError and ConfigurationError;
-    other aliases that are wrong or whose store fails are passed over.
+    ``client`` returns the client of any of the ``aliases``. Does I/O. Raises BackendError and
+    ConfigurationError, but passes over other aliases that are wrong or whose store fails.
     """
     records = client(alias).backend.records()
     if records is None:
@@ -38,7 +38,7 @@ def _of_orders(danger: Danger, consequence: str = "") -> Danger:
 
 
 def _is_on(server: str | None, client: Callable[[str], LockClient], alias: str) -> bool:
-    """Whether an alias has its locks on this server, whatever its address says."""
+    """Whether an alias has its locks on this server, even under another address."""
     try:
         records = client(alias).backend.records()
         return records is not None and server is not None and records.server() == server

@@ -1,4 +1,4 @@
-"""The rules for orders: which request is one, and what becomes of it."""
+"""The rules for orders: which request is an order, and how it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lockkit.orders.settings import OrderSettings
 
 LONGEST = 255
-"""What is shown of a path: it comes from a client, and is kept with each record."""
+"""Characters of a path that are shown: it comes from a client, and is kept with each record."""
 
 
 class Orders:
@@ -45,10 +45,10 @@ class Orders:
         sources: tuple[IdSource, ...] | None = None,
         required: bool | None = None,
     ) -> Order | Refusal | None:
-        """The order that a request is; None: it is none; Refusal: it means to be one.
+        """The order of a request; None: it is not an order; Refusal: it is a wrong order.
 
-        ``sources`` and ``required`` override the settings, for one view. Whether the request is
-        covered by PATHS and METHODS is the caller's question (``settings.covers``).
+        ``sources`` and ``required`` override the settings for one view. The caller decides
+        whether PATHS and METHODS cover the request (``settings.covers``).
         """
         chain = sources or self.settings.order_id
         try:
@@ -62,7 +62,7 @@ class Orders:
         return order_id
 
     def admit(self, order: Order) -> Flow[Decision]:
-        """Whether the view may run for this order, now. With STORE "redis" it is claimed then."""
+        """Whether the view may run for this order now. With STORE "redis" it is then claimed."""
         until = time.monotonic() + self.settings.wait
         return _closed(until, lambda means: Admission(self, order, means).admit())
 

@@ -63,7 +63,7 @@ RANDOM_BYTES = 16
 _VALUE = re.compile(r"lk1\.([0-9a-f]{8}[\w-]{22})\.(u|g[\w-]{43})\.([\w-]{43})", re.ASCII)
 
 Keys = Callable[[], Sequence[str | bytes]]
-"""The framework's secret keys: the first signs, all are taken. Called for each form."""
+"""The framework's secret keys. The first one signs; all are accepted. Called for each form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class FormId:
 
 
 class FormIds:
-    """Makes and reads the values, with the keys of one application. Thread-safe."""
+    """Makes and reads the values with the keys of one application. Thread-safe."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -107,7 +107,7 @@ class FormIds:
         return f"{PREFIX}.{order_id}.{maker}.{_mac(key, 'form', order_id, maker)}"
 
     def read(self, text: str) -> FormId | None:
-        """None: it is no value of ours. Raises MalformedOrderIdError if it was tampered with."""
+        """None if it is not a value of ours. Raises MalformedOrderIdError if it was changed."""
         if not text.startswith(f"{PREFIX}."):
             return None
         match = _VALUE.fullmatch(text)
@@ -123,7 +123,7 @@ class FormIds:
         return f"{text}.{_mac(self._signing_key(), 'cookie', text)}"
 
     def unseal(self, sealed: str) -> str | None:
-        """What was sealed; None if it was not, or not with one of our keys."""
+        """The sealed text; None if it was not sealed with one of our keys."""
         text, _, signature = sealed.rpartition(".")
         given = signature.encode("utf-8", "replace")
         for key in self._derived():
@@ -134,7 +134,7 @@ class FormIds:
     def _signing_key(self) -> bytes:
         keys = self._derived()
         if not keys:
-            raise ConfigurationError("the order ID of a form is signed: set SECRET_KEY")
+            raise ConfigurationError("set SECRET_KEY: it signs the order IDs of forms")
         return keys[0]
 
     def _derived(self) -> list[bytes]:
@@ -162,17 +162,17 @@ def form_order(
 
 
 def field_of(settings: OrderSettings, field: str | None = None) -> str:
-    """The name of the hidden field: the one that ORDER_ID reads, so that nobody sends it in vain.
+    """The name of the hidden field: the field that ORDER_ID reads.
 
-    ``field``: for a view which reads another one, by ``@idempotent(order_id="form:…")``.
+    ``field``: for a view that reads another field, by ``@idempotent(order_id="form:…")``.
     Raises ConfigurationError if no field is read.
     """
     name = field or settings.form_field
     if name is None:
         raise ConfigurationError(
-            "a form would bring an order ID that nobody reads, and two clicks would be two orders: "
-            "LOCKKIT_ORDERS['ORDER_ID'] has no source 'form:…'; add 'form:order_id', and PATHS. "
-            "For a view with @idempotent(order_id='form:NAME') say which: field='NAME'"
+            "nothing would read the order ID of this form, and two clicks would be two orders: "
+            "LOCKKIT_ORDERS['ORDER_ID'] has no source 'form:…'. Add 'form:order_id', and PATHS. "
+            "For a view with @idempotent(order_id='form:NAME') pass field='NAME'"
         )
     return name
 
@@ -183,7 +183,7 @@ def hidden_field(name: str, value: str) -> str:
 
 
 def new_secret() -> str:
-    """For a guest: 128 random bits."""
+    """A secret for a guest: 128 random bits."""
     return secrets.token_urlsafe(RANDOM_BYTES)
 
 
@@ -192,7 +192,7 @@ def _guest_mark(key: bytes, order_id: str, guest: str) -> str:
 
 
 def _mac(key: bytes, *parts: str) -> str:
-    """No two lists of parts look alike: none contains a NUL but the last."""
+    """A signature of the parts. Only the last may contain a NUL, so two lists never look alike."""
     digest = hmac.digest(key, "\0".join(parts).encode("utf-8", "surrogatepass"), "sha256")
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 

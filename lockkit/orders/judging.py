@@ -1,4 +1,4 @@
-"""What a record says about a request that has its key."""
+"""The meaning of a record for a request with its key."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lockkit.web.refusal import Refusal
 
 
 def judge(order: Order, record: Record | None) -> Replay | Refusal | None:
-    """What a record says about a request with its key; None: it is the first, or one still runs.
+    """The answer that a record gives; None if the request is the first, or another try still runs.
 
-    A record that this release cannot read is never overwritten
-    or run over, even if it looks expired.
+    A record that this release cannot read is never overwritten, and its order never runs again,
+    even if the record looks expired.
     """
     if record is None:
         return FORM_EXPIRED if order.stale else None
@@ -34,22 +34,22 @@ def judge(order: Order, record: Record | None) -> Replay | Refusal | None:
 
 
 def left_running(record: Record | None) -> bool:
-    """Of a record that ``judge`` has no answer for: whether it says that the order runs.
+    """Whether a record for which ``judge`` has no answer says that the order runs.
 
-    With the lock in hand, it is an orphan: whoever wrote it is gone or has lost its lease.
+    Under the lock it is then an orphan: the try that wrote it is gone, or has lost its lease.
     """
     return record is not None and record.state == RecordState.RUNNING and record.left > 0
 
 
 def met_orphan(decision: object) -> bool:
-    """Whether a decision was made about an orphan, whatever the policy: for the signal."""
+    """Whether a decision was about an orphan, under any policy; for the signal."""
     if isinstance(decision, Refusal):
         return decision.code == ORPHANED.code
     return bool(getattr(decision, "orphan", False))
 
 
 def is_damaged(record: Record) -> bool:
-    """Whether nobody can have written it so; what a newer release has written is not."""
+    """Whether no release can have written the record so. A newer release's is not damaged."""
     if record.version > VERSION:
         return False
     return not _has_our_fingerprint(record) or record.state not in set(RecordState)
@@ -70,6 +70,6 @@ def _known(order: Order, record: Record) -> Replay | Refusal | None:
 
 
 def _unreadable(order: Order) -> Refusal:
-    """An operator is told which one: no duplicate of it will ever be answered."""
+    """Log which record it is, because no duplicate of its order will ever be answered."""
     log.error("an order is refused, its record cannot be read: %s", order.lock_name)
     return UNREADABLE

@@ -1,4 +1,4 @@
-"""The order ID: where a request may carry one, and what one looks like.
+"""The order ID: where a request may have one, and its syntax.
 
 Header syntax follows draft-ietf-httpapi-idempotency-key-header-07: a structured-field string
 (RFC 8941), and, as many clients send it, the bare value.
@@ -25,13 +25,13 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 class MalformedOrderIdError(ValueError):
-    """The request brings something that is not an order ID. The message is fit for the client."""
+    """The request has something that is not an order ID. The message may be shown to the client."""
 
 
 class IdSource(NamedTuple):
     """One link of the chain: ``header:Idempotency-Key``, ``json:order.id``, ``form:order_id``.
 
-    A dot may stand for the colon, as in the templates of names: ``json.order.id``.
+    A dot may replace the colon, as in the templates of names: ``json.order.id``.
     """
 
     kind: str
@@ -59,7 +59,7 @@ def order_id_from(request: OrderRequest, source: IdSource) -> str | None:
 
 
 def may_be_in_body(request: OrderRequest, source: IdSource) -> bool:
-    """Whether the body is of a type that this source reads: another one need not be looked at."""
+    """Whether the body has a type that this source reads."""
     if source.kind == "json":
         return _is_json(request.media_type)
     return source.kind == "form" and request.media_type in FORMS
@@ -68,7 +68,8 @@ def may_be_in_body(request: OrderRequest, source: IdSource) -> bool:
 def parse_order_id(text: str) -> str:
     """The ID in a header's value: an sf-string or bare, 1 to 255 printable ASCII characters.
 
-    Servers join repeated headers with a comma, so a bare value with a comma may be two: refused.
+    Servers join repeated headers with a comma. So a bare value with a comma may be two, and is
+    refused.
     Raises MalformedOrderIdError.
     """
     text = text.strip(" \t")
@@ -76,7 +77,7 @@ def parse_order_id(text: str) -> str:
         match = _SF_STRING.fullmatch(text)
         if match is None:
             raise MalformedOrderIdError(
-                "the order ID begins with a quote and is not a quoted string"
+                "the order ID begins with a quote, but is not a quoted string"
             )
         return _check(re.sub(r"\\(.)", r"\1", match[1]))
     if "," in text or '"' in text:
@@ -112,14 +113,14 @@ def _from_kwargs(request: OrderRequest, path: tuple[str, ...]) -> str | None:
         return None
     if not isinstance(value, (str, int, UUID)):
         raise ConfigurationError(
-            f"ORDER_ID has 'kwargs:{path[0]}', whose converter makes {type(value).__name__} of it: "
+            f"ORDER_ID has 'kwargs:{path[0]}', but its converter returns {type(value).__name__}: "
             f"an order ID is a string, an integer or a UUID"
         )
     return _check(str(value))
 
 
 def _scalar(value: object) -> str | None:
-    """Only strings and ints: 1, 1.0 and true must not become one ID, or several."""
+    """An ID from a string or int. Other types are refused: is 1.0 the same ID as 1?"""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):

@@ -1,1 +1,1 @@
-"""What both frameworks need of a request: the locked view, its name, its refusal."""
+"""Rules that both frameworks share for a request: the locked view, its name, its refusal."""

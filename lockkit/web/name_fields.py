@@ -1,8 +1,8 @@
-"""What a request brings to a name template, read by the same rules under every framework.
+"""Values of a request for a name template, read by the same rules under every framework.
 
 An adapter describes its request as a ``RequestView``; ``lock_name`` fills a template from it. The
-rules are here so that Django and Flask give the same name for the same request, and so that a
-lock can never be taken on another value than the view acts on: what is given twice is refused.
+rules are here so that Django and Flask make the same name from the same request. A field that is
+given twice is refused, so the lock is always on the value on which the view acts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BROKEN = "\ufffd"
-"""What adapters hand over in the place of bytes that are no UTF-8; it is refused."""
+"""Adapters put this in the place of bytes that are not UTF-8. It is refused."""
 
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
-"""What Django makes of the bytes of a path that are no UTF-8, and also of their escapes, "%25FF".
-The two cannot be told apart any more: neither makes a name, whatever the framework."""
+"""Django turns bytes of a path that are not UTF-8 into these, and their escapes, "%25FF", as well.
+The two can no longer be distinguished, so neither makes a name under any framework."""
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 MEANT = {
@@ -39,27 +39,27 @@ JSON_CHARSETS = ("", "utf-8", "utf8", "us-ascii", "ascii")
 
 
 class FieldError(InvalidName):
-    """The request does not bring what a field of the template needs. The client's fault: 400."""
+    """The request has no valid value for a field of the template. The client's fault: 400."""
 
 
 class AnonymousUser(FieldError):
-    """``{user.pk}`` in a request of nobody: there is no such name. 403, or the framework's way."""
+    """``{user.pk}`` has no value in an anonymous request. 403, or the framework's own answer."""
 
 
 class RequestView(Protocol):
-    """One request, as an adapter reads it. Nothing is read before a field asks for it."""
+    """One request, as an adapter reads it. A value is read only when a field asks for it."""
 
     def kwarg(self, key: str) -> object:
-        """An URL parameter after conversion; None: this route has none of that name."""
+        """A URL parameter after conversion; None if the route has no such parameter."""
 
     def user_pk(self) -> object:
-        """The primary key of the authenticated user; None: nobody is."""
+        """The primary key of the authenticated user; None for an anonymous request."""
 
     def content_type(self) -> str:
-        """The Content-Type header; empty: none."""
+        """The Content-Type header; empty if there is none."""
 
     def body(self) -> bytes:
-        """The raw body. Asked for only when the content type is no form."""
+        """The raw body. Called only if the content type is not a form."""
 
     def form(self, key: str) -> Sequence[str]:
         """All values of a form field."""
@@ -68,14 +68,14 @@ class RequestView(Protocol):
         """All values of a query parameter."""
 
     def header(self, name: str) -> str | None:
-        """A header; several of one name joined by commas, as servers do."""
+        """A header. Several headers of one name are joined by commas, as servers do."""
 
 
 def lock_name(template: Template, request: RequestView) -> str:
-    """The name that a template makes of a request.
+    """The name that a template makes from a request.
 
     Raises FieldError (a field is missing, given twice, of a wrong type, or makes no valid name),
-    AnonymousUser, or ConfigurationError (a ``{field}`` that the route does not have).
+    AnonymousUser, or ConfigurationError (the route does not have a ``{field}``).
     """
     reader = _Reader(request)
     values = {field: reader.read(field) for field in template.fields}
@@ -88,7 +88,7 @@ def lock_name(template: Template, request: RequestView) -> str:
 
 
 def _cause(error: InvalidName) -> str:
-    """What is wrong, without what was sent."""
+    """The fault, without the value that was sent."""
     if isinstance(error, ConversionError):
         return str(error)
     cause = "a lone surrogate" if "surrogate" in str(error) else "it is empty or too long"
@@ -129,7 +129,7 @@ class _Reader:
         return _given(field, _typed(field, value))
 
     def _form(self, field: Field) -> object:
-        """Only UTF-8, as for JSON: Django refuses another charset, Werkzeug ignores it."""
+        """UTF-8 only, as for JSON: Django refuses other charsets, Werkzeug ignores them."""
         if _charset(self._request.content_type()) not in FORM_CHARSETS:
             raise FieldError(f"{field} needs a form in UTF-8")
         return _single(field, self._request.form(field.path[0]))
@@ -155,10 +155,10 @@ class _Reader:
 
 
 def _parse(field: Field, request: RequestView) -> object:
-    """The body as JSON, whatever it says it is, unless it says that it is something else.
+    """The body as JSON, unless its content type says that it is a form.
 
-    An object with a field given twice is refused, as a form is: see ``parse_json``.
-    Only UTF-8: a parser that believed another charset would see another value than the lock.
+    An object that has a field twice is refused, as a form is: see ``parse_json``.
+    UTF-8 only: a parser that used another charset would see another value than the lock.
     """
     content_type = request.content_type()
     if content_type.partition(";")[0].strip().lower() in FORM_TYPES:
@@ -168,16 +168,14 @@ def _parse(field: Field, request: RequestView) -> object:
     try:
         return parse_json(request.body().decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        raise FieldError(
-            f"{field} needs a JSON body without repeated fields, and this is none"
-        ) from None
+        raise FieldError(f"{field} needs a JSON body without repeated fields") from None
 
 
 def url_encoded(raw: bytes, key: str) -> list[str]:
-    """The values of a field in a query string or an URL-encoded form, BROKEN where it is no UTF-8.
+    """The values of a field in a query string or a URL-encoded form, BROKEN if they are not UTF-8.
 
-    Of such a byte Werkzeug makes "%FF", the same as of the three characters, and Django a letter
-    of Latin 1.
+    Werkzeug turns such a byte into "%FF", as it does these three characters. Django turns it into a
+    letter of Latin 1.
     """
     pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, errors="replace")
     return [value for name, value in pairs if name == key]
@@ -192,7 +190,7 @@ def _charset(content_type: str) -> str:
 
 
 def _typed(field: Field, value: object) -> object:
-    """What the project's own code supplies: another type is its defect, not the client's."""
+    """A value from the project's own code: a wrong type is its fault, not the client's."""
     if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
         raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
     return value
@@ -205,14 +203,14 @@ def _given(field: Field, value: object) -> object:
 
 
 def _single(field: Field, values: Sequence[str]) -> object:
-    """The one value. Frameworks disagree whether the first or the last of several counts."""
+    """The one value. Frameworks disagree on whether the first or the last of several counts."""
     if len(values) > 1:
         raise FieldError(f"{field} is given more than once")
     return _utf8(field, _given(field, values[0] if values else None))
 
 
 def _utf8(field: Field, value: object) -> object:
-    """Frameworks disagree on what bytes that are no UTF-8 become."""
+    """Refuse bytes that are not UTF-8: frameworks disagree on what becomes of them."""
     if isinstance(value, str) and BROKEN in value:
         raise FieldError(f"{field} is not valid UTF-8")
     return value

@@ -1,4 +1,4 @@
-"""What a client is told whose request did not get to its view: RFC 9110, RFC 9457, no secrets."""
+"""The answer to a request that did not reach its view: RFC 9110, RFC 9457, no secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockkit.web.name_fields import AnonymousUser, FieldError
 
 UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
 STORE_RETRY_AFTER = 5
-"""Seconds after which a client may try again when the store is down."""
+"""Seconds after which a client may try again if the store is down."""
 
 
 _PAGE = """<!doctype html>
@@ -42,18 +42,18 @@ _PAGE = """<!doctype html>
 
 
 class Refusal(NamedTuple):
-    """The answer to a request that did not get to its view. Shows no name, owner or token."""
+    """The answer to a request that did not reach its view. Shows no name, owner or token."""
 
     status: int
     code: str  #: for programs, and stable
     retry_after: int | None = None  #: whole seconds
-    location: str | None = None  #: of what an order made
-    values: Mapping[str, object] = MappingProxyType({})  #: what its text mentions
+    location: str | None = None  #: the URL of what an order made
+    values: Mapping[str, object] = MappingProxyType({})  #: values in its text
     variant: str = ""  #: of its text
     language: str = DEFAULT  #: of its text
 
     def in_language(self, language: str | None) -> Refusal:
-        """The same in this language, if there is a catalogue for it, else in English."""
+        """The same in this language if there is a catalogue for it, otherwise in English."""
         return self._replace(language=catalogue(language).language)
 
     @property
@@ -66,7 +66,7 @@ class Refusal(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What somebody with a browser can do, who has no code to read; may be empty."""
+        """What somebody with a browser can do now; may be empty."""
         return self._text.advice
 
     @property
@@ -76,11 +76,11 @@ class Refusal(NamedTuple):
 
     @property
     def your_order(self) -> str:
-        """What a link to ``location`` says."""
+        """The text of a link to ``location``."""
         return catalogue(self.language).page("order")
 
     def headers(self) -> dict[str, str]:
-        """Never cached: it is about this moment. The body depends on Accept."""
+        """Headers that forbid caching, because a refusal is about this moment."""
         headers = {
             "Cache-Control": "no-store",
             "Vary": "Accept",
@@ -114,10 +114,10 @@ class Refusal(NamedTuple):
 
 
 def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
-    """The answer to an error of ``names_for`` or ``acquire``; None: a defect, so let it raise.
+    """The answer to an error of ``names_for`` or ``acquire``; None for a defect, which must raise.
 
-    LeaseLost has one for an adapter that has rolled everything back: nothing was done then, and
-    trying again is safe. Else let it raise: the view's work may have been done.
+    LeaseLost has an answer for an adapter that has rolled everything back: then nothing was done,
+    and trying again is safe. Otherwise let it raise, because the view's work may have been done.
     """
     match error:
         case TooManyWaiters():
@@ -136,10 +136,10 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
 def log_refusal(
     request: str, refusal: Refusal, *, why: Exception | None = None, order_id: str | None = None
 ) -> None:
-    """Tell the operator what the client is not told: which name, whose lease, which order.
+    """Log what the client is not told: which name, whose lease, which order.
 
     ``request``: its method and path, escaped. A store that fails is an error, a view that waits
-    for itself a warning, and all else is usual.
+    for itself is a warning, and everything else is INFO.
     """
     order = "" if order_id is None else f" for the order {order_id!r}"
     reason = "" if why is None else f": {why}"
@@ -159,10 +159,10 @@ def _wrong_request(error: FieldError) -> Refusal:
 
 
 def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:
-    """The answer to an exception of a view that took a lock by hand and did not get it.
+    """The answer to an exception of a view that asked for a lock itself and did not get it.
 
-    None: any other exception, which raises. LeaseLost and OutcomeUnknown are among them: the
-    view's work may have been done.
+    None for any other exception, which must raise. LeaseLost and OutcomeUnknown are among them,
+    because the view's work may have been done.
     """
     if isinstance(error, (AcquireTimeout, BackendUnavailable)):
         return refusal_of(error, busy_status)
@@ -170,14 +170,14 @@ def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | N
 
 
 def prefers_html(accept: str) -> bool:
-    """Whether a client asks for HTML by name, and rather than for JSON. Programs often say */*."""
+    """Whether a client asks for HTML by name, and prefers it to JSON. Programs often send */*."""
     html = max(_quality(accept, kind) for kind in ("text/html", "application/xhtml+xml"))
     json = max(_quality(accept, kind) for kind in ("application/json", "application/problem+json"))
     return html > json
 
 
 def _quality(accept: str, media_type: str) -> float:
-    """The weight that an Accept header gives to exactly this media type; 0: not named."""
+    """The weight that an Accept header gives to exactly this media type; 0 if it is not named."""
     for entry in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))
         if kind == media_type:

@@ -1,4 +1,4 @@
-"""What can be known before the first request of how routes and settings go together.
+"""Faults in the way routes and settings fit together, found before the first request.
 
 An adapter describes its routes, and shows what is found: Django as system checks, Flask by
 ``flask locks check`` and in the log.
@@ -23,36 +23,36 @@ SAMPLES = (
     *("1", "2024", "x", "abc", "A1", "a-b", "ABC-123", "12345678", "3.14", "en"),
     "0badc0de-0000-4000-8000-000000000001",
 )
-"""What the parameters of a URL are filled with, to see which paths there may be."""
+"""Values for the parameters of a URL, to see which paths it may have."""
 
 MOST_COMPARED = 1000
-"""URLs, to say which one is meant."""
+"""The number of URLs that are compared to find the nearest."""
 
 
 class Route(NamedTuple):
     """One way to a view with ``@lock_view``."""
 
-    view: str  #: as people call it
+    view: str  #: its name, for people
     shown: str
     guards: tuple[ViewLock, ...]
-    parameters: Mapping[str, bool]  #: of the URL: whether a client chooses the text
+    parameters: Mapping[str, bool]  #: for each of the URL, whether a client chooses the text
 
 
 class Url(NamedTuple):
-    """One URL of the project: paths that it may have, which begin with a slash."""
+    """One URL of the project: the paths that it may have, which begin with a slash."""
 
     shown: str
-    paths: Mapping[str, Sequence[str]]  #: by language; of most projects there is one, ""
+    paths: Mapping[str, Sequence[str]]  #: by language; most projects have only ""
 
 
 class Finding(NamedTuple):
-    code: str  #: for adapters, which know how grave it is
+    code: str  #: for adapters, which know how serious it is
     text: str
     remedy: str
 
 
 def field_findings(routes: Iterable[Route]) -> Iterator[Finding]:
-    """Fields that a route does not have, and texts of which nothing says what they stand for."""
+    """Fields that a route does not have, and texts whose template does not say their meaning."""
     found = [each for route in routes for each in _of_route(route)]
     yield from dict.fromkeys(found)  # a view may have several routes
 
@@ -75,7 +75,7 @@ def _missing(field: Field, route: Route) -> Finding:
     return Finding(
         "missing-field",
         f"{route.view} has lock_view with {field}, and its route {route.shown!r} has {has}",
-        "Correct the template or the route: each request would be an error.",
+        "Correct the template or the route: every request would be an error.",
     )
 
 
@@ -84,14 +84,14 @@ def _unconverted(field: Field, route: Route) -> Finding:
     return Finding(
         "bare-field",
         f"{route.view} has lock_view with {field}, a text that the client chooses: '1', '01' and "
-        f"' 1' are three locks, and one row where the column is a number",
-        f"Say what it stands for: {{{as_}:int}}, {{{as_}:uuid}}, or {{{as_}:lower}} where upper "
-        f"and lower case are the same; {{{as_}:str}} if each text is a thing of its own.",
+        f"' 1' are three locks, but one row if the column is a number",
+        f"Say what it stands for: {{{as_}:int}}, {{{as_}:uuid}}, or {{{as_}:lower}} if upper "
+        f"and lower case are the same; {{{as_}:str}} if each text is a value of its own.",
     )
 
 
 def below_partials(view: Any) -> tuple[Any, set[str]]:
-    """What ``functools.partial`` calls, and the parameters that it fills in."""
+    """The view that ``functools.partial`` calls, and the parameters that it fills in."""
     given: set[str] = set()
     while isinstance(view, functools.partial):
         given |= view.keywords.keys()
@@ -102,7 +102,8 @@ def below_partials(view: Any) -> tuple[Any, set[str]]:
 def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> Iterator[Finding]:
     """Patterns of PATHS that fit no URL, and URLs that they fit in some languages only.
 
-    Limit: a parameter is tried with SAMPLES. A pattern that is stricter about one fits none.
+    Limit: a parameter is tried with SAMPLES. A pattern that is stricter about one seems to fit
+    no URL.
     """
     patterns, urls = list(patterns), list(urls)
     every = [paths for url in urls for paths in url.paths.values() if paths]
@@ -116,7 +117,7 @@ def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> I
 
 
 def fillings(regexes: Mapping[str, str]) -> list[dict[str, str]]:
-    """Values for the parameters of a URL, which their regexes take; none if one takes no sample."""
+    """Values for the parameters of a URL that fit their regexes; none if one fits no sample."""
     fitting = {
         name: [sample for sample in SAMPLES if re.fullmatch(regex, sample)]
         for name, regex in regexes.items()
@@ -139,8 +140,8 @@ def _fits_none(pattern: re.Pattern[str], paths: Sequence[str]) -> Finding:
     like = f"; the nearest path is {close[0]!r}" if close else ""
     return Finding(
         "path-of-no-route",
-        f"LOCKKIT_ORDERS['PATHS'] has {pattern.pattern!r}, which fits no route{like}. There are no "
-        f"orders by it: two clicks are two orders",
+        f"LOCKKIT_ORDERS['PATHS'] has {pattern.pattern!r}, which fits no route{like}. So it makes "
+        f"no orders: two clicks are two orders",
         "A path begins with a slash (with i18n_patterns, the language comes next), and a $ comes "
         "after its last slash. Correct PATHS, or the routes.",
     )
@@ -151,7 +152,7 @@ def _fits_some(url: Url, fits: Mapping[str, bool]) -> Finding:
     path = next(url.paths[language][0] for language, fit in fits.items() if not fit)
     return Finding(
         "path-of-some-languages",
-        f"LOCKKIT_ORDERS['PATHS'] fits {url.shown!r} in some languages and not in {without}: at "
+        f"LOCKKIT_ORDERS['PATHS'] fits {url.shown!r} in some languages, but not in {without}: at "
         f"{path!r} two clicks are two orders",
-        r"Have the pattern take any language, such as r'^/([a-z-]+/)?orders/'.",
+        r"Let the pattern match any language, such as r'^/([a-z-]+/)?orders/'.",
     )

@@ -1,14 +1,14 @@
-"""The rules of ``@lock_view``, for every framework: whose lock, how long to wait, what to refuse.
+"""The rules of ``@lock_view`` for every framework: which lock, how long to wait, what to refuse.
 
 An adapter makes a ``ViewLock`` of the decorator's arguments, and for each request
 
 1. ``names_for(request, …)``: the names, or a FieldError;
 2. ``acquire(client, names, settings, label)`` or ``acquire_async``: a lease, or an error;
-3. ``refusal_of(error, settings.busy_status)``: the status, headers and words of the answer to
+3. ``refusal_of(error, settings.busy_status)``: the status, headers and text of the answer to
    either error;
 4. ``give_back(lease)`` when the work is committed or undone.
 
-It adds its own: transactions, the response class, and when to release.
+The adapter adds transactions, the response class, and the moment of the release.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ENTERED = ("reentrant", "read", "write")
 """Kinds that their owner may enter again."""
 ERRORS = range(400, 600)
-"""Statuses of HTTP that say no."""
+"""Error statuses of HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,17 @@ def _status(key: str, value: object) -> int:
 _CHECKS = {"TIMEOUT": check_timeout, "BUSY_STATUS": _status, "MAX_WAITERS": check_count}
 
 waiting_room = WaitingRoom()
-"""The one of this process, whatever the alias, the view or the framework."""
+"""The waiting room of this process, for all aliases, views and frameworks."""
 
 
 class ViewLock:
-    """One decorated view: what it locks, and how. Made once, at import; holds nothing.
+    """One decorated view: what it locks, and how. It is made once, at import, and holds nothing.
 
-    Each of ``names`` is a template, or a callable that gets what the adapter passes and returns a
-    name. Several are locked all or none, and their lease is a ``MultiLease``. ``timeout`` is in
-    seconds (0: do not wait; None: for ever), ``ttl`` in seconds; ``kind`` and ``permits`` as of the
-    client's ``of_kind``; ``options``: further arguments for it. Raises ConfigurationError.
+    Each of ``names`` is a template, or a callable that gets the adapter's arguments and returns a
+    name. Several names are locked all or none, and their lease is a ``MultiLease``. ``timeout`` and
+    ``ttl`` are in seconds (timeout 0: do not wait; None: for ever). ``kind`` and ``permits`` are
+    those of the client's ``of_kind``, and ``options`` are further arguments for it. Raises
+    ConfigurationError.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class ViewLock:
 
     @property
     def needs_user(self) -> bool:
-        """Whether a name has ``{user.pk}``: a coroutine must have the user looked up before."""
+        """Whether a name has ``{user.pk}``: then a coroutine must look up the user first."""
         return any(field.source == "user" for each in self.templates for field in each.fields)
 
     def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:
@@ -141,7 +142,7 @@ class ViewLock:
         label: str,
         owner: str = "",
     ) -> AnyAsyncLease:
-        """The same, awaited. ``owner``: who may enter again, in the place of the task."""
+        """The same, awaited. ``owner``: the owner key that replaces the task."""
         lock = self._lock(client, names, settings, label, owner)
         lease: AnyAsyncLease = await self._acquire(lock, settings)
         return lease
@@ -182,7 +183,7 @@ class ViewLock:
 def _template(text: str) -> Template:
     template = Template(text)
     if not template.fields:
-        check_name(text)  # an error of the programmer: it is found at import
+        check_name(text)  # so that a programming error is found at import
     return template
 
 
@@ -199,7 +200,7 @@ def _name_by(make: Callable[..., str], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def _room_full(held: LockHeld) -> TooManyWaiters:
-    """A free lock is granted even when the waiting room is full; a busy one is refused at once."""
+    """A free lock is granted even if the waiting room is full; a busy one is refused at once."""
     return TooManyWaiters(
         f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
         name=held.name,
@@ -209,7 +210,7 @@ def _room_full(held: LockHeld) -> TooManyWaiters:
 
 
 def request_label(method: str, path: str) -> str:
-    """What people see beside the owner: the request line without its query, escaped."""
+    """The label beside the owner: the request line without its query, escaped."""
     return f"{quote(method, safe='')} {quote(path, safe=_PATH_SAFE, errors='replace')}"[:200]
 
 

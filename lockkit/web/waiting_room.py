@@ -1,4 +1,4 @@
-"""How many may wait at one time: each of them keeps a worker, a thread or a connection busy."""
+"""Limits how many requests wait at one time: each keeps a worker, thread or connection busy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WaitingRoom:
 
     @contextmanager
     def place(self, limit: int | None) -> Iterator[bool]:
-        """Whether there is a place for one more; it is kept until the block ends."""
+        """Take a place until the block ends. False if there is none."""
         mine = object()
         with self._mutex:
             placed = limit is None or len(self._waiting) < limit
