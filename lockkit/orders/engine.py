@@ -67,7 +67,7 @@ class Orders:
         return _closed(until, lambda means: Admission(self, order, means).admit())
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
-        """After a duplicate key: somebody was first, and one of the two has lost its lease."""
+        """After a duplicate key: another try was first, and one of the two has lost its lease."""
         order, lease = decision.order, decision.lease
         return _closed(
             decision.until,
@@ -77,13 +77,13 @@ class Orders:
     def settle(
         self, decision: Proceed, response: OrderResponse | None, *, failed: bool = False
     ) -> Flow[Refusal | None]:
-        """STORE "redis", after the view: store its response. Refusal: answer that instead.
+        """With STORE "redis", store the response after the view. A Refusal replaces the answer.
 
-        ``response``: None when nobody saw how the view ended (it was cancelled). ``failed``: the
-        view raised, and the response was made of that. What is not known is not forgotten: an
-        exception of which no response is made that is stored, or no response, leaves an orphan. A
-        view that answers with what is not stored (409, 5xx) says by it that the order may be tried
-        anew. The lease is still the caller's to give.
+        ``response``: None if nobody saw how the view ended (it was cancelled). ``failed``: the
+        view raised, and the response was made from the exception. An order whose end is not known
+        stays an orphan: there is no response, or the view raised and the response is not stored. A
+        view that returns a response that is not stored (409, 5xx) says by it that the order may be
+        tried again. The caller still has to release the lease.
         """
 
         async def settled(means: Means) -> Refusal | None:

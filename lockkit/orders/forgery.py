@@ -1,7 +1,7 @@
-"""Tokens against forged requests (CSRF) in answers that are kept.
+"""Tokens against forged requests (CSRF) in stored answers.
 
-Each is of one visitor and one session, so it is not stored: a random placeholder is, and whoever
-is shown the answer again gets a new token in its place. The placeholder differs for each
+A token belongs to one visitor and one session, so a random placeholder is stored in its place. A
+client that gets the answer again gets a new token there. The placeholder differs for each
 answer, so that nobody can write it into a page beforehand.
 """
 
@@ -21,7 +21,7 @@ OF_CONTENT = ("etag", "content-length")
 
 
 def without_tokens(response: OrderResponse, tokens: Iterable[str]) -> OrderResponse:
-    """The response as it may be stored: without those of the tokens that are in its body."""
+    """The response as it may be stored: without the tokens that are in its body."""
     body = response.body or b""
     found = [token.encode() for token in tokens if token and token.encode() in body]
     if not found:
@@ -34,7 +34,7 @@ def without_tokens(response: OrderResponse, tokens: Iterable[str]) -> OrderRespo
 
 
 def with_token(snapshot: Snapshot, make_token: Callable[[], str]) -> Snapshot:
-    """The stored response for whoever asks now. ``make_token`` is called only if it has one."""
+    """The stored response for the present client. ``make_token`` is called only if it has one."""
     placeholder = snapshot.header(PLACEHOLDER)
     if placeholder is None:
         return snapshot

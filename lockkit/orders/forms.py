@@ -1,35 +1,35 @@
-"""Order IDs in HTML forms: made when the page is shown, signed, and of use to one visitor only.
+"""Order IDs in HTML forms: made when the page is shown, signed, and useful to one visitor only.
 
 A form's value is ``lk1.ID.MAKER.SIGNATURE``:
 
 - ``ID``: eight hex digits, the time in seconds, and 128 random bits. It is the order ID.
-- ``MAKER``: ``u`` if somebody who is logged in was shown the form; ``g`` and an HMAC of the
-  guest's secret if nobody was. It tells neither who that was, nor whether one guest has two forms.
+- ``MAKER``: ``u`` if the form was shown to a logged-in user; otherwise ``g`` and an HMAC of the
+  guest's secret. It tells neither who that was, nor whether two forms are of one guest.
 - ``SIGNATURE``: HMAC-SHA256 of both, by a key made from the framework's SECRET_KEY; the keys of
-  SECRET_KEY_FALLBACKS are taken, too.
+  SECRET_KEY_FALLBACKS are accepted, too.
 
 A *guest's secret* is random and lives in the guest's session (Django) or in a cookie of its own
-(Flask). It outlives the login and ends with the logout: that is the adapter's part.
+(Flask). The adapter keeps it through a login, and ends it with the logout.
 
-Whose order it is, and why (``Orders`` does it):
+``Orders`` decides whose order it is:
 
-- *A form made for a user* adds nothing to the rules of any order ID: the order is that of the user
-  who sends it. Another user who has got the value makes an order of his own, and learns
-  nothing of the first. Whoever is not logged in (after a logout, or when the session has expired)
-  is refused: he may be the next one at this computer, so he must not see the answer; or the same
-  one, so he must not order twice.
-- *A form made for a guest* belongs to that guest, also after a login: the
-  owner is the secret, not the user. Only its holder can send it. Everybody else is refused,
-  logged in or not: the value alone (from the page's source, a log, a shared link) is worth nothing.
-- *An answer that was made for a user is not shown to a guest*, whatever the secret: the user
-  who sent a guest's form is part of its fingerprint, and a record counts as the same request only
-  for that user. So somebody who has kept the cookies from before a login, or comes after a logout
-  that forgot to end the secret, is told 422, sees nothing and orders nothing. The other way
-  round, an answer for the guest is replayed to whoever has logged in since.
+- *A form made for a user* follows the rules of any order ID: the order belongs to the user who
+  sends it. Another user who has the value makes a separate order, and learns nothing of the first.
+  A visitor without a login (after a logout, or when the session has expired) is refused. It may be
+  the next person at this computer, who must not see the answer, or the same person, who must not
+  order twice.
+- *A form made for a guest* belongs to that guest, also after a login: the owner is the secret, not
+  the user. Only the guest with the secret can send it. Everybody else is refused, logged in or not:
+  the value alone (from the page's source, a log, a shared link) is worth nothing.
+- *An answer that was made for a user is not shown to a guest*, with any secret. The user who sent a
+  guest's form is part of its fingerprint, and a record counts as the same request only for that
+  user. A visitor may have kept the cookies from before a login, or come after a logout that did not
+  end the secret. Such a visitor gets 422, sees nothing and orders nothing. In the opposite case, an
+  answer for the guest is replayed to the user who has logged in since.
 
-A form is good for as long as its record would live (TTL, 24 hours; of a guest's form GUEST_TTL, an
-hour): an older one that has no record is refused. So a tab that is opened again after a week does
-not order again, although the record is gone. Limit: as far as the clocks of the hosts agree.
+A form is valid for as long as its record would live (TTL, 24 hours; for a guest's form GUEST_TTL,
+an hour): an older one without a record is refused. So a tab that is opened again after a week does
+not order again, although the record is gone. Limit: this depends on the clocks of the hosts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the engine's flows are run with: blocking stores and clients, or those that are awaited.
+"""Runs the engine's flows with blocking stores and clients, or with those of asyncio.
 
-A flow is a coroutine. With blocking calls it awaits nothing, so it is a function like any other.
+A flow is a coroutine. With blocking calls it awaits nothing, so it runs like a plain function.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | None] | None"]
-"""Asks the application what became of an order."""
+"""Asks the application how an order ended."""
 
 
 class RecordStore(Protocol):
-    """Where records are: what a method returns, or what awaiting it gives. Raises BackendError
-    when the store is not to be reached."""
+    """A store of records. A method returns its result, or an awaitable of it. Raises BackendError
+    if the store cannot be reached."""
 
     def find(self, key: str, *, fresh: bool) -> Record | Awaitable[Record | None] | None: ...
 
 
 class ClaimStore(RecordStore, Protocol):
-    """Records that are no part of a transaction: claimed before the view, finished after it.
+    """Records outside of transactions: they are claimed before the view, and finished after it.
 
     ``fence``: the fencing token of the order's lease. All steps may be repeated.
     """
@@ -42,23 +42,24 @@ class ClaimStore(RecordStore, Protocol):
     def start(self, record: Record, fence: int, *, replaces: bool) -> Awaitable[None] | None:
         """Write a record, in one step with the proof that the lease is held.
 
-        Raises LeaseLost: it is not held, nothing was written. Raises DuplicateKeyError: there is
-        another record; with ``replaces``, only one that is not left running by an older lease.
+        Raises LeaseLost if the lease is not held; then nothing was written. Raises
+        DuplicateKeyError if there is another record. With ``replaces``, a record that an older
+        lease left running is replaced.
         """
 
     def finish(self, record: Record, fence: int) -> bool | Awaitable[bool]:
-        """Write the end over the claim with this fence. False: the claim is not there any more."""
+        """Write the end over the claim with this fence. False if the claim is gone."""
 
     def drop(self, key: str, fence: int) -> bool | Awaitable[bool]:
-        """Forget the running claim with this fence. False: it is not there."""
+        """Delete the running claim with this fence. False if it is not there."""
 
 
 def drive(
     flow: Flow[R], store: RecordStore, locks: LockClient, recover: RecoverHook | None = None
 ) -> R:
-    """Run a flow to its end with blocking calls: then it awaits nothing, and ends at once.
+    """Run a flow to its end with blocking calls, so that it awaits nothing.
 
-    ``store``: a ClaimStore if the settings say STORE "redis". ``recover``: asks the application.
+    ``store``: a ClaimStore if the settings have STORE "redis". ``recover``: asks the application.
     """
     return at_once(flow(Means(store, locks, recover, give_back, value)))
 
@@ -71,7 +72,7 @@ async def adrive(
 
 
 class Means:
-    """What a flow does, with a store of records and a client of locks."""
+    """The actions of a flow, with a store of records and a client of locks."""
 
     def __init__(
         self,
@@ -88,20 +89,20 @@ class Means:
         self._to_its_end = to_its_end
 
     async def find(self, key: str, *, fresh: bool) -> Record | None:
-        """``fresh``: where writes go, never a replica."""
+        """``fresh``: read where writes go, never from a replica."""
         return await value(self._store.find(key, fresh=fresh))
 
     async def acquire(self, order: Order, seconds: float) -> Any:
-        """A lease, waiting so many seconds. Errors as of ``Lock.acquire``."""
+        """Wait at most ``seconds`` for a lease. Errors as of ``Lock.acquire``."""
         lock = self._locks.lock(order.lock_name, label=order.label)
         return await value(lock.acquire(seconds))
 
     async def give(self, lease: Any) -> None:
-        """Release a lease that will not be used. A store that cannot be told is no error."""
+        """Release a lease that will not be used. If the store cannot be told, nothing is raised."""
         await value(self._give(lease))
 
     async def recover(self, order: Order) -> OrderResponse | None:
-        """What the application says that became of an order. None: it cannot say."""
+        """The application's answer on how an order ended; None if it does not know."""
         return None if self._recover is None else await value(self._recover(order))
 
     async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
@@ -113,15 +114,15 @@ class Means:
         return await value(self._claims.finish(record, fence))
 
     async def drop(self, key: str, fence: int) -> None:
-        """See ``ClaimStore``; also if it is cancelled meanwhile. A store that cannot be told is no
-        error: an orphan stays."""
+        """See ``ClaimStore``. It runs to its end even if cancelled. If the store cannot be told,
+        nothing is raised, and an orphan stays."""
         await self._to_its_end(self._drop(key, fence))
 
     async def _drop(self, key: str, fence: int) -> None:
         try:
             await value(self._claims.drop(key, fence))
         except BackendError as failure:
-            log.error("the claim of an order is not forgotten, so it is an orphan: %s", failure)
+            log.error("the claim of an order is not deleted, so it is an orphan: %s", failure)
 
     @property
     def _claims(self) -> ClaimStore:
@@ -129,4 +130,4 @@ class Means:
 
 
 Flow = Callable[[Means], Coroutine[Any, Any, R]]
-"""What the engine does about an order."""
+"""The steps that the engine takes for an order."""

@@ -1,6 +1,6 @@
-"""What is kept of an order: plain columns, with the version of their meaning.
+"""The stored record of an order: plain columns, with the version of their meaning.
 
-No pickle. A record of an unknown, newer version is never guessed at: see ``judging``.
+No pickle. A record of an unknown, newer version is never interpreted: see ``judging``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = 2
 UNLIMITED = sys.maxsize
 
 PLACEHOLDER = ":csrf-placeholder"
-"""No name of a header: says what stands in the body where a token was. See ``forgery``."""
+"""Not a header: its value is the text that replaces a token in the body. See ``forgery``."""
 
 KEPT_HEADERS = (
     PLACEHOLDER,
@@ -42,31 +42,31 @@ KEPT_HEADERS = (
     "ETag",
     "Link",
 )
-"""All others are made anew for each reply, or belong to one client alone (Set-Cookie)."""
+"""All other headers are made anew for each reply, or belong to one client (Set-Cookie)."""
 
 LONGEST_HEADERS = 8 * 1024
-"""Of those that are kept: a view may make a Location of what its client has sent."""
+"""Characters of the kept headers: a view may make a Location from what its client sent."""
 
 STATUSES = frozenset({0, *range(100, 600)})
-"""Of a response, or that there is none yet."""
+"""The statuses of a response; 0 if there is none yet."""
 
 NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
-"""Refusals that another try may overcome: what the view saved stays, without a record."""
+"""Refusals that another try may overcome. The view's changes stay, without a record."""
 
 
 class DuplicateKeyError(Exception):
-    """Somebody else has written a record with this key."""
+    """Another try has written a record with this key."""
 
 
 class StillRunningError(BackendUnavailable):
-    """Somebody else writes a record with this key, and has for as long as a duplicate waits."""
+    """Another try still writes a record with this key after the time that a duplicate waits."""
 
     def __init__(self) -> None:
         super().__init__("another transaction has this order")
 
 
 class RecordState(StrEnum):
-    """How far an order is."""
+    """The progress of an order."""
 
     RUNNING = "running"
     DONE = "done"
@@ -74,7 +74,7 @@ class RecordState(StrEnum):
 
 
 class Snapshot(NamedTuple):
-    """A response, to be given again byte for byte."""
+    """A response that is given again byte for byte."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -95,7 +95,7 @@ class Record:
     order_id: str
     request: str
     fingerprint: str
-    left: float  #: seconds until its time is over, by the clock of the store alone
+    left: float  #: seconds until it expires, by the clock of the store alone
     state: RecordState | str = (
         RecordState.RUNNING
     )  #: a string that is none: written by a newer release
@@ -104,12 +104,12 @@ class Record:
 
 
 def unreadable(key: str) -> Record:
-    """A record of which nothing can be said: its order is neither run nor replayed."""
+    """A record that cannot be read: its order is neither run nor replayed."""
     return Record(key, "", "", "", 0.0, state="unreadable")
 
 
 def recorded(columns: Mapping[str, Any], left: int) -> Record:
-    """From the columns of a table, in each of which anything may stand. ``left``: microseconds."""
+    """A record from the columns of a table, with any values in them. ``left``: microseconds."""
     texts = [columns[name] for name in ("order_id", "request", "fingerprint", "state", "headers")]
     numbers = [columns[name] for name in ("status", "version", "expires")]
     is_read = all(isinstance(text, str) for text in texts)
@@ -135,25 +135,25 @@ def recorded(columns: Mapping[str, Any], left: int) -> Record:
 
 
 def is_unanswered(record: Record) -> bool:
-    """Whether the effects of an order were committed, and its response was not yet."""
+    """Whether the effects of an order were committed, but its response was not stored yet."""
     return record.state == RecordState.TOMBSTONE and record.snapshot.status == NOTHING_YET.status
 
 
 def refuses(status: int) -> bool:
-    """Whether a response is a passing refusal."""
+    """Whether a response is a temporary refusal."""
     return status in NOT_STORED
 
 
 def storable(status: int) -> bool:
-    """Whether a response ends the order. 5xx and passing refusals do not."""
+    """Whether a response ends the order. 5xx and temporary refusals do not."""
     return HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in NOT_STORED
 
 
 def snapshot_of(response: OrderResponse, max_body: int) -> tuple[RecordState, Snapshot]:
-    """What is kept of a storable response: all of it, or a tombstone with its Location.
+    """The stored form of a response: all of it, or a tombstone with its Location.
 
-    An encoded body is a tombstone too: its Content-Encoding is not kept, and the client of the
-    next try may not accept it. So are headers that are too long.
+    A response with an encoded body becomes a tombstone: its Content-Encoding is not kept, and the
+    client of the next try may not accept it. So does a response with headers that are too long.
     """
     headers = _kept(response.headers)
     body = response.body
@@ -171,7 +171,7 @@ def dump_headers(headers: Iterable[tuple[str, str]]) -> str:
 
 
 def load_headers(text: str) -> tuple[tuple[str, str], ...]:
-    """Raises ValueError on anything but a list of pairs of strings; drops what is not kept."""
+    """The kept headers. Raises ValueError unless the text is a list of pairs of strings."""
     document = json.loads(text)
     if not isinstance(document, list):
         raise ValueError("headers are not a list")  # noqa: TRY004  the data is wrong, no caller

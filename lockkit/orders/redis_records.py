@@ -1,10 +1,10 @@
 """Records of orders beside their locks, for effects outside a database: STORE "redis".
 
 A record is claimed under the order's lease before the view, and finished by the lease's fencing
-token after it. One that is running while nobody holds its lock is an orphan: the process died in
-between, so whether the order took effect is not known to lockkit.
+token after it. A record that is running while nobody holds its lock is an orphan: the process died
+in between, so lockkit does not know whether the order took effect.
 
-Guarantee: while the store keeps its data, a claim is written only by whoever holds the lease, and
+Guarantee: while the store keeps its data, only the holder of the lease writes a claim, and
 a stale holder never writes over a newer try. Limit: the effects and the record are two steps.
 """
 
@@ -38,8 +38,8 @@ INDEX_DAMAGE = 'it cannot be read, so its orders are refused: DEL "{name}" in re
 
 
 class RedisRecords:
-    """A ClaimStore over the connections of a lock alias. Cheap to make; no I/O. Of an asyncio
-    client, what its methods return is awaited."""
+    """A ClaimStore over the connections of a lock alias. Cheap to make, without I/O. With an
+    asyncio client its methods return awaitables."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
@@ -73,7 +73,7 @@ class RedisRecords:
         name = lock_name_of(key)
         entry = await value(self._records.read(name))
         if entry is not None and _is_damaged(entry):
-            with suppress(BackendError):  # it is a note for operators, no more
+            with suppress(BackendError):  # it is only a note for operators
                 await value(self._records.mark(name))
         return _record(key, entry)
 
@@ -94,8 +94,8 @@ class RedisRecords:
 def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
     """Orders that were begun and whose end is not known; none in a store without records.
 
-    Also those whose record cannot be read; of those that have ended, once somebody has met it.
-    ``name``: of the order's lock. The age is that of the claim.
+    Includes orders whose record cannot be read; if such an order has ended, only after a duplicate
+    has met the record. ``name``: that of the order's lock. The age is that of the claim.
     """
     records = locks.backend.records()
     for found, entry in () if records is None else records.orphans(name):
@@ -107,16 +107,17 @@ def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
 
 
 def repair(locks: LockClient, name: str) -> bool:
-    """Delete the record of an order if it cannot be read and nobody holds the order's lock. False:
-    there is none such."""
+    """Delete the record of an order if it cannot be read and nobody holds the order's lock. False
+    if there is no such record."""
     records = locks.backend.records()
     return records is not None and records.repair(name, _is_damaged)
 
 
 def resolve(locks: LockClient, orphan: LockInfo, *, done: bool, by: str = "") -> bool:
-    """An operator's decision about exactly this orphan. False: it is not there any more.
+    """Carry out an operator's decision about exactly this orphan. False if it is gone.
 
-    done: the order has taken effect; duplicates hear so. Else it is forgotten, and tried anew.
+    done: the order has taken effect, and duplicates are told so. Otherwise the record is deleted,
+    and the order may be tried again.
     """
     records = locks.backend.records()
     entries = () if records is None else records.orphans(orphan.name)
@@ -133,7 +134,7 @@ def _resolved(records: Records, name: str, entry: Entry, *, done: bool, by: str)
         return records.resolve(name, entry.fence, b"", entry.left, by=by, owner=owner)
     if wired is None:
         raise ConfigurationError(
-            "the order's record was written by a newer release: use its command to resolve it"
+            "a newer release wrote the order's record: use that release's command to resolve it"
         )
     ended = replace(wired.record, state=RecordState.TOMBSTONE)
     payload = dump(ended, wired.owner)
@@ -141,7 +142,7 @@ def _resolved(records: Records, name: str, entry: Entry, *, done: bool, by: str)
 
 
 def _record(key: str, entry: Entry | None) -> Record | None:
-    """What the store still has is not expired."""
+    """The record of an entry. An entry that the store still has is not expired."""
     if entry is None:
         return None
     wired = _read(entry)
@@ -151,7 +152,7 @@ def _record(key: str, entry: Entry | None) -> Record | None:
 
 
 def _read(entry: Entry) -> Wired | None:
-    """The store and the record say the same of whether it runs."""
+    """The record, if it agrees with the store on whether the order is running; otherwise None."""
     wired = load(entry.payload)
     if wired is None or (wired.record.state == RecordState.RUNNING) != entry.running:
         return None
@@ -178,5 +179,5 @@ def _info(name: str, wired: Wired | None, entry: Entry) -> LockInfo:
 def _no_redis(alias: str) -> ConfigurationError:
     return ConfigurationError(
         f"LOCKKIT_ORDERS['STORE'] is 'redis', but the lock alias {alias!r} is not in Redis: "
-        "give it a redis:// LOCATION, or say with ALIAS which one is"
+        "give it a redis:// LOCATION, or name another alias in ALIAS"
     )

@@ -1,8 +1,8 @@
-"""What a client is told whose order is refused.
+"""The answers to orders that are refused.
 
-Statuses are those of draft-ietf-httpapi-idempotency-key-header-07; bodies are problem details
-(RFC 9457) and name no other client's data. An adapter needs those of what only it can notice: a
-lost lease, a store that fails in the middle, a replay that is not allowed.
+Statuses are those of draft-ietf-httpapi-idempotency-key-header-07. Bodies are problem details
+(RFC 9457) without another client's data. An adapter uses some of them itself, for what only it can
+notice: a lost lease, a store that fails in the middle, a replay that is not allowed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ORPHANED = Refusal(409, "order-orphaned")
 LENGTH_REQUIRED = Refusal(411, "order-length-required")
 DIFFERENT = Refusal(422, "order-id-reused")
 LEASE_LOST = Refusal(503, "order-lease-lost", 1)
-NOT_SAVED = Refusal(503, "order-not-saved", 1)  #: the view answers well, its transaction failed
+NOT_SAVED = Refusal(503, "order-not-saved", 1)  #: the view succeeded, but its transaction failed
 STORE_DOWN = Refusal(503, "order-store-unavailable", 5)
 UNREADABLE = Refusal(503, "order-record-unreadable", 60)
 
@@ -57,7 +57,7 @@ def not_claimed(failure: BackendError) -> Refusal:
 
 
 def outcome_unknown(*, may_repeat: bool = False) -> Refusal:
-    """``may_repeat``: the settings let an order run again whose end is not known."""
+    """``may_repeat``: the settings allow an order whose end is not known to run again."""
     variant = "-may-repeat" if may_repeat else ""
     return Refusal(503, "order-outcome-unknown", 5, variant=variant)
 

@@ -1,4 +1,4 @@
-"""What a request is, in plain values: whose order it is, which one, and what it asks for.
+"""A request in plain values: whose order it is, which order, and what it asks for.
 
 Keys and fingerprints are SHA-256 over length-prefixed parts, so that no two different lists of
 parts ever look alike. Both formats are for ever: changing one makes retries run twice. The first
@@ -23,7 +23,7 @@ VOLATILE_FIELDS = frozenset({CSRF_FIELD, "csrf_token"})
 
 
 class SentFile(NamedTuple):
-    """One uploaded file: never its raw multipart, whose boundary differs at each try."""
+    """One uploaded file, but not its raw multipart, whose boundary differs at each try."""
 
     field: str
     name: str
@@ -54,7 +54,7 @@ class Identity:
 
     @property
     def is_of_guest(self) -> bool:
-        """Whether no login vouches for it: anybody can have as many of these as they like."""
+        """Whether it has no login: anybody can make any number of such identities."""
         return not (self.scope or self.user)
 
 
@@ -64,7 +64,7 @@ def _nobody() -> Identity:
 
 @dataclass(frozen=True)
 class OrderRequest:
-    """One request. What is costly to find out is a callable, asked at most once and if needed."""
+    """One request. Costly values are callables, which are called at most once, and if needed."""
 
     method: str
     path: str  #: as PATHS match it; shown to operators
@@ -80,8 +80,8 @@ class OrderRequest:
     unseen: bool = False  #: there is a body, and the framework gives nothing of it to the view
 
     def payload(self) -> Payload:
-        """Reads from the client, who may be slow: no lock may be held meanwhile, as that of
-        ``functools.cached_property`` is on Python 3.11, by all instances."""
+        """Reads from the client, which may be slow. So no lock may be held meanwhile, such as that
+        of ``functools.cached_property`` on Python 3.11, which all instances share."""
         known = vars(self)
         if "_payload" not in known:
             known["_payload"] = self.read_payload()
@@ -97,7 +97,7 @@ class OrderResponse(NamedTuple):
     body: bytes | None
 
     def __repr__(self) -> str:
-        """Without what belongs to its client alone: cookies, the body."""
+        """The response without cookies and body, which belong to its client alone."""
         return f"OrderResponse(status={self.status})"
 
 
@@ -123,12 +123,12 @@ class Order:
 
     @property
     def tag(self) -> str:
-        """Tells two payloads of one order apart in the owner's label, and nothing to others."""
+        """Distinguishes two payloads of one order in the owner's label, and reveals neither."""
         return _tag(self.key, self.fingerprint)
 
     @property
     def tags(self) -> frozenset[str]:
-        """Of all that counts as the same request."""
+        """The tags of everything that counts as the same request."""
         return frozenset(_tag(self.key, each) for each in (self.fingerprint, *self.also))
 
     @property
@@ -140,7 +140,7 @@ class Order:
 def as_sent(
     pairs: Sequence[tuple[str, str]], read_raw: Callable[[], bytes]
 ) -> Sequence[tuple[str, str]]:
-    """The fields of a query or an URL-encoded form; those that are no UTF-8 with their own bytes.
+    """The fields of a query or a URL-encoded form; fields that are not UTF-8 keep their own bytes.
 
     A framework makes U+FFFD of any such byte, so different requests would look the same. What is
     UTF-8, with U+FFFD as well, stays as it is: fingerprints are for ever.
@@ -157,7 +157,7 @@ def lock_name_of(key: str) -> str:
 
 
 def too_large(request: OrderRequest, limit: int) -> bool:
-    """Whether the request exceeds ``limit`` bytes, as it says or as it turns out to be."""
+    """Whether the request exceeds ``limit`` bytes, by its Content-Length or by its content."""
     if request.content_length is not None and request.content_length > limit:
         return True
     payload = request.payload()
@@ -166,7 +166,7 @@ def too_large(request: OrderRequest, limit: int) -> bool:
 
 
 def key_of(request: OrderRequest, identity: Identity, order_id: str, namespace: str) -> str | None:
-    """SHA-256 of whose order it is, its route and its ID; None when it is nobody's.
+    """SHA-256 of the owner, the route and the ID of an order; None if it has no owner.
 
     ``namespace``: tells applications apart that share a store.
     """
@@ -175,7 +175,7 @@ def key_of(request: OrderRequest, identity: Identity, order_id: str, namespace: 
 
 
 def key_of_guest(request: OrderRequest, identity: Identity, order_id: str, namespace: str) -> str:
-    """The key when the order is of ``identity.guest``, whoever that is by now."""
+    """The key of an order that belongs to ``identity.guest``, also after a login."""
     owner = ("guest", identity.guest or "")
     return _key(request, [namespace, identity.tenant, *owner], order_id)
 
@@ -206,7 +206,7 @@ def _owner(identity: Identity) -> tuple[str, str] | None:
 
 
 def fingerprint_of(request: OrderRequest) -> str:
-    """What must be equal in a retry: method, path, query, type and content.
+    """A hash of what must be equal in a retry: method, path, query, type and content.
 
     The path as it was sent: what a converter makes of it may look alike for two of them, or
     differ for one.
@@ -227,12 +227,12 @@ def fingerprint_of(request: OrderRequest) -> str:
 
 
 def _name(pair: Sequence[str]) -> str:
-    """What to sort by: the fields may come in any order, the values of one field may not."""
+    """The key for sorting: fields may come in any order, but the values of one field may not."""
     return pair[0]
 
 
 def _group(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows of equal length, led by their number: no row can pass for one of the next group."""
+    """Rows of equal length after their number, so that no row looks like one of the next group."""
     flat = [list(row) for row in rows]
     return [str(len(flat)), *(text for row in flat for text in row)]
 

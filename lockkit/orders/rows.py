@@ -1,12 +1,12 @@
 # ruff: noqa: S608  names are ours, and values are parameters
 """The records of orders in a table of the application's database, in SQL for every framework.
 
-Guarantee: a key is there once. Expiry goes by the clock of the database. A row of a newer release
-is left to it, as what its columns mean is not known here.
+Guarantee: a key exists once. Expiry goes by the clock of the database. A row of a newer release
+is not touched, because the meaning of its columns is not known here.
 
-The claim of an order is the INSERT of its record. Where somebody else has inserted the same key
-and has not ended, a server lets it wait, by default without bound (PostgreSQL) or for 50 seconds
-(MariaDB, MySQL). SQLite has one writer and a bound of its own, the driver's timeout.
+The claim of an order is the INSERT of its record. If another transaction has inserted the same key
+and has not ended, the INSERT waits, by default without limit (PostgreSQL) or for 50 seconds
+(MariaDB, MySQL). SQLite has one writer and a limit of its own, the driver's timeout.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ _CLOCKS = {
     "mysql": _ON_MYSQL,
     "mariadb": _ON_MYSQL,
 }
-"""They stand still within a statement, so that an index of times can be used; in a transaction
-they go on. SQLite's is the clock of its host."""
+"""They are constant within a statement, so that an index of times can be used, but go on in a
+transaction. SQLite's is the clock of its host."""
 
 Execute = Callable[[str], Sequence[Any] | None]
 """Runs one statement on the connection that claims, in any state; returns the first row."""
 
-LEAST_MS = 100  # less, and PostgreSQL gives up where nobody has the key: tables grow under a lock
+LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE = "55P03"
 LOCK_WAIT_TIMEOUT = 1205
 
 
 class Database(Protocol):
-    """One connection of the application's. Its errors are translated by the adapter."""
+    """One connection of the application. The adapter translates its errors."""
 
     @property
     def vendor(self) -> str:
-        """As Django and SQLAlchemy call it."""
+        """The name that Django and SQLAlchemy use."""
 
     def run(self, sql: str, *parameters: object) -> Any:
-        """The rows of a statement, or how many it has changed. ``%s`` stands for a parameter."""
+        """The rows of a statement, or the number that it changed. ``%s`` is a parameter."""
 
     def say(self, sql: str) -> Sequence[Any] | None:
-        """The first row, also in a transaction that has failed."""
+        """Run a statement, also in a transaction that has failed, and return the first row."""
 
 
 def find(database: Database, key: str) -> Record | None:
-    """What is recorded, with what is left of it by now."""
+    """The record, with the time that it has left."""
     read = (*COLUMNS, "expires")
     columns = ", ".join(_quoted(database, name) for name in read)
     left = f"expires - {clock_of(database.vendor)}"
@@ -79,11 +79,11 @@ def find(database: Database, key: str) -> Record | None:
 
 
 def insert(database: Database, record: Record, *, replaces: bool, wait: float) -> None:
-    """A new row; it ``replaces`` an expired one. The database refuses a key that is there.
+    """Insert a row, which ``replaces`` an expired one. The database refuses an existing key.
 
-    Raises StillRunningError after ``wait`` seconds behind somebody who has inserted the key and
-    has not ended. It is the first write of its transaction, and must be: SQLite's driver begins
-    transactions at the first write only, and a SAVEPOINT before that would be one of its own.
+    Raises StillRunningError after ``wait`` seconds if another transaction has inserted the key and
+    has not ended. It must be the first write of its transaction: SQLite's driver begins a
+    transaction only at the first write, and a SAVEPOINT before that would be a transaction itself.
     """
     with claiming(database.vendor, database.say, wait):
         try:
@@ -96,7 +96,7 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
 
 def _insert(database: Database, record: Record, *, replaces: bool) -> None:
     now = clock_of(database.vendor)
-    if replaces:  # only the expired one: another request may have been quicker
+    if replaces:  # only an expired row, because another request may have been quicker
         expired = f"{_of_key(database)} AND expires <= {now}"
         database.run(f"DELETE FROM {TABLE} {expired}", record.key)
     columns = ", ".join(_quoted(database, name) for name in COLUMNS)
@@ -110,9 +110,9 @@ def _insert(database: Database, record: Record, *, replaces: bool) -> None:
 
 
 def update(database: Database, record: Record) -> None:
-    """The end of an order, into the row that ``insert`` made.
+    """Write the end of an order into the row that ``insert`` made.
 
-    Raises RuntimeError if that is gone: a COMMIT would leave the order without a record.
+    Raises RuntimeError if the row is gone: a COMMIT would leave the order without a record.
     """
     values = _values(record)
     columns = ", ".join(f"{name} = %s" for name in COLUMNS[1:])
@@ -133,7 +133,7 @@ def forget(database: Database, key: str) -> None:
 
 
 def prune(begin: Callable[[], AbstractContextManager[Database]], batch: int) -> Iterator[int]:
-    """Delete what has expired, so many in each transaction; yields how many, after each COMMIT."""
+    """Delete expired rows, ``batch`` in a transaction; yield their number after each COMMIT."""
     while True:
         with begin() as database:
             key, now = _quoted(database, "key"), clock_of(database.vendor)
@@ -151,7 +151,7 @@ def prune(begin: Callable[[], AbstractContextManager[Database]], batch: int) -> 
 
 
 def unreadable_keys(database: Database) -> list[str]:
-    """Of orders whose record cannot be read, as far as the database can tell."""
+    """The keys of records that cannot be read, as far as the database can tell."""
     states = [str(state) for state in RecordState]
     found = database.run(
         f"SELECT {_quoted(database, 'key')} FROM {TABLE} WHERE version <= %s AND NOT ("
@@ -172,7 +172,7 @@ def repair(database: Database, key: str) -> bool:
 
 
 def _quoted(database: Database, name: str) -> str:
-    """``key`` is a word of MySQL's."""
+    """The name in quotes: ``key`` is a keyword of MySQL."""
     return f"`{name}`" if database.vendor in ("mysql", "mariadb") else f'"{name}"'
 
 
@@ -201,17 +201,17 @@ def _values(record: Record) -> dict[str, object]:
 def clock_of(database: str) -> str:
     """An SQL expression: microseconds since the epoch, by the clock of the database.
 
-    Of one that lockkit does not know it is a number, by the clock of this host.
+    For a database that lockkit does not know it is a number, by the clock of this host.
     """
     return _CLOCKS.get(database) or str(int(time.time() * MICROSECONDS))
 
 
 @contextmanager
 def claiming(database: str, execute: Execute, seconds: float) -> Iterator[None]:
-    """Inside, no lock is waited for longer than ``seconds``; after it, as before.
+    """In the block, wait for a lock for at most ``seconds``; the old limit is back afterwards.
 
-    In a transaction that is rolled back if the body raises. PostgreSQL counts 0.1 seconds at
-    least, MariaDB and MySQL count whole seconds, one at least.
+    It must be in a transaction that is rolled back if the body raises. The limit is at least 0.1
+    seconds on PostgreSQL. On MariaDB and MySQL it is in whole seconds, at least one.
     """
     bound = {"postgresql": _on_postgresql, "mysql": _on_mysql, "mariadb": _on_mysql}.get(database)
     if bound is None:
@@ -223,7 +223,7 @@ def claiming(database: str, execute: Execute, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _on_postgresql(execute: Execute, seconds: float) -> Iterator[None]:
-    """For this transaction; a rollback takes it back."""
+    """Set the limit for this transaction; a rollback undoes it."""
     most = max(round(seconds * 1000), LEAST_MS)
     row = execute(
         f"SELECT current_setting('lock_timeout'), set_config('lock_timeout', '{most}', true)"
@@ -235,7 +235,7 @@ def _on_postgresql(execute: Execute, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _on_mysql(execute: Execute, seconds: float) -> Iterator[None]:
-    """For this connection, which may serve others later: taken back whatever happens."""
+    """Set the limit for this connection, and always undo it: others may use it later."""
     execute(
         "SET @lockkit_wait = @@SESSION.innodb_lock_wait_timeout, "
         f"SESSION innodb_lock_wait_timeout = {max(int(seconds), 1)}"
@@ -244,14 +244,14 @@ def _on_mysql(execute: Execute, seconds: float) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # the connection is gone, and what was set with it
+        with suppress(Exception):  # the connection is gone, and the limit with it
             execute(back)
         raise
     execute(back)
 
 
 def is_lock_timeout(error: BaseException | None) -> bool:
-    """Whether a driver says by this error that a lock was waited for as long as is allowed."""
+    """Whether a driver's error says that the time limit for a lock has passed."""
     if LOCK_NOT_AVAILABLE in (getattr(error, "sqlstate", None), getattr(error, "pgcode", None)):
         return True
     return error is not None and error.args[:1] == (LOCK_WAIT_TIMEOUT,)

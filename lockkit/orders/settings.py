@@ -1,4 +1,4 @@
-"""``LOCKKIT_ORDERS``: validated before the first request."""
+"""The settings ``LOCKKIT_ORDERS``, which are validated before the first request."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ DATABASE, REDIS = "database", "redis"
 BLOCK, RETRY = "block", "retry"
 UNSAFE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _WHERE = (
-    "say which paths have orders with PATHS, such as [r'^/orders/']; [] is for views with "
-    "@idempotent only"
+    "PATHS says which paths have orders, such as [r'^/orders/']; [] leaves only views with "
+    "@idempotent"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSettings:
-    """Which requests are orders, and what is kept of them. Seconds and bytes."""
+    """Which requests are orders, and how they are stored. In seconds and bytes."""
 
     order_id: tuple[IdSource, ...] = (
         IdSource("header", ("Idempotency-Key",)),
         IdSource("header", ("X-Order-ID",)),
     )
-    paths: tuple[re.Pattern[str], ...] = ()  #: of none: only views with ``@idempotent``
+    paths: tuple[re.Pattern[str], ...] = ()  #: empty: only views with ``@idempotent``
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
-    required: bool = False  #: without an order ID: 400
-    namespace: str = ""  #: tells applications apart that share a store of records
-    scope: str | None = None  #: dotted path of callable(request) -> str | None: whose order it is
+    required: bool = False  #: a request without an order ID is 400
+    namespace: str = ""  #: separates applications that share a store of records
+    scope: str | None = None  #: dotted path of callable(request) -> str | None: the owner
     tenant: str | None = None  #: dotted path of callable(request) -> str | None
     authorize_replay: str | None = None  #: dotted path of callable(request) -> bool
     ttl: float = 86400.0  #: a record lives this long
     max_request: int = 1024 * 1024
     max_response: int = 256 * 1024
-    guest_ttl: float = 3600.0  #: the same two for owners that no login vouches for, if they are
-    guest_max_response: int = 16 * 1024  #: less
-    wait: float = 2.0  #: a duplicate waits this long for the one that is running
+    guest_ttl: float = 3600.0  #: the same for owners without a login, if it is less
+    guest_max_response: int = 16 * 1024  #: the same for owners without a login, if it is less
+    wait: float = 2.0  #: a duplicate waits this long for the running try
     max_waiters: int = 16  #: duplicates that wait at one time, per process
-    using: str | None = None  #: database of the records; None: as the routers say
+    using: str | None = None  #: database of the records; None: the routers choose
     alias: str = DEFAULT_ALIAS  #: lock alias
     store: str = DATABASE  #: "database": records commit with the order; "redis": beside the locks
     orphans: str = BLOCK  #: "block": an operator decides about an orphan; "retry": it runs again
@@ -81,11 +81,11 @@ class OrderSettings:
 
     @property
     def form_field(self) -> str | None:
-        """The field that ORDER_ID reads of forms, the first of several; None: it reads none."""
+        """The first form field that ORDER_ID reads; None if it reads none."""
         return next((s.path[0] for s in self.order_id if s.kind == "form"), None)
 
     def covers(self, method: str, path: str) -> bool:
-        """Whether a request is one that may be an order. ``path`` begins with a slash."""
+        """Whether a request may be an order. ``path`` begins with a slash."""
         return method in self.methods and any(pattern.search(path) for pattern in self.paths)
 
 
@@ -114,8 +114,8 @@ def options_in(places: Iterable[Any]) -> ViewOptions:
 def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
     """Validate a settings mapping. Errors name the key and the remedy.
 
-    PATHS must be there: an order rolls back what a failing view has saved, so nobody outside may
-    choose which requests are orders.
+    PATHS is required: an order rolls back the changes of a failing view, so a client must not be
+    able to choose which requests are orders.
     """
     if mapping is None:
         raise ConfigurationError(f"{SOURCE} is missing: {_WHERE}")
@@ -129,18 +129,18 @@ def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
 
 
 def _check_claims(settings: OrderSettings) -> None:
-    """A Redis serves many applications, so each must say which one it is. Nothing is derived:
+    """A Redis serves many applications, so each must have a name. No name is derived, because
     most projects have modules of the same names."""
     if not settings.namespace:
         raise ConfigurationError(
-            f"{SOURCE}['NAMESPACE'] is missing: with STORE 'redis' say which application this is, "
-            f"such as 'shop-production', so that no other one with the same Redis answers its "
-            f"orders. It is the same on all machines, and stays as it is"
+            f"{SOURCE}['NAMESPACE'] is missing: with STORE 'redis' give this application a name, "
+            f"such as 'shop-production', so that no other application with the same Redis answers "
+            f"its orders. Use the same name on all machines, and do not change it"
         )
     if settings.using is not None:
         raise ConfigurationError(
-            f"{SOURCE}['USING'] is for records in a database; with STORE 'redis' they are in the "
-            f"store of lock alias {settings.alias!r}. Remove one of the two"
+            f"{SOURCE}['USING'] is for records in a database, but with STORE 'redis' they are in "
+            f"the store of lock alias {settings.alias!r}. Remove one of the two"
         )
 
 

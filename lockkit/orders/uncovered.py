@@ -1,4 +1,4 @@
-"""Forms with an order ID whose view is no order: two clicks would be two orders, in silence."""
+"""Forms with an order ID whose view is not an order: two clicks would silently be two orders."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LIKE_ONE = re.compile(r"lk1\.[\w.-]{1,200}", re.ASCII)
 
 
 def tell_uncovered(forms: FormIds, request: str, values: Iterable[str], body: bytes = b"") -> None:
-    """Log an error if what the view has parsed of a request has an order ID that we have signed.
+    """Log an error if the view has parsed a request with an order ID that we have signed.
 
-    request: its label. values: those of its form. body: if it was read. Reads nothing itself.
+    request: its label. values: those of its form. body: if the view read it. Reads nothing itself.
     """
     parsed = "\n".join([body.decode("utf-8", "replace"), *values])
     some = islice(_LIKE_ONE.finditer(parsed), MOST_LOOKED_AT)

@@ -1,7 +1,7 @@
 """A record as bytes: a line of JSON, then the body of the response as it is. No pickle.
 
-The version comes first. What a newer release has written is never guessed at. What was damaged on
-the way is known by its checksum.
+The version comes first. A record of a newer release is never interpreted. A checksum shows whether
+a record was damaged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECKSUM = 8  # characters
 
 
 class Wired(NamedTuple):
-    """A record that was read, and who has claimed it."""
+    """A record that was read, and the owner that claimed it."""
 
     record: Record
     owner: Owner | None
@@ -48,7 +48,7 @@ def dump(record: Record, owner: Owner | None = None) -> bytes:
 
 
 def load(payload: bytes, key: str = "") -> Wired | None:
-    """None: it cannot be read, being of a newer version or none of ours."""
+    """The record; None if it is of a newer version, damaged, or not ours."""
     head, _, rest = payload.partition(b"\n")
     checksum, body = rest[:CHECKSUM], rest[CHECKSUM:]
     try:
@@ -61,7 +61,7 @@ def load(payload: bytes, key: str = "") -> Wired | None:
 
 
 def is_newer(payload: bytes) -> bool:
-    """Whether a newer release has written what ``load`` cannot read; else it is damaged."""
+    """Whether a newer release wrote what ``load`` cannot read. Otherwise it is damaged."""
     try:
         version = json.loads(payload.partition(b"\n")[0])["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
