@@ -142,8 +142,8 @@ def as_sent(
 ) -> Sequence[tuple[str, str]]:
     """The fields of a query or a URL-encoded form; fields that are not UTF-8 keep their own bytes.
 
-    A framework makes U+FFFD of any such byte, so different requests would look the same. What is
-    UTF-8, with U+FFFD as well, stays as it is: fingerprints are for ever.
+    A framework turns each such byte into U+FFFD, so different requests would look the same. Fields
+    in UTF-8 stay as they are, even with U+FFFD, because fingerprints are for ever.
     """
     if not any(REPLACED in text for pair in pairs for text in pair):
         return pairs
@@ -208,8 +208,8 @@ def _owner(identity: Identity) -> tuple[str, str] | None:
 def fingerprint_of(request: OrderRequest) -> str:
     """A hash of what must be equal in a retry: method, path, query, type and content.
 
-    The path as it was sent: what a converter makes of it may look alike for two of them, or
-    differ for one.
+    The path counts as it was sent: a converter may turn two paths into one value, or one path into
+    two.
     """
     payload = request.payload()
     form = [pair for pair in payload.form if pair[0] not in VOLATILE_FIELDS]
