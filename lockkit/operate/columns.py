@@ -183,7 +183,7 @@ def _times(info: LockInfo) -> Iterator[Fact]:
 
 
 def _queue(info: LockInfo) -> Iterator[Fact]:
-    if info.state is LockState.ORPHAN:
+    if info.state in (LockState.ORPHAN, LockState.DAMAGED):
         return
     yield "kind", info.used_as
     if info.state is LockState.LOST:

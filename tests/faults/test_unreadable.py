@@ -163,7 +163,10 @@ def test_an_operator_deletes_what_cannot_be_read(tmp_path: Path) -> None:
         refused = locks(client, "release", SPOILED, "--yes")
         assert refused.status == Exit.ERROR
         assert "--damaged" in refused.err
-        assert "damaged" in locks(client, "show", SPOILED).out
+        shown = locks(client, "show", SPOILED).out
+        assert "damaged" in shown
+        assert "kind:" not in shown, "nothing is known of it"
+        assert "waiters:" not in shown
         assert locks(client, "release", "b", "--damaged", "--yes").status == Exit.ERROR
         assert locks(client, "release", SPOILED, "--damaged", "--dry-run").status == Exit.OK
         with pytest.raises(DamagedRecord, match=f"keeps of '{SPOILED}' cannot be read"):
