@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from broken_locks import BROKEN, BrokenLock, Subject
+from scenarios import violations
 
 import lockkit
 from lockkit.model.clock import now
-from lockkit.testing.broken import BROKEN, BrokenLock, Subject
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, History, Interval
 from lockkit.testing.conformance.base import at_least_once, eventually
 from lockkit.testing.proxy import FaultProxy
-from lockkit.testing.scenarios import violations
 from lockkit.testing.servers import RedisServer
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-
-from lockkit.testing.broken_kinds import (
+from broken_kinds import (
     BrokenPermit,
     ClientClockSemaphore,
     CountThenAdd,
     FlagThenCount,
 )
+
 from lockkit.testing.checkers import Belief, History, Interval
 from lockkit.testing.servers import RedisServer
 

@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from broken_locks import Subject, SubjectClaim
+
 from lockkit.model.clock import now
-from lockkit.testing.broken import Subject, SubjectClaim
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, History
 
 __all__ = ["TTL", "World", "violations"]
