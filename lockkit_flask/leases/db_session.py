@@ -38,9 +38,10 @@ _LOCKED = "lockkit.locked"
 _BEGUN = "lockkit.begun"
 _NOTE = "lockkit.note"
 _KEEPER = "lockkit.keeper"
-_READS = re.compile(r"[\s(]*(select|show|set|pragma|explain|values|begin)\b", re.IGNORECASE)
-_SAVEPOINTS = re.compile(r"\s*(savepoint|release|rollback)\b", re.IGNORECASE)
-_WITH = re.compile(r"[\s(]*with\b", re.IGNORECASE)
+_START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
+_READS = re.compile(_START + r"(select|show|set|pragma|explain|values|begin)\b", re.IGNORECASE)
+_SAVEPOINTS = re.compile(_START + r"(savepoint|release|rollback)\b", re.IGNORECASE)
+_WITH = re.compile(_START + r"with\b", re.IGNORECASE)
 _CHANGES = re.compile(r"\b(insert|update|delete|merge)\b", re.IGNORECASE)
 _LOCKS = re.compile(
     r"\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b", re.IGNORECASE

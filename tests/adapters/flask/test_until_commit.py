@@ -29,6 +29,7 @@ WRITES: dict[str, Callable[[], object]] = {
     "objects": lambda: db.session.bulk_save_objects([Order(name="objects")]),
     "connection": lambda: db.session.connection().execute(sa.insert(Order).values(name="x")),
     "driver": lambda: db.session.connection().exec_driver_sql(INSERT),
+    "comment": lambda: db.session.execute(sa.text(f"/* SELECT */ {INSERT}")),
     "cte": lambda: db.session.execute(sa.text(f"WITH a AS (SELECT 1) {INSERT} FROM a")),
     "dirty": lambda: setattr(db.session.get(User, 1), "seen", 7),
     "deleted": lambda: db.session.delete(db.session.get(User, 1)),
@@ -185,6 +186,7 @@ READS: dict[str, Callable[[], object]] = {
     "cte": lambda: db.session.scalar(sa.select(sa.select(User).cte().c.seen)),
     "union": lambda: db.session.scalar(sa.union(sa.select(User.id), sa.select(User.seen))),
     "driver": lambda: db.session.connection().exec_driver_sql("SELECT 1").all(),
+    "comment": lambda: db.session.scalar(sa.text("/* traced: 7 */ -- INSERT\n SELECT 1")),
 }
 
 
