@@ -1,4 +1,4 @@
-"""docs/python.md: its Python runs, and it names what there is."""
+"""docs/python.md: its Python runs, and it documents every public name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README is what a newcomer types: its Python runs, its links lead somewhere."""
+"""A newcomer can type what the README shows: its Python runs, its links lead somewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step costs: the same, however many hold a name, wait for it or have died waiting."""
+"""The cost of a step does not grow with the holders of a name, its waiters or dead waiters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process holds that is known to be gone: free at once in SQLite, unless a switch is off."""
+"""Leases of a process that is known to be gone are free at once in SQLite, unless that is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process still holds when it ends is released, whichever way it ends, and soon."""
+"""A process that ends releases what it still holds, and soon, in whatever way it ends."""
 
 from __future__ import annotations
 

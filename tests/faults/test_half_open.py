@@ -1,6 +1,6 @@
-"""A subscription that only the client still believes in: nobody has told it of the end.
+"""A subscription that has ended without the client's knowledge.
 
-So it is when a firewall forgets a connection, or when an address moves to another server.
+This happens when a firewall forgets a connection, or when an address moves to another server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Something unreadable in the store: it is an error in its own place, and in no other."""
+"""An unreadable record is an error for its own name, and for no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of each file cost: seconds that passed, and seconds of CPU, children included."""
+"""The cost of each file of tests: seconds of wall time, and of CPU with child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Something else stands where a record of ours was: what every step may answer to that.
+"""Damages records in a store, and checks what every step answers then.
 
 A ``Used`` store is in use, and can go back to the data it had. ``check`` looks at it after a
 damage, and tries every step from that same state.

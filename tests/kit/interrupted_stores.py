@@ -1,4 +1,4 @@
-"""Where interrupts are tested, and how long what they leave behind may stay."""
+"""The stores in which interrupts are tested, and how long their leftovers may stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are in the checkout, for tests that read files and for the processes they start."""
+"""Paths in the checkout, for tests that read files and for the processes that they start."""
 
 from __future__ import annotations
 

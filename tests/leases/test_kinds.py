@@ -1,4 +1,4 @@
-"""Who enters again: the thread, the task, whoever says the same word; and never a forked child."""
+"""Entering again: the thread, the task, a holder of the same owner key; never a forked child."""
 
 from __future__ import annotations
 

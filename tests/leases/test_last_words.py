@@ -1,4 +1,4 @@
-"""What is known of a lease that was not released, also once the name is somebody else's."""
+"""The last words of a lease that was not released, even if another lease has the name now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``on_lost``: called once, as soon as it can be known, whatever the store or the callback does."""
+"""``on_lost`` is called once, as soon as the loss can be known, even if store or callback fail."""
 
 from __future__ import annotations
 

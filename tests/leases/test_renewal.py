@@ -1,4 +1,4 @@
-"""What the watchdog must not miss, and what a holder must not believe."""
+"""The watchdog misses no renewal, and a holder never believes too much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``locks list`` and ``show``: what they show, to whom, in which form, and how they end."""
+"""``locks list`` and ``show``: their contents, formats and exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``locks`` ends with stores that are down, refuse or are slow; and what is on record."""
+"""How ``locks`` ends if stores are down, refuse or are slow; and what it logs."""
 
 from __future__ import annotations
 

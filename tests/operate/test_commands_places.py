@@ -1,4 +1,4 @@
-"""No false all-clear: what was looked at is named, and so is what else is there."""
+"""No false all-clear: the command names where it looked, and what else is there."""
 
 from __future__ import annotations
 

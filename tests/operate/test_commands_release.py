@@ -1,4 +1,4 @@
-"""``locks release``: exactly what was displayed, by somebody who was asked, and on record."""
+"""``locks release`` releases exactly what it showed, asks first, and logs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table on a terminal: it fits, and what it shows of a name can be typed back."""
+"""The table fits the terminal, and a name can be typed as the table shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stuck, and what must not be called so."""
+"""Names that are stuck, and names that must not be called stuck."""
 
 from __future__ import annotations
 

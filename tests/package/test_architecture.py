@@ -1,4 +1,4 @@
-"""The direction of imports: a room knows those below it, and nothing knows what knows it."""
+"""The direction of imports: a room imports from those below it, and never in a circle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers say of code that uses lockkit: mypy and pyright, both strict.
+"""Code that uses lockkit under type checkers: mypy and pyright, both strict.
 
 A line of the programs below that ends with ``# wrong`` must be an error, and no other line is one.
 """

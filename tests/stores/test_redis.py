@@ -1,4 +1,4 @@
-"""What only Redis and Valkey have: URLs, permissions, full memory, layout, request counts."""
+"""Features of Redis and Valkey only: URLs, permissions, full memory, layout, request counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subscription that cannot be had again at once, or is closed while somebody waits."""
+"""A subscription that cannot be renewed at once, or is closed while somebody waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of how a decorator was written: never more than what is so."""
+"""How a decorator was written, as far as that can be known for certain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under a real ASGI server: many waiters, and nobody who waits is in the way of the releaser."""
+"""Under a real ASGI server many requests wait, and none of them delays the one that releases."""
 
 from __future__ import annotations
 

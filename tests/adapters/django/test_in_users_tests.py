@@ -1,4 +1,4 @@
-"""What docs/django.md says of users' own tests, in test runs of their own."""
+"""The claims of docs/django.md about users' own tests, in test runs of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py locks``: a mount. What the command does is tested in test_commands*.py."""
+"""``manage.py locks`` runs the command, which test_commands*.py test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots: what PostgreSQL's REPEATABLE READ makes of a transaction that is open too early."""
+"""Snapshots: a transaction that is open too early under PostgreSQL's REPEATABLE READ."""
 
 from __future__ import annotations
 

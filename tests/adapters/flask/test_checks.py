@@ -1,4 +1,4 @@
-"""What is wrong with PATHS, routes and names of locks is found, and told at the first request."""
+"""Faults of PATHS, routes and names of locks are found, and logged at the first request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``flask locks``. What the command does is tested with the core; here, that it is mounted."""
+"""``flask locks`` runs the command, whose tests are with the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``@lock_view``: who gets in, what the others are told, when the lock is given back."""
+"""``@lock_view``: which request gets in, what the others are told, when the lock is released."""
 
 from __future__ import annotations
 

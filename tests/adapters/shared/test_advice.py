@@ -1,4 +1,4 @@
-"""What refusals say to people: a page of plain HTML, and advice that does not order twice."""
+"""Refusals for people: a page of plain HTML, with advice that does not order twice."""
 
 from __future__ import annotations
 

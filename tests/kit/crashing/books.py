@@ -1,4 +1,4 @@
-"""What was really sold, and whether that is right."""
+"""Reads what was really sold, and judges it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine is told by the environment: the same for both frameworks."""
+"""The settings of a machine from its environment, the same for both frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that know one thing: to repeat what was not answered, with the same order ID."""
+"""Clients that repeat each unanswered request with the same order ID."""
 
 from __future__ import annotations
 

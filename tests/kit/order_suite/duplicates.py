@@ -1,4 +1,4 @@
-"""An order takes effect once, whatever becomes of it, and every duplicate gets its answer."""
+"""An order takes effect once, however it ends, and every duplicate gets its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose order it is, and who may see its answer."""
+"""The owner of an order, and the clients that may see its answer."""
 
 from __future__ import annotations
 

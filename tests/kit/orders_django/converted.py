@@ -1,4 +1,4 @@
-"""Views whose URLs hold what a converter makes an object of."""
+"""Views whose URLs have a parameter that a converter turns into an object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of orders that take a lock by hand, deep in what they call."""
+"""Views of orders that take a lock deep in the code that they call."""
 
 from __future__ import annotations
 

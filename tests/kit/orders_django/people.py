@@ -1,4 +1,4 @@
-"""Views beside the shop: who a browser is, and what he may do."""
+"""Views beside the shop: which user a browser has, and what that user may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project behind real servers, and a client that sends exactly what it is told to."""
+"""The project behind real servers, and a client that sends exactly the given bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crowd of customers who click twice and do not give up, and somebody who kills machines."""
+"""A crowd of customers who click twice and do not give up, while machines are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order IDs of forms: whose they are, and that nobody makes one himself. No framework."""
+"""The order IDs of forms: their owner, and that nobody can forge one. No framework."""
 
 from __future__ import annotations
 

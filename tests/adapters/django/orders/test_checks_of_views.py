@@ -1,4 +1,4 @@
-"""What was answered before is not seen by whom the checks around the view would refuse now."""
+"""A client that the checks around a view would refuse now does not see a stored answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an order costs beyond its view, counted: requests to its database and to the lock store."""
+"""The cost of an order beyond its view, counted in requests to its database and the lock store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that goes away in the middle of its body: what has come of it is no order."""
+"""A client that goes away in the middle of its body makes no order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of orders whose owner no login vouches for: for an hour, and of little size."""
+"""Records of orders by guests, who have no login: they are small, and live for an hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a view saves before it refuses: as if there were no orders, so that no header undoes it."""
+"""A refusal keeps what its view saved, as without orders, so that no header can undo it."""
 
 from __future__ import annotations
 

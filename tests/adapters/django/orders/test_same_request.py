@@ -1,4 +1,4 @@
-"""What counts as the same request in Django: the path and the files, as they were sent."""
+"""The same request in Django has the same path and the same files, as they were sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may see an answer again, and what is never kept: through gunicorn and uvicorn."""
+"""Which clients may see an answer again, and data that are never stored, on real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of an order through our files: somebody who reads it must be able to follow it."""
+"""The way of an order through our files, which a reader must be able to follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection of an order: that it takes one only, and what of a view is on it."""
+"""An order takes one connection only, and the view's statements are on it."""
 
 from __future__ import annotations
 

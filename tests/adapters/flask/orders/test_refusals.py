@@ -1,4 +1,4 @@
-"""What a view commits before it refuses: as without orders, so that no header undoes it."""
+"""A refusal keeps what its view committed, as without orders, so that no header can undo it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may see what, and what hostile requests may cost."""
+"""Which client may see which answer, and the cost of hostile requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the views of the tests change."""
+"""The models that the views of the tests change."""
 
 from __future__ import annotations
 
