@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
-from flask import Blueprint, Response, abort, request
+from flask import Blueprint, Response, abort, request, session
 from flask.views import MethodView
 from order_suite.duplicates import GUARDS
 
@@ -128,6 +129,76 @@ def locked(sku: str) -> ResponseReturnValue:
     return sold("locked")
 
 
+def denies() -> ResponseReturnValue:
+    sell("denies")
+    abort(403)
+
+
+def denies_inside() -> ResponseReturnValue:
+    sell("denies-inside")
+    abort(403)
+
+
+orders.add_url_rule("/denies", view_func=denies, methods=["POST"])
+orders.add_url_rule("/denies-inside", view_func=idempotent(denies_inside), methods=["POST"])
+
+
+@orders.post("/once")
+def once() -> ResponseReturnValue:
+    answer = sold("once")
+    if "X-Allowed" not in request.headers:
+        abort(403)
+    return answer
+
+
+@elsewhere.post("/cart")
+def fill() -> ResponseReturnValue:
+    session.update({"cart": {"A1": [1]}, "shown": True})
+    return show()
+
+
+@elsewhere.get("/cart")
+def show() -> ResponseReturnValue:
+    return {name: value for name, value in session.items() if not name.startswith("_")}
+
+
+@orders.post("/cart/<end>")
+def order_cart(end: str) -> ResponseReturnValue:
+    sell("cart")
+    session.pop("cart")["A1"].append(2)
+    session["thanks"] = True
+    match end:
+        case "raises-404":
+            abort(404)
+        case "denies":
+            abort(403)
+        case "fails":
+            raise RuntimeError
+    return "", 503 if end == "returns-503" else 201
+
+
+def parsing() -> str:
+    return request.form.get("quantity", "")
+
+
+def reading() -> str:
+    return str(request.get_json()["quantity"])
+
+
+def failing() -> str:
+    raise ZeroDivisionError(request.form)
+
+
+for name, view in {
+    "parsing": parsing,
+    "reading": reading,
+    "failing": failing,
+    "exempt": idempotent.exempt(functools.partial(parsing)),
+    "inside": idempotent(order_id="form:order_id")(parsing),
+}.items():
+    elsewhere.add_url_rule(f"/uncovered/{name}", name, view, methods=["POST", "PUT"])
+
+
 @orders.post("/loses")
 def loses() -> ResponseReturnValue:
     (held,) = request_leases.of_this_request()
@@ -137,6 +208,8 @@ def loses() -> ResponseReturnValue:
     try:
         lease.extend()
     except LeaseLost:
+        if "X-Denied" in request.headers:
+            abort(403)
         return "sold", 201
     raise AssertionError
 

@@ -70,6 +70,9 @@ class Shop(Protocol):
 
     def is_anything_held(self) -> bool: ...
 
+    def new_order_id(self) -> str:
+        """For a form that is shown to alice."""
+
     def hold(self, name: str) -> Any:
         """A context in which somebody else has this lock."""
 

@@ -21,8 +21,7 @@ from rest_framework.exceptions import APIException, Throttled
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 
-from lockkit.model.errors import LeaseLost
-from lockkit_django import lock_view, locks
+from lockkit_django import lock_view
 from lockkit_django.orders import IdempotentMixin, idempotent
 
 allowed: list[bool] = []
@@ -67,12 +66,6 @@ def breaks(request: HttpRequest) -> HttpResponse:
     raise KeyError
 
 
-def once(request: HttpRequest) -> HttpResponse:
-    """Lets in whoever is allowed."""
-    Sale.objects.create(sku="guess")
-    return HttpResponse(status=201 if allowed else 403)
-
-
 def clashes(request: HttpRequest) -> HttpResponse:
     """Its transaction cannot commit any more, on any database."""
     guess()
@@ -88,16 +81,6 @@ def tears(request: HttpRequest) -> HttpResponse:
     guess()
     with transaction.atomic(savepoint=False):
         raise PermissionDenied
-
-
-def loses(request: Any) -> HttpResponse:
-    """Somebody breaks its lock meanwhile."""
-    guess()
-    lease = request.order.leases[-1]
-    assert locks["default"].break_(lease.name, fence=request.order.fencing_token)
-    with suppress(LeaseLost):
-        lease.extend()
-    raise PermissionDenied
 
 
 async def coroutine(request: HttpRequest) -> HttpResponse:
@@ -171,10 +154,8 @@ VIEWS: dict[str, Any] = {
     **dict(_both(breaks, "breaks")),
     **dict(_both(coroutine, "async")),
     **dict(_both(locked, "locked")),
-    "once": once,
     "clashes": clashes,
     "tears": tears,
-    "loses": loses,
     "api": Api.as_view(),
     "api-denied": Api.as_view(error=PermissionDenied),
     "api-wrapped": ApiWrapped.as_view(),

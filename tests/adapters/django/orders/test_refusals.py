@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +28,7 @@ KINDS = [
     *(
         kind
         for kind in refusing.VIEWS
-        if "break" not in kind and kind not in ("api-broken", "once", "clashes", "tears", "loses")
+        if "break" not in kind and kind not in ("api-broken", "clashes", "tears")
     ),
     "ninja/raises",
     "ninja/inside",
@@ -45,7 +44,6 @@ def with_transactions(kinds: list[str]) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def project(fresh_orders: None) -> Iterator[None]:
-    refusing.allowed.clear()
     with override_settings(ROOT_URLCONF="orders_django.refusing"):
         yield
 
@@ -114,20 +112,6 @@ def test_the_next_try_runs_the_view_again(kind: str) -> None:
     assert (len(set(refusals)), saved()) == (1, ["guess"] * 3)
 
 
-def test_the_refused_order_is_made_once_when_it_is_let_in() -> None:
-    assert send("once", "A-1").status_code == 403
-    refusing.allowed.append(True)
-    assert [send("once", "A-1").status_code for _ in range(3)] == [201] * 3
-    assert saved() == ["guess", "guess"]
-
-
-def test_a_header_does_not_undo_the_counter_of_guesses() -> None:
-    """The seventh guess of somebody who brings a new order ID with each of them."""
-    for number in range(1, 8):
-        assert send("raises", secrets.token_hex(8)).status_code == 403
-        assert Sale.objects.filter(sku="guess").count() == number
-
-
 @pytest.mark.parametrize(("kind", "status"), [("clashes", 409), ("tears", 403)])
 def test_a_refusal_whose_transaction_can_only_be_rolled_back_says_so(
     kind: str, status: int, caplog: pytest.LogCaptureFixture
@@ -135,12 +119,6 @@ def test_a_refusal_whose_transaction_can_only_be_rolled_back_says_so(
     assert send(kind, "A-1").status_code == status
     assert (saved(), OrderRecord.objects.count()) == ([], 0)
     assert "what its view saved before is rolled back" in caplog.text
-
-
-def test_a_refusal_that_comes_after_the_lease_saves_nothing_and_says_so() -> None:
-    answer = send("loses", "A-1")
-    assert (answer.status_code, answer.json()["code"]) == (503, "order-lease-lost")
-    assert (saved(), OrderRecord.objects.count()) == ([], 0)
 
 
 @pytest.mark.parametrize("kind", ["breaks", "breaks-inside", "api-mixed-breaks", "api-broken"])

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
 from django_project.shop.models import Sale
 from order_suite import ORDERS, Answer, OpenShop
 from order_suite.duplicates import Duplicates, Locks
 from order_suite.owners import Owners, Replays
+from order_suite.refusals import Carts, Refusals
 from order_suite.requests import OrderIds, SameRequests
+from order_suite.uncovered import Uncovered
 from orders_django import views
 
 from lockkit_django import locks
+from lockkit_django.forms import new_order_id
 from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -77,6 +80,12 @@ class DjangoShop:
     def is_anything_held(self) -> bool:
         return bool(list(locks["default"].holders()))
 
+    def new_order_id(self) -> str:
+        request = RequestFactory().get("/")
+        request.user = User.objects.get_or_create(username="alice")[0]
+        request.session = {}  # type: ignore[assignment]
+        return new_order_id(request)
+
     def hold(self, name: str) -> AbstractContextManager[object]:
         return locks["default"].lock(name)
 
@@ -119,4 +128,16 @@ class TestOwners(Owners):
 
 
 class TestReplays(Replays):
+    pass
+
+
+class TestRefusals(Refusals):
+    pass
+
+
+class TestCarts(Carts):
+    pass
+
+
+class TestUncovered(Uncovered):
     pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +10,8 @@ from flask import Flask, Response, abort, redirect, request
 from flask_project import Order, Refused, db, put
 from werkzeug.exceptions import Forbidden
 
-from lockkit.model.errors import LeaseLost
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import current_order, idempotent, locks
-from lockkit_flask.leases.request_leases import of_this_request
+from lockkit_flask import idempotent, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,17 +62,7 @@ def breaks() -> ResponseReturnValue:
     raise Refused("busy", 409)
 
 
-def loses() -> ResponseReturnValue:
-    """Somebody breaks its lock meanwhile."""
-    guess()
-    (held,) = of_this_request()
-    assert locks["default"].break_(held.lease.name, fence=current_order.fencing_token)
-    with pytest.raises(LeaseLost):
-        held.lease.extend()  # type: ignore[union-attr]
-    abort(403)
-
-
-VIEWS = [returns, aborts, forbidden, coroutine, breaks, loses]
+VIEWS = [returns, aborts, forbidden, coroutine, breaks]
 
 
 @pytest.fixture
@@ -124,14 +111,6 @@ def test_a_refusal_keeps_what_it_keeps_without_lockkit(shop: Flask, view: str, p
         assert not list(locks["default"].holders())
 
 
-def test_a_header_does_not_undo_the_counter_of_guesses(shop: Flask) -> None:
-    """The seventh guess of somebody who brings a new order ID with each of them, or the same."""
-    for number in range(1, 8):
-        order_id = secrets.token_hex(8) if number % 2 else "A-1"
-        assert send(shop, "/bare-aborts", order_id).status_code == 403
-        assert saved(shop) == ["guess"] * number
-
-
 @pytest.mark.parametrize("answer", [("go away", 404), ("please log in", 200), redirect("/login")])
 def test_a_refusal_is_one_whatever_page_is_made_of_it(shop: Flask, answer: Any) -> None:
     shop.register_error_handler(403, lambda _: answer)
@@ -165,10 +144,4 @@ def test_a_refusal_whose_error_handler_fails_is_rolled_back(shop: Flask) -> None
 @pytest.mark.parametrize("place", ["bare", "inside"])
 def test_other_exceptions_roll_back_whatever_is_made_of_them(shop: Flask, place: str) -> None:
     assert send(shop, f"/{place}-breaks", "A-1").status_code == 409
-    assert (saved(shop), records(shop)) == ([], 0)
-
-
-def test_a_refusal_that_comes_after_the_lease_saves_nothing_and_says_so(shop: Flask) -> None:
-    answer = send(shop, "/bare-loses", "A-1")
-    assert (answer.status_code, answer.json["code"]) == (503, "order-lease-lost")
     assert (saved(shop), records(shop)) == ([], 0)

@@ -11,21 +11,25 @@ from flask_project.orders_suite import calls, elsewhere, orders
 from order_suite import ORDERS, Answer, OpenShop
 from order_suite.duplicates import Duplicates, Locks
 from order_suite.owners import Owners, Replays
+from order_suite.refusals import Carts, Refusals
 from order_suite.requests import OrderIds, SameRequests
+from order_suite.uncovered import Uncovered
 
 from lockkit.orders.rows import TABLE
-from lockkit_flask import locks
+from lockkit_flask import locks, new_order_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from flask import Flask
+    from flask.testing import FlaskClient
 
 
 class FlaskShop:
     def __init__(self, app: Flask) -> None:
         self._app = app
+        self._clients: dict[str | None, FlaskClient] = {}
         app.register_blueprint(orders)
         app.register_blueprint(elsewhere)
 
@@ -44,7 +48,8 @@ class FlaskShop:
     ) -> Answer:
         own = {} if user is None else {"X-User": user}
         own |= {} if key is None else {"Idempotency-Key": key}
-        answer = self._app.test_client().open(
+        client = self._clients.setdefault(user, self._app.test_client())
+        answer = client.open(
             f"{below}{kind}",
             method=method,
             data=body,
@@ -75,6 +80,10 @@ class FlaskShop:
     def is_anything_held(self) -> bool:
         with self._app.app_context():
             return bool(list(locks["default"].holders()))
+
+    def new_order_id(self) -> str:
+        with self._app.test_request_context("/", headers={"X-User": "alice"}):
+            return new_order_id()
 
     def hold(self, name: str) -> AbstractContextManager[object]:
         with self._app.app_context():
@@ -113,4 +122,16 @@ class TestOwners(Owners):
 
 
 class TestReplays(Replays):
+    pass
+
+
+class TestRefusals(Refusals):
+    pass
+
+
+class TestCarts(Carts):
+    pass
+
+
+class TestUncovered(Uncovered):
     pass
