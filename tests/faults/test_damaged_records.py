@@ -189,6 +189,31 @@ def test_a_key_of_many_orders_of_another_type(case: Case, place: int) -> None:
         assert locks(case.locks, "--lost").status == 0
 
 
+@pytest.mark.parametrize("kind", ["version", "type"])
+async def test_a_damaged_bucket_stops_no_orders_elsewhere(
+    case: Case, redis_server: RedisServer, kind: str
+) -> None:
+    """Also those of a client that has just come, and looks at all buckets."""
+    keys = Keys("shop")
+    mine = keys.record(case.order.lock_name)[0]
+    other = next(key for key in map(keys.bucket, range(64)) if key != mine)
+    case.admin.flushall()
+    if kind == "type":
+        case.admin.set(other, "something")
+    else:
+        case.admin.hset(other, "v", "something")
+    with lockkit.connect(redis_server.url, key_prefix="shop") as new:
+        first = begun(case.rules, case.order, RedisRecords.of(new), new)
+        drive(case.rules.settle(first, MADE), RedisRecords.of(new), new)
+        give_back(first.lease)
+    case.admin.delete(case.key)
+    client = aio.connect(redis_server.url, key_prefix="shop")
+    again = await adrive(case.rules.admit(case.order), RedisRecords.of(client), client)
+    assert isinstance(again, Proceed)
+    await again.lease.release()
+    await client.close()
+
+
 def test_it_is_not_repaired_while_its_lock_is_held(case: Case) -> None:
     """Whoever holds it may be running the order."""
     case.admin.flushall()

@@ -62,7 +62,7 @@ class _Commands:
         Another release keeps the same order in another bucket: there, too, it must meet us.
         """
         for version in versions:
-            if version not in (None, VERSION):
+            if version not in (None, VERSION) and version.isdigit():
                 raise other_layout(version)
         unused = (bucket for bucket, version in enumerate(versions) if version is None)
         return [evalsha(_OCCUPY, [self._keys.bucket(bucket)], []) for bucket in unused]
@@ -179,10 +179,11 @@ class RedisRecords:
         if self._keys.are_occupied:
             return
         packed = self._commands.versions()
-        commands = self._commands.occupy(look(lambda: pipeline(self._connections, packed)))
-        if commands:
-            look(lambda: load_and_run(self._connections, commands))
-        self._keys.are_occupied = True
+        with suppress(DamagedRecord):  # a bucket of another type is told where it is needed
+            found = look(lambda: pipeline(self._connections, packed))
+            if commands := self._commands.occupy(found):
+                look(lambda: load_and_run(self._connections, commands))
+            self._keys.are_occupied = True
 
     def _bucket(self, bucket: int) -> Iterator[tuple[str, Entry]]:
         """ZSCAN may return a name twice while names come and go."""
@@ -266,11 +267,11 @@ class AsyncRedisRecords:
         if self._keys.are_occupied:
             return
         packed = self._commands.versions()
-        found = await self._link.look(lambda: self._link.pipeline(packed))
-        commands = self._commands.occupy(found)
-        if commands:
-            await self._link.look(lambda: self._link.load_and_run(commands))
-        self._keys.are_occupied = True
+        with suppress(DamagedRecord):
+            found = await self._link.look(lambda: self._link.pipeline(packed))
+            if commands := self._commands.occupy(found):
+                await self._link.look(lambda: self._link.load_and_run(commands))
+            self._keys.are_occupied = True
 
     async def _repeatable(self, command: Command) -> Any:
         return await self._link.look(lambda: self._link.call(command))
