@@ -30,7 +30,7 @@ from __future__ import annotations
 from lockkit.model.types import Owner
 
 UNNAMED = "the name"
-"""What a store calls the name in the text of an error, where it cannot know which one it is."""
+"""Stands for the lock's name in the text of an error, if the store does not know the name."""
 
 
 class LockError(Exception):

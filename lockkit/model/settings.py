@@ -167,7 +167,7 @@ def _options(key: str, value: object) -> dict[str, Any]:
 
 
 def _location(_: str, value: object) -> object:
-    """What is no text is as good as missing. It is not shown: it may hold a password."""
+    """The value, unchecked: a value that is not a text counts as missing. It may be a password."""
     return value
 
 

@@ -52,7 +52,7 @@ LONGEST_PID = 10  # digits; the text that is read may be anything
 
 
 class Owner(NamedTuple):
-    """Who holds or waits, for people to read. It proves nothing: the token does."""
+    """The holder or waiter, for people to read. It proves nothing: the token does."""
 
     host: str
     pid: int
@@ -99,7 +99,7 @@ class Kind(StrEnum):
 
 
 class LeaseState(StrEnum):
-    """What its holder knows of a lease."""
+    """The state of a lease, as far as its holder knows."""
 
     HELD = "held"
     UNKNOWN = "unknown"  #: its last renewal failed, but its deadline has not passed
@@ -260,7 +260,7 @@ class LockInfo(NamedTuple):
 
 
 class Capabilities(NamedTuple):
-    """What a backend promises. The conformance suite tests every claim."""
+    """The promises of a backend. The conformance suite tests each."""
 
     fencing: bool = True  #: fencing tokens that grow strictly per name
     fifo: bool = True  #: grants in the order of enqueueing

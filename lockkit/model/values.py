@@ -43,7 +43,7 @@ def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
 
 
 Check = Callable[[str, Any], Any]
-"""Of a value, which may be anything, and its key for the error: what it stands for."""
+"""Gets a key, for the error, and any value. Returns the checked value."""
 
 
 def read_mapping(
@@ -60,7 +60,7 @@ def read_mapping(
 
 
 def required(check: Check, remedy: str) -> Check:
-    """The same check, for what must not be None."""
+    """The same check for a value that must not be None."""
 
     def checked(key: str, value: object) -> Any:
         if value is None:

@@ -39,7 +39,7 @@ class Stuck(NamedTuple):
 
 
 class Process(StrEnum):
-    """What is known of a holder's process."""
+    """The state of a holder's process, as far as it is known."""
 
     RUNNING = "running"
     STOPPED = "stopped"  #: by a signal or a debugger; it may go on later
@@ -89,8 +89,8 @@ def remark(info: LockInfo) -> str | None:
 
 
 def process_of(owner: Owner | None) -> Process:
-    """What is known of the process. A pid of another machine, boot or container has no meaning
-    here, even if its host name is that of this machine."""
+    """The state of the process, as far as it is known. A pid of another machine, boot or container
+    has no meaning here, even if its host name is that of this machine."""
     if owner is None or owner.pid <= 0:
         return Process.UNKNOWN
     if owner.host != process.host() or owner.space != process.space():

@@ -1,4 +1,4 @@
-"""What the engine decides."""
+"""The decisions of the engine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Proceed(NamedTuple):
     """Run the view. The caller now owns the lease, and releases it when all is over."""
 
     order: Order
-    lease: Any  #: a Lease or AsyncLease, as the client that was driven with
+    lease: Any  #: a Lease or AsyncLease, of the client that the flow ran with
     replaces: bool = False  #: an expired record with this key is in the way, or an orphan
     orphan: bool = False  #: an earlier try was begun, and its end is not known: ORPHANS "retry"
     until: float = 0.0  #: by the monotonic clock, when a duplicate has waited for WAIT seconds
 
     @property
     def patience(self) -> float:
-        """Seconds that the claim may yet wait for somebody who has the order's record."""
+        """Seconds that the claim may still wait for a try that has the order's record."""
         return max(self.until - time.monotonic(), 0.0)
 
 

@@ -114,7 +114,7 @@ class Orders:
         return replace(self.running(order), state=state, snapshot=snapshot)
 
     def conclude(self, order: Order, response: OrderResponse) -> Keep | Forget | Discard:
-        """What becomes of the order, given the response of its view."""
+        """Whether to keep, forget or discard the order after the response of its view."""
         if refuses(response.status):
             return Forget()
         return Keep(self.ended(order, response)) if storable(response.status) else Discard()
@@ -145,7 +145,7 @@ class Orders:
         return Order(order_id, key, fingerprint_of(request), shown, guest=identity.is_of_guest)
 
     def _refused_body(self, request: OrderRequest) -> Refusal | None:
-        """What cannot be compared with another try is no order."""
+        """A refusal of a body that cannot be compared with that of another try."""
         if request.unseen:
             return refusals.LENGTH_REQUIRED
         limit = self.settings.max_request

@@ -144,7 +144,7 @@ class FormIds:
 def form_order(
     form: FormId, request: OrderRequest, shown: str, settings: OrderSettings
 ) -> Order | Refusal:
-    """Whose order a form is, by the rules above."""
+    """The order of a form, by the rules above."""
     identity, namespace = request.read_identity(), settings.namespace
     stale = form.made + settings.ttl_for(guest=form.for_guest) < time.time()
     fingerprint = fingerprint_of(request)

@@ -43,7 +43,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who sends it. The first of these that is set decides whose order it is."""
+    """The sender. The first of these that is set owns the order."""
 
     scope: str | None = None  #: what the SCOPE hook says
     user: str | None = None  #: model and primary key of an authenticated user

@@ -106,7 +106,7 @@ class ViewOptions:
 
 
 def options_in(places: Iterable[Any]) -> ViewOptions:
-    """What was said at the first of these places that has a mark."""
+    """The options of the first of these places that has any."""
     found = (getattr(place, OPTIONS, None) for place in places)
     return next((each for each in found if isinstance(each, ViewOptions)), ViewOptions())
 

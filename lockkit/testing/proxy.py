@@ -105,7 +105,7 @@ class FaultProxy:
     def half_open(self, silent: bool = True) -> None:
         """Swallow both directions of old and new connections; nobody is told.
 
-        What was swallowed is gone: half_open(False) ends the connections that it was done to.
+        The data are lost: half_open(False) ends the connections that were silent.
         """
         with self._lock:
             _set(self._silent, silent)

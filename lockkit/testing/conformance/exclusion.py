@@ -57,7 +57,7 @@ class ExclusionTests:
     def test_eight_threads_exclude_one_another(
         self, connect: Connect, name: str, spawn: Spawn, tmp_path: Path
     ) -> None:
-        """Of two clients: in the place of processes where the store has only one."""
+        """Two clients replace the processes if the store is within one process."""
         counter = Counter(tmp_path / "counter")
         several = Needs.PROCESSES in self.provides
         share = (200 if several else self.cycles // 2) // WORKERS

@@ -41,9 +41,9 @@ class NetworkTests:
 
     @pytest.fixture
     def far(self, connect: Connect, proxied: Proxied, monkeypatch: pytest.MonkeyPatch) -> AnyClient:
-        """Connected already, and without renewals that would take the fault upon themselves.
+        """A client that is connected, and whose renewals do not meet the fault.
 
-        What broke off is tried again also if the machine stalled meanwhile."""
+        A request that broke off is repeated even if the machine stalled meanwhile."""
         monkeypatch.setattr(steps, "RETRY_WITHIN", SOON)
         client = connect(proxied.url, ttl=30.0)
         client.lock("conformance:warm-up").acquire().release()

@@ -214,7 +214,7 @@ class QueueTests:
     def test_takeover_at_expiry(
         self, connect: Connect, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
-        """Of several waiters one gets it, as soon as the holder has expired."""
+        """One of several waiters gets it as soon as the holder has expired."""
         hung = connect(max_hold=0, ttl=TTL)
 
         def promptly() -> bool:

@@ -114,8 +114,8 @@ class SemaphoreTests:
     def test_of_several_numbers_of_permits_the_smallest_applies(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
-        """Of those who hold it and the one who asks: two releases of a program, while one of them
-        takes the place of the other."""
+        """The smallest among the holders and the claim, as while one release of a program replaces
+        another."""
         old, new = client.semaphore(name, PERMITS), other.semaphore(name, PERMITS + 2)
         leases = [new.acquire(0) for _ in range(PERMITS)]
         assert old.try_acquire() is None
