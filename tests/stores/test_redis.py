@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
 
 import lockkit
 from lockkit import aio
+from lockkit.model.errors import BackendUnavailable
 from lockkit.model.types import Busy, Grant, Mode, Release, Request
 from lockkit.stores.redis.aio_link import CONNECTS_AT_ONCE
 from lockkit.stores.redis.layout import bucket_of
@@ -627,3 +629,23 @@ def in_thread(work: Callable[[], T]) -> Callable[[], T]:
         return box[0]
 
     return result
+
+
+def test_a_server_that_is_loading_says_so_to_new_connections() -> None:
+    slow = ("key-load-delay 2000", "loading-process-events-interval-bytes 1024")
+    with (
+        RedisServer("enable-debug-command yes", *slow) as server,
+        ThreadPoolExecutor() as threads,
+        server.client() as admin,
+    ):
+        admin.mset({f"key:{number}": "x" * 200 for number in range(1500)})
+        loading = threads.submit(admin.execute_command, "DEBUG", "RELOAD")
+
+        def lock_anew() -> None:
+            while not loading.done():
+                with lockkit.connect(server.url) as client:
+                    client.lock("x").acquire(timeout=0).release()
+
+        with pytest.raises(BackendUnavailable, match="still loading"):
+            lock_anew()
+        loading.result()

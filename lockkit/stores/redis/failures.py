@@ -38,11 +38,15 @@ FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
 """What does not pass by itself."""
 
 
+SAID = (driver.ResponseError, driver.AuthenticationError, driver.BusyLoadingError)
+"""The server has replied."""
+
+
 def not_connected(error: Exception) -> BackendError:
     """The connection could not be made, so nothing was applied."""
     if isinstance(error, driver.MaxConnectionsError):
         return BackendUnavailable("all connections of the pool are in use: raise max_connections")
-    if isinstance(error, (driver.ResponseError, driver.AuthenticationError)):
+    if isinstance(error, SAID):
         found = _refused(_message(error))
         return found if isinstance(found, StoreRefused) else BackendUnavailable(str(found))
     return BackendUnavailable(f"the Redis server cannot be reached: {_reason(error)}")
