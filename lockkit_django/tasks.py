@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.enclosing import AliasClients, as_locked, locked_with
-from lockkit_django.leases.handler import alocks, locks
+from lockkit_django.leases.aliases import alocks, locks
 
 if TYPE_CHECKING:
     from lockkit.leases.decorated import Name

@@ -179,7 +179,7 @@ def _current_app_has_locks() -> bool:
 def _django_client(alias: str) -> LockClient | None:
     if not _django_has_locks():
         return None
-    from lockkit_django.leases.handler import locks
+    from lockkit_django.leases.aliases import locks
 
     return locks[alias]
 
@@ -187,7 +187,7 @@ def _django_client(alias: str) -> LockClient | None:
 def _forget_clients() -> None:
     """Close Django's clients, which have the old settings; new ones read the settings again."""
     if _django_has_locks():
-        from lockkit_django.leases.handler import alocks, locks
+        from lockkit_django.leases.aliases import alocks, locks
 
         locks.reset()
         alocks.reset()

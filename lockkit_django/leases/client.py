@@ -6,19 +6,20 @@ somebody else can take it and read what was there before. Such an acquire raises
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
 from lockkit.leases.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
-from lockkit_django.leases.settle import to_its_end, until_thread_is_idle
 from lockkit_django.leases.transactions import refuse_open_transactions
 from lockkit_django.leases.until import open_transactions
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from types import TracebackType
 
-__all__ = ["AsyncDjangoLockClient", "DjangoLockClient"]
+__all__ = ["AsyncDjangoLockClient", "DjangoLockClient", "to_its_end", "until_thread_is_idle"]
 
 
 class DjangoLockClient(EnclosingClient):
@@ -53,3 +54,33 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
     async def _refuse(name: str) -> None:
         """The block would be in the thread that Django runs this coroutine's queries in."""
         await sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
+
+
+async def to_its_end(steps: Coroutine[Any, Any, None]) -> None:
+    """Await what must be done even if the client has gone, however often it is cancelled.
+
+    The thread that has the transaction lives no longer than the request: this may not outlive it.
+    """
+    task = asyncio.ensure_future(steps)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
+async def until_thread_is_idle() -> None:
+    """Wait until the thread with this request's connections has done what it was told.
+
+    A ``sync_to_async`` that is cancelled ends at once, and its function runs on: it may be about
+    to COMMIT.
+    """
+    await sync_to_async(_nothing, thread_sensitive=True)()
+
+
+def _nothing() -> None:
+    pass

@@ -16,7 +16,7 @@ from lockkit.model.settings import AliasSettings
 from lockkit.model.values import check_setting_names
 from lockkit.stores.registry import load_backend
 from lockkit_django import conf
-from lockkit_django.leases.handler import locks
+from lockkit_django.leases.aliases import locks
 from lockkit_django.web.lock_view import guards
 from lockkit_django.web.routes import routed_views
 

@@ -34,11 +34,11 @@ __all__ = [
     "log_if_refused",
     "make_page",
     "note_order",
+    "order_response",
     "recovered",
     "refusal",
     "refusal_for_browser",
     "replay",
-    "response_facts",
     "same",
 ]
 
@@ -110,7 +110,7 @@ def same(one: HttpResponseBase, other: HttpResponseBase) -> bool:
     return one.status_code == other.status_code and content == getattr(other, "content", content)
 
 
-def response_facts(request: HttpRequest, response: HttpResponseBase) -> OrderResponse:
+def order_response(request: HttpRequest, response: HttpResponseBase) -> OrderResponse:
     """A rendered response, without CSRF tokens; one that streams has no body here."""
     body = None if response.streaming else bytes(getattr(response, "content", b""))
     headers = [*response.items(), *_language(response)]
@@ -153,7 +153,7 @@ def recovered(path: str, request: HttpRequest, order_id: str) -> OrderResponse |
     render = getattr(response, "render", None)
     if callable(render):
         render()
-    return response_facts(request, response)
+    return order_response(request, response)
 
 
 def _tokens_in(known: str, body: bytes) -> Iterator[str]:

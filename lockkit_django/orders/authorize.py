@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 
 from lockkit.orders.view_checks import module_of, unknown_in_class, unknown_wrapper, wrappers
 from lockkit_django.orders.identity import value_of
-from lockkit_django.web.view_functions import class_of, handlers, ninja_operation
+from lockkit_django.web.view_functions import class_of, functions_of, ninja_operation
 
 if TYPE_CHECKING:
     from lockkit.orders import OrderSettings
@@ -61,7 +61,7 @@ def unknown_check(view: Any, method: str | None) -> str | None:
         return "the authentication of Ninja"
     view_class = class_of(view)
     unknown = view_class and unknown_in_class(view_class, CLASSES, ENTRIES)
-    return unknown or _unknown(view, login=True) or _unknown(*handlers(view, method))
+    return unknown or _unknown(view, login=True) or _unknown(*functions_of(view, method))
 
 
 def unknown_below(view: Any, method: str | None) -> str | None:
@@ -69,7 +69,7 @@ def unknown_below(view: Any, method: str | None) -> str | None:
     for each in wrappers(view):
         if module_of(each) == ORDERED:
             return unknown_check(each.__wrapped__, method)
-    layers = (each for handler in handlers(view, method) for each in wrappers(handler))
+    layers = (each for handler in functions_of(view, method) for each in wrappers(handler))
     return _unknown(*(each.__wrapped__ for each in layers if module_of(each) == ORDERED))
 
 

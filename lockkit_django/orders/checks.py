@@ -18,7 +18,7 @@ from lockkit.orders import OrderSettings, read_order_settings
 from lockkit.orders.dangers import dangers
 from lockkit.stores.registry import load_backend
 from lockkit_django import conf
-from lockkit_django.leases.handler import locks
+from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.gate import options_of
 from lockkit_django.orders.identity import in_signed_cookies
 from lockkit_django.web.routes import routed_views

@@ -31,7 +31,7 @@ from lockkit.orders.judging import met_orphan
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import ViewOptions, options_in
 from lockkit.runtime.either import at_once
-from lockkit_django.leases.handler import alocks, locks
+from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.transactions import note_what_is_final
 from lockkit_django.orders.answers import note_order, recovered, refusal, replay
 from lockkit_django.orders.authorize import may_replay
@@ -39,12 +39,12 @@ from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.errors import OrderStopped
 from lockkit_django.orders.identity import RefusedError, identity_for
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder, Visit
-from lockkit_django.orders.request import request_facts
+from lockkit_django.orders.request import order_request
 from lockkit_django.orders.rules import order_rules
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.transaction import SharedTransaction
 from lockkit_django.signals import tell
-from lockkit_django.web.view_functions import PendingOrder, class_of, handlers, leave_pending
+from lockkit_django.web.view_functions import PendingOrder, class_of, functions_of, leave_pending
 
 if TYPE_CHECKING:
     from lockkit.orders import OrderResponse, Orders, Record
@@ -165,7 +165,7 @@ class Gate:
     def _identify(self, visit: Visit) -> Order | HttpResponseBase | None:
         request, view, options, checked = visit
         settings = self._orders.settings
-        facts = request_facts(
+        facts = order_request(
             request, partial(identity_for, request, view, settings, checked=checked)
         )
         try:
@@ -226,7 +226,7 @@ class Gate:
 
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
     """The options of a view: on the callback, its class, or what answers this HTTP method."""
-    return options_in((callback, class_of(callback), *handlers(callback, method)))
+    return options_in((callback, class_of(callback), *functions_of(callback, method)))
 
 
 def _begun(opened: OpenOrder) -> HttpResponseBase | None:

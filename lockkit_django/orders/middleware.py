@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.orders.settings import ViewOptions
 from lockkit.runtime.either import at_once
-from lockkit_django.leases.settle import to_its_end
+from lockkit_django.leases.client import to_its_end
 from lockkit_django.orders.answers import log_if_refused, make_page, refusal_for_browser
 from lockkit_django.orders.errors import OrderStopped
 from lockkit_django.orders.forms import tell_if_uncovered

@@ -16,8 +16,8 @@ from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Forget, Keep, OrderResponse, drive
 from lockkit.orders.redis_records import RedisRecords
-from lockkit_django.leases.handler import locks
-from lockkit_django.orders.answers import asks_to_log_in, refusal, response_facts
+from lockkit_django.leases.aliases import locks
+from lockkit_django.orders.answers import asks_to_log_in, order_response, refusal
 from lockkit_django.orders.errors import is_of_check, is_of_handler
 from lockkit_django.orders.identity import in_signed_cookies
 
@@ -202,7 +202,7 @@ class OpenOrder(ABC):
         """What becomes of the order by this response. Sending somebody to log in is a refusal."""
         if asks_to_log_in(self.request, response):
             return Forget()
-        return self.orders.conclude(self.order, response_facts(self.request, response))
+        return self.orders.conclude(self.order, order_response(self.request, response))
 
     def _record(self, response: HttpResponseBase) -> Record | None:
         """The record that this response makes; None: it does not end the order."""
@@ -247,7 +247,7 @@ class ClaimedOrder(OpenOrder):
         return drive(flow, RedisRecords.of(client), client)
 
     def _facts(self, response: HttpResponseBase) -> OrderResponse:
-        facts = response_facts(self.request, response)
+        facts = order_response(self.request, response)
         if asks_to_log_in(self.request, response):
             return facts._replace(status=REFUSED)  # a refusal, whatever its status says
         return facts

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "keep_body",
-    "request_facts",
+    "order_request",
 ]
 
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
 
-def request_facts(request: HttpRequest, read_identity: Callable[[], Identity]) -> OrderRequest:
+def order_request(request: HttpRequest, read_identity: Callable[[], Identity]) -> OrderRequest:
     """Nothing is read from the client or a store before the engine asks for it."""
     match = request.resolver_match
     assert match is not None  # process_view comes after the resolver

@@ -1,4 +1,4 @@
-"""Records of orders in a Django database."""
+"""Records of orders in a Django database, also for ``locks prune``."""
 
 from __future__ import annotations
 
@@ -62,8 +62,26 @@ class OrderTable:
         """Delete a record that was started in this transaction."""
         rows.forget(Sql(self.using), key)
 
+    def prune(self, batch: int = 1000) -> Iterator[int]:
+        """Delete expired records, at most ``batch`` in one transaction; yields how many each time.
+
+        Records of a newer release are left to it. Raises BackendUnavailable, and
+        ConfigurationError if there is no table.
+        """
+        yield from rows.prune(self._begin, batch)
+
+    def unreadable(self) -> Iterator[str]:
+        """The keys of orders whose record cannot be read."""
+        with self._begin() as database:
+            yield from rows.unreadable_keys(database)
+
+    def repair(self, key: str) -> bool:
+        """Delete the record of one order if it cannot be read."""
+        with self._begin() as database:
+            return rows.repair(database, key)
+
     @contextmanager
-    def begin(self) -> Iterator[Sql]:
+    def _begin(self) -> Iterator[Sql]:
         """A transaction of its own."""
         with typed_errors(), transaction.atomic(using=self.using):
             yield Sql(self.using)

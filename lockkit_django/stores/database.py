@@ -30,8 +30,7 @@ from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.postgresql import descriptor_of, failure, no_connection
 from lockkit.stores.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
-from lockkit_django.stores import teardown
-from lockkit_django.stores.in_tests import is_projects_own
+from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
 __all__ = ["DatabaseBackend"]
 
@@ -63,7 +62,7 @@ class DatabaseBackend(SQLBackend):
             takes_over=takes_over(settings) and vendor == "sqlite",
         )
         backend.capabilities = SQLITE_CAPABILITIES if vendor == "sqlite" else SERVER_CAPABILITIES
-        teardown.register(backend, alias)
+        close_in_teardown(backend, alias)
         return backend
 
 
@@ -82,7 +81,7 @@ class DjangoConnector(Connector):
         return self._current().dialect
 
     def connect(self) -> Connection:
-        if teardown.is_under_way(self._alias):
+        if is_in_teardown(self._alias):
             raise BackendUnavailable(f"the test database {self._alias!r} is being destroyed")
         connection = self._current().connect()
         connection.identity = self._key, connection.identity

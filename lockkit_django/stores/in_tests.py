@@ -1,19 +1,36 @@
-"""Whether a test would lock in the project's own database.
+"""What stores have to do with test databases: whether there is one, and letting go of it.
 
 A test without ``django_db``, and a ``SimpleTestCase``, may run before there is a test database, or
 without one: a lock that a killed test run leaves behind must not be in the project's store.
+
+PostgreSQL does not drop a database that somebody is connected to, and Django has no signal for it,
+so the one method that all test runners call is wrapped, when the first lock backend is made.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 import sys
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections
+from django.db.backends.base.creation import BaseDatabaseCreation
 
-__all__ = ["is_projects_own", "remember"]
+from lockkit.stores.sql.beside import path_beside
+
+if TYPE_CHECKING:
+    from lockkit.stores.base import Backend
+
+__all__ = ["close_in_teardown", "is_in_teardown", "is_projects_own", "remember"]
 
 _names: dict[str, str] = {}
 """Of the databases before any test runner has exchanged them."""
+
+_backends: weakref.WeakKeyDictionary[Backend, str] = weakref.WeakKeyDictionary()
+_under_way: set[str] = set()
 
 
 def remember() -> None:
@@ -25,6 +42,62 @@ def remember() -> None:
 def is_projects_own(alias: str) -> bool:
     """Whether tests run (Django's runner, pytest-django), and this is no test database."""
     return _tests_run() and _names.get(alias) == _name(alias)
+
+
+def close_in_teardown(backend: Backend, alias: str) -> None:
+    """Close this backend before a test database of that alias is destroyed."""
+    _backends[backend] = alias
+    _install()
+
+
+def is_in_teardown(alias: str) -> bool:
+    """Whether the alias' test database is being destroyed: no connection may be opened."""
+    return alias in _under_way
+
+
+@functools.cache
+def _install() -> None:
+    original = BaseDatabaseCreation.destroy_test_db
+
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def destroy_test_db(self: BaseDatabaseCreation, *args: Any, **kwargs: Any) -> None:
+        alias = self.connection.alias
+        suffix = signature.bind(self, *args, **kwargs).arguments.get("suffix")
+        database = _database(self, suffix)
+        _under_way.add(alias)
+        try:
+            _close(alias)
+            original(self, *args, **kwargs)
+        finally:
+            _under_way.discard(alias)
+        if self.connection.vendor == "sqlite" and not os.path.exists(database):
+            _remove_locks(database)
+
+    BaseDatabaseCreation.destroy_test_db = destroy_test_db  # type: ignore[method-assign]
+
+
+def _database(creation: BaseDatabaseCreation, suffix: str | None) -> str:
+    """The name of the database that is destroyed: the test database, or a clone of it."""
+    if suffix is None:
+        return str(creation.connection.settings_dict["NAME"])
+    return str(creation.get_test_db_clone_settings(suffix)["NAME"])
+
+
+def _close(alias: str) -> None:
+    for backend, its_alias in list(_backends.items()):
+        if its_alias == alias:
+            backend.close()
+
+
+def _remove_locks(database: str) -> None:
+    """The file beside a test database that is gone; one in memory had a temporary file."""
+    path = path_beside(database)
+    if path is None:
+        return
+    for ending in ("", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def _tests_run() -> bool:

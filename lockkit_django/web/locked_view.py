@@ -23,8 +23,8 @@ from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, 
 from lockkit.web.refusal import log_refusal, refusal_of
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_django.conf import view_settings
-from lockkit_django.leases.handler import alocks, locks
-from lockkit_django.leases.settle import to_its_end, until_thread_is_idle
+from lockkit_django.leases.aliases import alocks, locks
+from lockkit_django.leases.client import to_its_end, until_thread_is_idle
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -33,7 +33,7 @@ from lockkit_django.leases.transactions import (
     request_blocks_suspended,
 )
 from lockkit_django.web.refusals import drf_exception, refusal_response, rendered
-from lockkit_django.web.request import DjangoFacts, http_request, of_async_class, request_and_rest
+from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
 from lockkit_django.web.until_closed import (
     acquire_to_outlive_loop,
     give_back_in_thread,
@@ -101,7 +101,7 @@ class LockedView:
     def _run(self, view: Any, exempt: Exempt, args: Any, kwargs: Any) -> Any:
         request, rest = request_and_rest(args)
         try:
-            names = self._guard.names_for(DjangoFacts(request, kwargs), request, *rest, **kwargs)
+            names = self._guard.names_for(RequestView(request, kwargs), request, *rest, **kwargs)
             client = locks[self._guard.alias]
         except LockError as error:
             return self._refuse(request, error)
@@ -160,7 +160,7 @@ class LockedView:
         request, rest = request_and_rest(args)
         user = await _user(request) if self._guard.needs_user else None
         try:
-            facts = DjangoFacts(request, kwargs, user)
+            facts = RequestView(request, kwargs, user)
             names = self._guard.names_for(facts, request, *rest, **kwargs)
             pending = pending_order(http_request(request))
             lease = await self._lease_for(request, pending, names, _label(request))

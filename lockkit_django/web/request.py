@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncLockedRequest",
-    "DjangoFacts",
     "LockedRequest",
+    "RequestView",
     "http_request",
     "is_request",
     "of_async_class",
@@ -93,7 +93,7 @@ def query_string(request: HttpRequest) -> bytes:
     return value.encode("latin-1" if hasattr(request, "environ") else "utf-8", "replace")
 
 
-class DjangoFacts:
+class RequestView:
     """A ``RequestView``. ``user``: the user if known already, as in a coroutine."""
 
     def __init__(self, request: Any, kwargs: Mapping[str, object], user: Any = None) -> None:

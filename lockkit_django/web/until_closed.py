@@ -20,7 +20,7 @@ from lockkit.model.errors import AcquireTimeout
 from lockkit.runtime.tokens import new_token
 from lockkit.web.view_lock import ViewLock
 from lockkit_django.conf import view_settings
-from lockkit_django.leases.handler import alocks, locks
+from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PendingOrder",
     "class_of",
+    "functions_of",
     "guards_of",
-    "handlers",
     "has_lock",
     "is_operation",
     "leave_pending",
@@ -47,7 +47,7 @@ API_VIEW = "rest_framework.decorators"
 NINJA = "ninja.operation"
 
 
-def handlers(view: Any, method: str | None) -> Iterator[Any]:
+def functions_of(view: Any, method: str | None) -> Iterator[Any]:
     """The functions that answer this HTTP method, the outermost first, without the callback."""
     operation = ninja_operation(view, method)
     if operation is not None:
@@ -121,12 +121,12 @@ def mark_locked(view: V, guard: ViewLock) -> V:
 
 def has_lock(view: Any, method: str | None = None) -> bool:
     """Whether a view, or one of the functions for this HTTP method, is so decorated."""
-    return any(hasattr(each, HAS_LOCK) for each in (view, *handlers(view, method)))
+    return any(hasattr(each, HAS_LOCK) for each in (view, *functions_of(view, method)))
 
 
 def guards_of(view: Any, method: str | None = None) -> tuple[ViewLock, ...]:
     """What it is decorated with, each once."""
-    marked = (getattr(each, HAS_LOCK, ()) for each in (view, *handlers(view, method)))
+    marked = (getattr(each, HAS_LOCK, ()) for each in (view, *functions_of(view, method)))
     return tuple(dict.fromkeys(guard for guards in marked for guard in guards))
 
 

@@ -13,8 +13,7 @@ from django.db import connections
 from lockkit.model.errors import ConfigurationError
 from lockkit.operate.arguments import program_at
 from lockkit.operate.commands import OPTIONS, OrderRecords, run
-from lockkit_django.leases.handler import locks
-from lockkit_django.operate.prune import RecordTable
+from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.rules import order_rules
 from lockkit_django.orders.table import OrderTable
 
@@ -78,7 +77,7 @@ class Command(BaseCommand):
 def _order_records() -> OrderRecords:
     """Every database may have some, of views with a database of their own."""
     rules = order_rules().settings
-    databases = {alias: RecordTable(alias) for alias in connections}
+    databases = {alias: OrderTable(alias) for alias in connections}
     return OrderRecords(databases, () if rules.claims else (OrderTable(rules.using).using,))
 
 

@@ -23,7 +23,7 @@ def fresh_locks() -> Iterator[None]:
     from django_project import views
     from django_project.spy import SpyBackend
 
-    from lockkit_django.leases.handler import alocks, locks
+    from lockkit_django.leases.aliases import alocks, locks
 
     locks.reset()
     alocks.reset()

@@ -101,12 +101,12 @@ def _flask_name(template: str, environ: dict[str, Any]) -> str:
 def _django_name(template: str, environ: dict[str, Any]) -> str:
     from django.core.handlers.wsgi import WSGIRequest
 
-    from lockkit_django.web.request import DjangoFacts
+    from lockkit_django.web.request import RequestView
 
     request = WSGIRequest(environ)
     sku = request.path_info.removeprefix("/stock/")
     request.user = type("User", (), {"pk": 7, "is_authenticated": True})()
-    return _name(template, DjangoFacts(request, {"sku": sku}))
+    return _name(template, RequestView(request, {"sku": sku}))
 
 
 def _name(template: str, facts: Any) -> str:

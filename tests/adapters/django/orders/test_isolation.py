@@ -283,13 +283,13 @@ def test_an_expired_record_is_replaced_once(send: Any) -> None:
 
 
 def test_pruning_leaves_what_counts() -> None:
-    from lockkit_django.operate.prune import prune
+    from lockkit_django.orders.table import OrderTable
 
     for number in range(5):
         buy("quick", f"A-{number}")
     rows = OrderRecord.objects.using("orders")
     rows.exclude(order_id="A-4").update(expires=1)
-    assert list(prune(batch=3)) == [3, 1]
+    assert list(OrderTable("orders").prune(batch=3)) == [3, 1]
     assert REPLAYED in buy("quick", "A-4")
 
 
@@ -297,17 +297,18 @@ def test_pruning_leaves_what_counts() -> None:
 def test_a_host_whose_clock_is_wrong_keeps_and_prunes_by_the_databases(
     days: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lockkit_django.operate.prune import prune
+    from lockkit_django.orders.table import OrderTable
 
+    table = OrderTable("orders")
     buy("quick", "A-1")
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() + days * 86400)
     assert REPLAYED in buy("quick", "A-1")
     buy("quick", "A-2")
-    assert list(prune()) == []
+    assert list(table.prune()) == []
     monkeypatch.undo()
     assert [REPLAYED in buy("quick", order_id) for order_id in ("A-1", "A-2")] == [True, True]
-    assert list(prune()) == []
+    assert list(table.prune()) == []
     assert counts() == (2, 2)
 
 

@@ -32,9 +32,9 @@ from lockkit.orders import (
     read_order_settings,
 )
 from lockkit_django.models import OrderRecord
-from lockkit_django.orders.answers import response_facts
+from lockkit_django.orders.answers import order_response
 from lockkit_django.orders.identity import identity_of
-from lockkit_django.orders.request import request_facts
+from lockkit_django.orders.request import order_request
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -211,7 +211,7 @@ def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
         request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
         orders = Orders(read_order_settings({"PATHS": [], "MAX_REQUEST": 10_000}))
-        refused = orders.identify(request_facts(request, lambda: Identity(user="u")))
+        refused = orders.identify(order_request(request, lambda: Identity(user="u")))
         assert isinstance(refused, Refusal)
         assert (refused.status, body.tell(), "_body" in vars(request)) == (413, 0, False)
 
@@ -229,7 +229,7 @@ def test_users_of_two_models_with_one_key_own_different_orders() -> None:
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
         request.user = user
         order = orders.identify(
-            request_facts(request, lambda r=request: identity_of(r, orders.settings))
+            order_request(request, lambda r=request: identity_of(r, orders.settings))
         )
         assert isinstance(order, Order)
         keys.add(order.key)
@@ -244,13 +244,13 @@ def test_secrets_are_in_no_repr() -> None:
     request.COOKIES["sessionid"] = "canary"
     request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
     identity = identity_of(request, read_order_settings({"PATHS": []}))
-    facts = request_facts(request, lambda: identity)
+    facts = order_request(request, lambda: identity)
     response = HttpResponse("canary")
     response.set_cookie("secret", "canary")
     orders = Orders(read_order_settings({"PATHS": []}))
     request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
     order = orders.identify(facts)
-    texts = [facts, facts.payload(), identity, order, response_facts(request, response)]
+    texts = [facts, facts.payload(), identity, order, order_response(request, response)]
     assert not any("canary" in repr(each) for each in texts)
 
 

@@ -137,4 +137,4 @@ def _reset(*, setting: str, **_: Any) -> None:
         alocks.reset()
 
 
-setting_changed.connect(_reset, dispatch_uid="lockkit_django.leases.handler")
+setting_changed.connect(_reset, dispatch_uid="lockkit_django.leases.aliases")
