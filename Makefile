@@ -28,7 +28,8 @@ WHEELS := $(VENV)/wheel
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TIMED = TIMEFORMAT="make $@: %0R s, CPU %0U + %0S s"; time
 # The tests find the installed package or nothing: not the checkout, not a package of the user's.
-ISOLATED := env -u PYTHONPATH PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
+# And what was compiled once is kept, whatever the shell says: they start many processes.
+ISOLATED := env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
 
 .PHONY: demo serve test quick check lint format types bench soak-orders matrix constraints clean environment servers tests wheel
 .NOTPARALLEL:
