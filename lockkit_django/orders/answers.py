@@ -114,9 +114,9 @@ def order_response(request: HttpRequest, response: HttpResponseBase) -> OrderRes
     """A rendered response, without CSRF tokens; one that streams has no body here."""
     body = None if response.streaming else bytes(getattr(response, "content", b""))
     headers = [*response.items(), *_language(response)]
-    facts = OrderResponse(response.status_code, headers, body)
+    answered = OrderResponse(response.status_code, headers, body)
     known = request.META.get("CSRF_COOKIE")
-    return without_tokens(facts, _tokens_in(known, body or b"")) if known else facts
+    return without_tokens(answered, _tokens_in(known, body or b"")) if known else answered
 
 
 def _language(response: HttpResponseBase) -> list[tuple[str, str]]:

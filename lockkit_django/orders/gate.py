@@ -165,11 +165,11 @@ class Gate:
     def _identify(self, visit: Visit) -> Order | HttpResponseBase | None:
         request, view, options, checked = visit
         settings = self._orders.settings
-        facts = order_request(
+        read = order_request(
             request, partial(identity_for, request, view, settings, checked=checked)
         )
         try:
-            order = self._orders.identify(facts, sources=options.sources, required=options.required)
+            order = self._orders.identify(read, sources=options.sources, required=options.required)
         except RefusedError as refused:
             return refused.response
         note_what_is_final()

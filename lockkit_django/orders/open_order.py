@@ -241,16 +241,16 @@ class ClaimedOrder(OpenOrder):
         self._refused = is_of_check(error)
         return None
 
-    def _settle(self, facts: OrderResponse, *, failed: bool) -> Refusal | None:
+    def _settle(self, answered: OrderResponse, *, failed: bool) -> Refusal | None:
         client = locks[self.orders.settings.alias]
-        flow = self.orders.settle(self.decision, facts, failed=failed)
+        flow = self.orders.settle(self.decision, answered, failed=failed)
         return drive(flow, RedisRecords.of(client), client)
 
     def _facts(self, response: HttpResponseBase) -> OrderResponse:
-        facts = order_response(self.request, response)
+        answered = order_response(self.request, response)
         if asks_to_log_in(self.request, response):
-            return facts._replace(status=REFUSED)  # a refusal, whatever its status says
-        return facts
+            return answered._replace(status=REFUSED)  # a refusal, whatever its status says
+        return answered
 
 
 class _SessionBefore:

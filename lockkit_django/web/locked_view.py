@@ -160,8 +160,8 @@ class LockedView:
         request, rest = request_and_rest(args)
         user = await _user(request) if self._guard.needs_user else None
         try:
-            facts = RequestView(request, kwargs, user)
-            names = self._guard.names_for(facts, request, *rest, **kwargs)
+            view_of_request = RequestView(request, kwargs, user)
+            names = self._guard.names_for(view_of_request, request, *rest, **kwargs)
             pending = pending_order(http_request(request))
             lease = await self._lease_for(request, pending, names, _label(request))
         except LockError as error:

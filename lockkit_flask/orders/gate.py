@@ -30,7 +30,7 @@ from lockkit_flask.orders.authorize import Authorization
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.idempotent import binds_of, options_of
 from lockkit_flask.orders.open_order import ClaimedOrder, of_request
-from lockkit_flask.orders.request import RequestReader, asks_to_log_in, replayed, response_facts
+from lockkit_flask.orders.request import RequestReader, asks_to_log_in, order_response, replayed
 from lockkit_flask.web.lock_view import take_locks, view_of
 from lockkit_flask.web.refusals import ORDER_ID, refused
 
@@ -205,10 +205,10 @@ class Gate:
         that says nothing about what the view did.
         """
         opened = of_request()
-        if opened is not None and (opened.facts is None or opened.can_undo):
-            opened.facts = response_facts(response, self.settings.max_response)
+        if opened is not None and (opened.answered is None or opened.can_undo):
+            opened.answered = order_response(response, self.settings.max_response)
             if asks_to_log_in(response):  # a refusal, whatever its status says
-                opened.facts = opened.facts._replace(status=HTTPStatus.UNAUTHORIZED)
+                opened.answered = opened.answered._replace(status=HTTPStatus.UNAUTHORIZED)
             opened.status = response.status_code
         return response
 
@@ -249,7 +249,7 @@ def _database(app: Flask) -> SQLAlchemy:
 def _note_failure(_: Flask, *, exception: BaseException, **__: object) -> None:
     """What the view returned could not be made a response: it has failed, after all."""
     opened = of_request()
-    if opened is not None and opened.facts is None:
+    if opened is not None and opened.answered is None:
         opened.note_failure(exception)
 
 

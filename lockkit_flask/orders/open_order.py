@@ -39,7 +39,7 @@ class OpenOrder(ABC):
     active = False  #: the app's sessions work inside its transaction
     can_undo = True  #: what the view did; then an ``after_request`` hook may yet make it a failure
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
-    facts: OrderResponse | None = None  #: what the view has answered
+    answered: OrderResponse | None = None  #: what the view has answered
     status = 0  #: of the response that they were taken from
 
     def __init__(self, orders: Orders, proceed: Proceed, records: Any, *, below: Any) -> None:
@@ -74,7 +74,7 @@ class OpenOrder(ABC):
 
     @abstractmethod
     def conclude(self, response: Response) -> Response:
-        """Make final what the view has answered, by ``facts``. Returns what to answer.
+        """Make final what the view has answered, by ``answered``. Returns what to answer.
 
         Raises DuplicateKeyError: nothing of it is left, and the order is another runner's.
         """
@@ -110,11 +110,11 @@ class ClaimedOrder(OpenOrder):
         self._failed = not isinstance(error, HTTPException)
 
     def conclude(self, response: Response) -> Response:
-        reject = self._settle(self.facts)
+        reject = self._settle(self.answered)
         return response if reject is None else refused(reject)
 
-    def _settle(self, facts: OrderResponse | None) -> Refusal | None:
-        flow = self.orders.settle(self.proceed, facts, failed=self._failed)
+    def _settle(self, answered: OrderResponse | None) -> Refusal | None:
+        flow = self.orders.settle(self.proceed, answered, failed=self._failed)
         return drive(flow, self.records, app_locks()[self.orders.settings.alias])
 
 

@@ -36,7 +36,7 @@ _GUEST = "_lockkit_is_of_guest"
 
 
 class RequestReader:
-    """Turns requests into facts; the hooks of the settings are imported once."""
+    """Reads requests for the engine; the hooks of the settings are imported once."""
 
     def __init__(self, settings: OrderSettings, user_pk: UserHook) -> None:
         self._user_pk = user_pk
@@ -69,9 +69,9 @@ class RequestReader:
             return None
         answer = current_app.ensure_sync(self._recover)(request, order.order_id)
         response = None if answer is None else current_app.make_response(answer)
-        facts = None if response is None else response_facts(response, sys.maxsize)
+        answered = None if response is None else order_response(response, sys.maxsize)
         db_session.end_read()  # the view, if it runs now, must not see what the hook saw
-        return facts
+        return answered
 
     def _payload(self, request: Request) -> Payload:
         vars(request).setdefault("stream", self._stream(request))
@@ -119,7 +119,7 @@ class RequestReader:
 
 
 def is_of_guest(request: Request) -> bool:
-    """Whether this request, whose facts were read, came without a user and without a token."""
+    """Whether this request, which was read, came without a user and without a token."""
     return bool(vars(request).get(_GUEST))
 
 
@@ -153,14 +153,14 @@ def _file(field: str, file: FileStorage) -> SentFile:
     return SentFile(field, file.filename or "", size, digest.hexdigest(), file.content_type or "")
 
 
-def response_facts(response: Response, max_body: int) -> OrderResponse:
+def order_response(response: Response, max_body: int) -> OrderResponse:
     """A body that streams is left alone, unless it says that it is small.
 
     An HTTPException's response does: Flask makes an iterator of what is in memory.
     """
     body = None if _streams(response, max_body) else response.get_data()
-    facts = OrderResponse(response.status_code, list(response.headers.items()), body)
-    return without_tokens(facts, _tokens())
+    answered = OrderResponse(response.status_code, list(response.headers.items()), body)
+    return without_tokens(answered, _tokens())
 
 
 def replayed(replay: Replay) -> Response:

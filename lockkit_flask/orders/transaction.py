@@ -82,7 +82,7 @@ class SharedTransaction(OpenOrder):
         self._roll_back()
 
     def conclude(self, response: Response) -> Response:
-        outcome = self.facts and self.orders.conclude(self.proceed.order, self.facts)
+        outcome = self.answered and self.orders.conclude(self.proceed.order, self.answered)
         refused = isinstance(outcome, Forget) or self._refused or self._sends_a_guest_away()
         if isinstance(outcome, (Keep, Forget)) and refused and not self._failed:
             return self._commit(None, response)
@@ -113,7 +113,7 @@ class SharedTransaction(OpenOrder):
         again after the login, and there is nothing here that could happen twice. Whoever commits
         has a result: a function of the database may write, however its statement looks.
         """
-        redirects = self.facts is not None and self.facts.status in REDIRECTS
+        redirects = self.answered is not None and self.answered.status in REDIRECTS
         return redirects and self.of_guest and not (self._committed or db_session.has_writes())
 
     def _roll_back(self) -> None:

@@ -177,8 +177,8 @@ class LockedView:
         """Take the lock for the current request. Raises AcquireTimeout, or the HTTP exception."""
         locks = app_locks()
         try:
-            facts = RequestView(request, locks.config.user_pk)
-            names = self.guard.names_for(facts, **(request.view_args or {}))
+            view_of_request = RequestView(request, locks.config.user_pk)
+            names = self.guard.names_for(view_of_request, **(request.view_args or {}))
             label = request_label(request.method, request.path)
             lease = self.guard.acquire(locks[self.guard.alias], names, locks.config.views, label)
         except AcquireTimeout:

@@ -35,7 +35,7 @@ def orders(forms: FormIds | None = FORMS, **settings: Any) -> Orders:
 
 def sent(value: str, who: Identity, quantity: str = "1", rules: Orders | None = None) -> Any:
     fields = [("order_id", value), ("quantity", quantity)]
-    facts = OrderRequest(
+    request = OrderRequest(
         method="POST",
         path="/orders/",
         route="orders/",
@@ -44,7 +44,7 @@ def sent(value: str, who: Identity, quantity: str = "1", rules: Orders | None = 
         read_payload=lambda: Payload(form=fields),
         read_identity=lambda: who,
     )
-    return (rules or orders()).identify(facts)
+    return (rules or orders()).identify(request)
 
 
 def code(answer: object) -> str:
