@@ -87,7 +87,7 @@ def default_location(app: Flask) -> str:
 
 def require_users(user_pk: UserHook) -> None:
     """Raise ConfigurationError where everybody would be nobody, for ever."""
-    if user_pk is _flask_login_user and not _has_flask_login():
+    if user_pk is flask_login_user and not _has_flask_login():
         raise ConfigurationError(
             "{user.pk} names the user, and this app does not say who that is: set LOCKKIT_USER "
             "to a callable that returns the user's primary key, or set Flask-Login up"
@@ -101,20 +101,10 @@ def _has_flask_login() -> bool:
 
 
 def _user_hook(value: object) -> UserHook:
-    return dotted("LOCKKIT_USER", value) or _flask_login_user
+    return dotted("LOCKKIT_USER", value) or flask_login_user
 
 
-def model_of_user(user_pk: UserHook) -> str:
-    """The class of the user whom Flask-Login knows, or what stands for that of LOCKKIT_USER.
-
-    Its module is left out: that may be another one in another deployment of the same app.
-    """
-    if user_pk is not _flask_login_user:
-        return "user"
-    return type(import_module("flask_login").current_user._get_current_object()).__qualname__
-
-
-def _flask_login_user() -> object:
+def flask_login_user() -> object:
     """The user of Flask-Login, when the app uses it."""
     if not _has_flask_login():
         return None

@@ -17,7 +17,7 @@ from lockkit.orders import Identity, OrderRequest, OrderResponse, Payload
 from lockkit.orders.decisions import REPLAYED_HEADER
 from lockkit.orders.forgery import with_token, without_tokens
 from lockkit.orders.request import SentFile
-from lockkit_flask.conf import dotted, model_of_user
+from lockkit_flask.conf import dotted, flask_login_user
 from lockkit_flask.leases import db_session
 from lockkit_flask.orders.forms import guest, guest_of
 
@@ -103,7 +103,7 @@ class RequestReader:
                 f"LOCKKIT_USER returns {type(user).__name__}; it must return the user's primary "
                 f"key, as a string, an integer or a UUID, or None for nobody"
             )
-        return f"{model_of_user(self._user_pk)}:{user}"
+        return f"{_model_of_user(self._user_pk)}:{user}"
 
     def _identity(self, request: Request) -> Identity:
         user = self._user()
@@ -116,6 +116,16 @@ class RequestReader:
             tenant=(self._tenant(request) or "") if self._tenant else "",
             guest=guest_of(user),
         )
+
+
+def _model_of_user(user_pk: UserHook) -> str:
+    """The class of the user whom Flask-Login knows, or what stands for that of LOCKKIT_USER.
+
+    Its module is left out: that may be another one in another deployment of the same app.
+    """
+    if user_pk is not flask_login_user:
+        return "user"
+    return type(import_module("flask_login").current_user._get_current_object()).__qualname__
 
 
 def is_of_guest(request: Request) -> bool:

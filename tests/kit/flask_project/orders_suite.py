@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from flask import Blueprint, Response, abort, request, session
+from flask import Blueprint, Response, abort, render_template_string, request, session
 from flask.views import MethodView
 from order_suite.duplicates import GUARDS
 
@@ -22,6 +22,35 @@ calls: list[str] = []
 orders = Blueprint("orders", __name__, url_prefix="/orders")
 elsewhere = Blueprint("elsewhere", __name__)
 SENDING = ["POST", "PUT", "PATCH"]
+
+
+forms = Blueprint("forms", __name__)
+
+
+@forms.get("/page")
+def page() -> str:
+    return render_template_string("<form method=post>{{ order_id_field() }}</form>" * 2)
+
+
+@forms.post("/orders/")
+def sent() -> ResponseReturnValue:
+    made = put(current_order.order_id)
+    db.session.commit()
+    return f"order {made.id} for {session.get('user')}", 201
+
+
+@forms.get("/log_in/<name>")
+def log_in(name: str) -> str:
+    """As in Flask's tutorial."""
+    session.clear()
+    session["user"] = name
+    return "in"
+
+
+@forms.get("/log_out")
+def log_out() -> str:
+    session.clear()
+    return "out"
 
 
 def sell(kind: str) -> int:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from html import unescape
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client, RequestFactory, override_settings
 from django_project.shop.models import Sale
 from order_suite import ORDERS, Answer, OpenShop
 from order_suite.duplicates import Duplicates, Locks
+from order_suite.forms import Forms
 from order_suite.owners import Owners, Replays
 from order_suite.refusals import Carts, Refusals
 from order_suite.requests import OrderIds, SameRequests
@@ -23,6 +27,18 @@ from lockkit_django.forms import new_order_id
 from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+FIELD = re.compile(r'<input type="hidden" name="order_id" value="([^"]*)">')
+
+
+def answer_of(response: Any) -> Answer:
+    kept = dict(response.headers)
+    if response.cookies:
+        kept["Set-Cookie"] = response.cookies.output(header="")
+    content = b"".join(response) if response.streaming else response.content
+    is_json = "json" in kept.get("Content-Type", "")
+    return Answer(response.status_code, kept, content, response.json() if is_json else None)
 
 
 class DjangoShop:
@@ -51,12 +67,7 @@ class DjangoShop:
             headers={**own, **(headers or {})},
             QUERY_STRING=query,
         )
-        kept = dict(response.headers)
-        if response.cookies:
-            kept["Set-Cookie"] = response.cookies.output(header="")
-        content = b"".join(response) if response.streaming else response.content
-        is_json = "json" in kept.get("Content-Type", "")
-        return Answer(response.status_code, kept, content, response.json() if is_json else None)
+        return answer_of(response)
 
     def _client(self, user: str | None) -> Client:
         if user not in self._clients:
@@ -92,12 +103,12 @@ class DjangoShop:
 
 @pytest.fixture
 def open_shop(fresh_orders: None) -> Iterator[OpenShop]:
-    with ExitStack() as settings:
+    with ExitStack() as stack:
 
         def open_(**changes: object) -> DjangoShop:
             orders = {**ORDERS, **changes}
             urls = "orders_django.suite_urls"
-            settings.enter_context(
+            stack.enter_context(
                 override_settings(
                     LOCKKIT_ORDERS=orders, ROOT_URLCONF=urls, LOCKKIT_VIEWS={"TIMEOUT": 0}
                 )
@@ -105,6 +116,44 @@ def open_shop(fresh_orders: None) -> Iterator[OpenShop]:
             return DjangoShop()
 
         yield open_
+
+
+class DjangoVisitor:
+    def __init__(self) -> None:
+        self._client = Client()
+
+    def forms(self) -> list[str]:
+        page = self._client.get("/django").content.decode()
+        return [unescape(value) for value in FIELD.findall(page)]
+
+    def buy(self, value: str, quantity: str = "1", *, accept: str = "*/*") -> Answer:
+        form = {"order_id": value, "quantity": quantity}
+        return answer_of(self._client.post("/orders/", form, headers={"Accept": accept}))
+
+    def log_in(self, name: str) -> None:
+        self._client.get(f"/login/{name}")
+
+    def log_out(self) -> None:
+        self._client.get("/logout")
+
+
+class DjangoFormShop:
+    def visitor(self) -> DjangoVisitor:
+        return DjangoVisitor()
+
+    def sold(self) -> list[str]:
+        return list(Sale.objects.values_list("sku", flat=True))
+
+    def with_key(self, key: str, *, fallback: bool) -> AbstractContextManager[object]:
+        fallbacks = [settings.SECRET_KEY] if fallback else []
+        return override_settings(SECRET_KEY=key, SECRET_KEY_FALLBACKS=fallbacks)
+
+
+@pytest.fixture
+def form_shop(fresh_orders: None) -> Iterator[DjangoFormShop]:
+    orders = {"ORDER_ID": ["form:order_id"], "PATHS": ["^/orders/"], "REQUIRED": True}
+    with override_settings(ROOT_URLCONF="orders_django.form_urls", LOCKKIT_ORDERS=orders):
+        yield DjangoFormShop()
 
 
 class TestDuplicates(Duplicates):
@@ -140,4 +189,8 @@ class TestCarts(Carts):
 
 
 class TestUncovered(Uncovered):
+    pass
+
+
+class TestForms(Forms):
     pass

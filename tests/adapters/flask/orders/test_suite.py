@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from flask import session
 from flask_project import Order, db
-from flask_project.orders_suite import calls, elsewhere, orders
+from flask_project.orders_suite import calls, elsewhere, forms, orders
 from order_suite import ORDERS, Answer, OpenShop
 from order_suite.duplicates import Duplicates, Locks
+from order_suite.forms import Forms
 from order_suite.owners import Owners, Replays
 from order_suite.refusals import Carts, Refusals
 from order_suite.requests import OrderIds, SameRequests
@@ -24,6 +29,15 @@ if TYPE_CHECKING:
 
     from flask import Flask
     from flask.testing import FlaskClient
+    from werkzeug.test import TestResponse
+
+
+FIELD = re.compile(r'<input type="hidden" name="order_id" value="([^"]*)">')
+
+
+def answer_of(response: TestResponse) -> Answer:
+    sent = response.get_json(silent=True)
+    return Answer(response.status_code, response.headers, response.data, sent)
 
 
 class FlaskShop:
@@ -57,7 +71,7 @@ class FlaskShop:
             query_string=query,
             headers={**own, **(headers or {})},
         )
-        return Answer(answer.status_code, answer.headers, answer.data, answer.get_json(silent=True))
+        return answer_of(answer)
 
     def rows(self, kind: str) -> int:
         with self._app.app_context():
@@ -101,6 +115,51 @@ def open_shop(make_shop: Callable[..., Flask]) -> Iterator[OpenShop]:
     calls.clear()
 
 
+class FlaskVisitor:
+    def __init__(self, client: FlaskClient) -> None:
+        self._client = client
+
+    def forms(self) -> list[str]:
+        return [unescape(value) for value in FIELD.findall(self._client.get("/page").text)]
+
+    def buy(self, value: str, quantity: str = "1", *, accept: str = "*/*") -> Answer:
+        form = {"order_id": value, "quantity": quantity}
+        return answer_of(self._client.post("/orders/", data=form, headers={"Accept": accept}))
+
+    def log_in(self, name: str) -> None:
+        self._client.get(f"/log_in/{name}")
+
+    def log_out(self) -> None:
+        self._client.get("/log_out")
+
+
+class FlaskFormShop:
+    def __init__(self, app: Flask) -> None:
+        self._app = app
+        app.register_blueprint(forms)
+
+    def visitor(self) -> FlaskVisitor:
+        return FlaskVisitor(self._app.test_client())
+
+    def sold(self) -> list[str]:
+        with self._app.app_context():
+            return [order.name for order in db.session.query(Order)]
+
+    @contextmanager
+    def with_key(self, key: str, *, fallback: bool) -> Iterator[None]:
+        before = self._app.secret_key
+        self._app.config["SECRET_KEY_FALLBACKS"] = [before] if fallback else []
+        self._app.secret_key = key
+        yield
+        self._app.secret_key = before
+
+
+@pytest.fixture
+def form_shop(make_shop: Callable[..., Flask]) -> FlaskFormShop:
+    orders = {"ORDER_ID": ["form:order_id"], "PATHS": ["^/orders/"], "REQUIRED": True}
+    return FlaskFormShop(make_shop(LOCKKIT_ORDERS=orders, LOCKKIT_USER=lambda: session.get("user")))
+
+
 class TestDuplicates(Duplicates):
     pass
 
@@ -134,4 +193,8 @@ class TestCarts(Carts):
 
 
 class TestUncovered(Uncovered):
+    pass
+
+
+class TestForms(Forms):
     pass

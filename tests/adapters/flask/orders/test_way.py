@@ -1,0 +1,33 @@
+"""The way of an order through our files, which a reader must be able to follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from entered import ROOT, files_entered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask import Flask
+
+MOST_FILES = 48
+MOST_OF_FLASK = 11
+LINES = 300
+
+
+def test_a_first_order_goes_through_few_files_of_ours(
+    make_shop: Callable[..., Flask], redis_url: str
+) -> None:
+    client = make_shop(LOCKKIT_URL=redis_url).test_client()
+
+    def buy(order_id: str) -> None:
+        answer = client.post("/one", headers={"X-User": "alice", "X-Order-ID": order_id})
+        assert answer.status_code == 201
+
+    buy("warm-up")
+    entered = files_entered(lambda: buy("first"))
+    assert len(entered) <= MOST_FILES, sorted(entered)
+    ours = {name for name in entered if name.startswith("lockkit_flask/")}
+    assert len(ours) <= MOST_OF_FLASK, sorted(ours)
+    assert all(len((ROOT / name).read_text().splitlines()) <= LINES for name in entered)
