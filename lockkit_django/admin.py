@@ -10,8 +10,6 @@ from django.http import HttpRequest
 
 from lockkit_django.models import OrderRecord
 
-__all__ = ["OrderRecordAdmin"]
-
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[OrderRecord]
 else:

@@ -15,8 +15,6 @@ from django.core.signals import setting_changed
 from lockkit.model.settings import AliasSettings, read_settings
 from lockkit.web.view_lock import ViewSettings, read_view_settings
 
-__all__ = ["DEFAULT_LOCATION", "lock_settings", "view_settings"]
-
 DEFAULT_LOCATION = "django://default"
 """With nothing configured, the project's own database keeps the locks."""
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from jinja2.runtime import Context
 
-__all__ = ["OrderForms"]
-
 
 class OrderForms(Extension):
     """Adds ``order_id_field`` to the templates. Import macros that call it ``with context``."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from django.db import models
 
-__all__ = ["Lock", "OrderRecord"]
-
 
 class OrderRecord(models.Model):
     """One order, by whoever sent it: written in the transaction that the order takes effect in.

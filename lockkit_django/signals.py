@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from lockkit.orders.decisions import Decision
 
-__all__ = ["order_conflict", "order_orphaned", "order_replayed", "tell"]
-
 order_replayed = Signal()
 """A stored answer was given again."""
 

@@ -12,8 +12,6 @@ from lockkit_django.leases.aliases import alocks, locks
 if TYPE_CHECKING:
     from lockkit.leases.decorated import Name
 
-__all__ = ["locked"]
-
 CLIENTS = AliasClients(locks.__getitem__, alocks.__getitem__)
 
 

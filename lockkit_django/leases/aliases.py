@@ -21,8 +21,6 @@ from lockkit.stores.registry import load_backend
 from lockkit_django.conf import lock_settings
 from lockkit_django.leases.client import AsyncDjangoLockClient, DjangoLockClient
 
-__all__ = ["AsyncLockHandler", "LockHandler", "alocks", "locks"]
-
 if TYPE_CHECKING:
     _Handler = BaseConnectionHandler[DjangoLockClient]
 else:

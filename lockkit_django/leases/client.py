@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
+from lockkit.leases.aio_client import AsyncLease
 from lockkit.leases.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
+from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.leases.multi import AsyncMultiLease
 from lockkit_django.leases.transactions import refuse_open_transactions
 from lockkit_django.leases.until import open_transactions
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
 
-__all__ = ["AsyncDjangoLockClient", "DjangoLockClient", "to_its_end", "until_thread_is_idle"]
+    from lockkit.leases.giving_back import AnyAsyncLease, AnyLease
 
 
 class DjangoLockClient(EnclosingClient):
@@ -71,6 +74,14 @@ async def to_its_end(steps: Coroutine[Any, Any, None]) -> None:
     if cancelled is not None:
         raise cancelled
     task.result()
+
+
+async def give_back_from_loop(lease: AnyLease | AnyAsyncLease) -> None:
+    """One of a blocking client's in a thread: the loop does not wait."""
+    if isinstance(lease, (AsyncLease, AsyncMultiLease)):
+        await give_back_async(lease)
+    else:
+        await sync_to_async(give_back, thread_sensitive=False)(lease)
 
 
 async def until_thread_is_idle() -> None:

@@ -22,8 +22,6 @@ from lockkit.model.errors import ConfigurationError
 if TYPE_CHECKING:
     from lockkit.leases.lease import BaseLease
 
-__all__ = ["FencedManager", "FencedModel", "FencedQuerySet"]
-
 M = TypeVar("M", bound=models.Model)
 
 

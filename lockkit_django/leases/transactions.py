@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
 
-__all__ = [
-    "Exempt",
-    "atomic_blocks",
-    "atomic_requests",
-    "has_written",
-    "note_each_request",
-    "note_what_is_final",
-    "refuse_atomic_requests",
-    "refuse_open_transactions",
-    "request_blocks_suspended",
-    "user_blocks",
-]
-
 NUMBERED = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
 """PostgreSQL numbers a transaction at its first change."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from lockkit.leases.client import Lease
 
-__all__ = ["open_transactions"]
-
 KEEPER = "_lockkit_transaction"
 """Attribute of a connection, while its transaction keeps a lease."""
 

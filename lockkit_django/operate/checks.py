@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from lockkit.stores.base import Backend
 
-__all__ = ["check_settings", "check_store", "register"]
-
 SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
 LOCK_ERRORS = "lockkit_django.middleware.LockErrors"

@@ -29,19 +29,6 @@ from lockkit.web.view_lock import request_label
 from lockkit_django.orders.identity import value_of
 from lockkit_django.web.refusals import html_response, in_language, problem_response
 
-__all__ = [
-    "asks_to_log_in",
-    "log_if_refused",
-    "make_page",
-    "note_order",
-    "order_response",
-    "recovered",
-    "refusal",
-    "refusal_for_browser",
-    "replay",
-    "same",
-]
-
 OF_CONTENT = ("Content-Encoding", "Content-Length", "ETag")
 """What a decorator of the view may have said of the JSON."""
 LOCALE = "django.middleware.locale.LocaleMiddleware"

@@ -22,8 +22,6 @@ from lockkit_django.web.view_functions import class_of, functions_of, ninja_oper
 if TYPE_CHECKING:
     from lockkit.orders import OrderSettings
 
-__all__ = ["may_replay", "unknown_below", "unknown_check"]
-
 LOGIN = "django.contrib.auth.decorators"
 MIXINS = "django.contrib.auth.mixins"
 ORDERED = "lockkit_django.orders.ordered_view"

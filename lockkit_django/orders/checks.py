@@ -26,8 +26,6 @@ from lockkit_django.web.routes import routed_views
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
-__all__ = ["check_orders", "check_records", "register"]
-
 METHODS = (None, "POST", "PUT", "PATCH", "DELETE")
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
 OURS = (MIDDLEWARE, "lockkit_django.orders.middleware.IdempotentOrderMiddleware")

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Record
 
-__all__ = ["OwnTransaction"]
-
 
 class OwnTransaction(OrderInDatabase):
     """Nothing is open around the view; the record commits in the block that the view names."""

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Refusal
 
-__all__ = [
-    "CONNECTION_ERRORS",
-    "OrderStopped",
-    "is_conflict",
-    "is_of_check",
-    "is_of_handler",
-    "is_of_hook",
-    "status_of",
-    "unsaved",
-]
-
 DRF = "rest_framework.views"
 CHECKS = {"django.contrib.auth.decorators", "django.contrib.auth.mixins"}
 AROUND_VIEWS = {"asgiref", "asyncio", "concurrent", "contextlib", "django", "lockkit_django"}

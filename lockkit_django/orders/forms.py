@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
 
-__all__ = ["new_order_id", "order_id_field", "tell_if_uncovered"]
-
 DO_NOT_CACHE = "_cache_update_cache"
 """What Django's cache middleware looks at before it stores the page of a request."""
 

@@ -5,7 +5,6 @@ What waits is written once, as coroutines: THREAD performs them with blocking ca
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -13,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from asgiref.sync import sync_to_async
 from django.http import HttpResponseBase
 
-from lockkit.leases.aio_client import AsyncLease
-from lockkit.leases.giving_back import give_back, give_back_async
-from lockkit.leases.multi import AsyncMultiLease
+from lockkit.leases.giving_back import give_back
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.orders import (
     DuplicateKeyError,
@@ -32,6 +29,7 @@ from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import ViewOptions, options_in
 from lockkit.runtime.either import at_once
 from lockkit_django.leases.aliases import alocks, locks
+from lockkit_django.leases.client import give_back_from_loop
 from lockkit_django.leases.transactions import note_what_is_final
 from lockkit_django.orders.answers import note_order, recovered, refusal, replay
 from lockkit_django.orders.authorize import may_replay
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
     from lockkit.orders import OrderResponse, Orders, Record
     from lockkit.orders.decisions import Decision
     from lockkit.orders.means import Flow
-
-__all__ = ["LOOP", "THREAD", "Gate", "Way", "in_thread", "options_of"]
 
 R = TypeVar("R")
 
@@ -106,10 +102,7 @@ class _Loop:
         return await adrive(flow, records, client, partial(in_thread, recover))
 
     async def give_back(self, lease: Any) -> None:
-        if isinstance(lease, (AsyncLease, AsyncMultiLease)):
-            await give_back_async(lease)
-        else:
-            await asyncio.to_thread(give_back, lease)
+        await give_back_from_loop(lease)
 
 
 class _Found:

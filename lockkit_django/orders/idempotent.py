@@ -9,11 +9,9 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.orders.orderid import IdSource
 from lockkit.orders.settings import OPTIONS, ViewOptions
 from lockkit_django.leases.transactions import Exempt
-from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, ordered
+from lockkit_django.orders.ordered_view import ordered
 from lockkit_django.web.request import http_request
 from lockkit_django.web.view_functions import is_operation, show_types
-
-__all__ = ["MIDDLEWARE_MODE", "IdempotentMixin", "idempotent"]
 
 V = TypeVar("V", bound=Callable[..., Any])
 

@@ -17,16 +17,6 @@ from lockkit.orders import Identity
 if TYPE_CHECKING:
     from lockkit.orders import OrderSettings
 
-__all__ = [
-    "GUEST",
-    "RefusedError",
-    "guest_of",
-    "identity_for",
-    "identity_of",
-    "in_signed_cookies",
-    "value_of",
-]
-
 GUEST = "_lockkit_guest"
 """Key of a session: the secret of a guest's forms."""
 

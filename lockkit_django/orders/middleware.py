@@ -32,8 +32,6 @@ from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.rules import order_rules
 from lockkit_django.web.view_functions import has_lock
 
-__all__ = ["IdempotentOrderMiddleware"]
-
 UNCOVERED = "_lockkit_uncovered"
 """Attribute of a request whose view is no order."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from lockkit.orders.settings import ViewOptions
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
-__all__ = ["ClaimedOrder", "OpenOrder", "Visit", "open_order"]
-
 OPEN_ORDER = "_lockkit_open_order"
 """Attribute of a request: the order it has opened."""
 

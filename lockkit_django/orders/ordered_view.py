@@ -7,7 +7,7 @@ handler's own would be open before it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any
 
@@ -17,7 +17,7 @@ from django.http import HttpRequest
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.settings import ViewOptions
-from lockkit.runtime.either import at_once
+from lockkit.runtime.either import at_once, value
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -31,8 +31,6 @@ from lockkit_django.orders.gate import LOOP, THREAD, Gate, Way, in_thread
 from lockkit_django.orders.open_order import OpenOrder, Visit, open_order
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
 from lockkit_django.web.view_functions import has_lock
-
-__all__ = ["MIDDLEWARE_MODE", "SAFE_METHODS", "ordered"]
 
 MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
@@ -116,17 +114,17 @@ async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any
     request, _ = request_and_rest(args)
     http = http_request(request)
     if http.method in SAFE_METHODS:
-        return await _awaited(view(*args, **kwargs))
+        return await value(view(*args, **kwargs))
     visit, begin = _visit(http, view, options), not has_lock(view)
     answer = await _served(http, lambda way: Gate().enter(visit, way, begin=begin))
     if answer is not None:
         return answer
     opened = open_order(http)
     if opened is None:
-        return await _awaited(view(*args, **kwargs))
+        return await value(view(*args, **kwargs))
     opened.front = request
     try:
-        return await _awaited(view(*args, **kwargs))
+        return await value(view(*args, **kwargs))
     except OrderStopped as stop:
         stopped = stop
         return await _served(http, lambda way: Gate().stopped(opened, stopped, way))
@@ -140,10 +138,6 @@ async def _served(http: HttpRequest, doing: Callable[[Way], Coroutine[Any, Any, 
     if getattr(http, MIDDLEWARE_MODE) == "async":
         return await doing(LOOP)
     return await in_thread(lambda: at_once(doing(THREAD)))
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if isinstance(value, Awaitable) else value
 
 
 def _visit(http: HttpRequest, view: View, options: ViewOptions) -> Visit:

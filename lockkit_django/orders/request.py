@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
 
 
-__all__ = [
-    "keep_body",
-    "order_request",
-]
-
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 

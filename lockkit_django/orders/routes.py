@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from lockkit.orders import OrderSettings
 
-__all__ = ["check_paths", "check_replays", "register"]
-
 
 def register() -> None:
     checks.register(check_paths, "lockkit")

@@ -11,8 +11,6 @@ from lockkit.orders import Orders, read_order_settings
 from lockkit.orders.forms import FormIds
 from lockkit.orders.settings import SOURCE
 
-__all__ = ["form_ids", "order_rules"]
-
 
 @lru_cache(maxsize=1)
 def order_rules() -> Orders:

@@ -27,8 +27,6 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
         "orders need 'lockkit_django' in INSTALLED_APPS, and then 'manage.py migrate'"
     ) from missing
 
-__all__ = ["OrderTable"]
-
 
 class OrderTable:
     """Finds records, and writes them inside the caller's transaction.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Orders, Proceed, Record
 
-__all__ = ["FIRST_ERROR", "OrderInDatabase", "SharedTransaction", "is_broken", "is_rolled_back"]
-
 FIRST_ERROR = 400
 OK_CLASS = 2
 IN_ERROR = 3

@@ -32,8 +32,6 @@ from lockkit.stores.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
-__all__ = ["DatabaseBackend"]
-
 OPTIONS = ("timeout", "take_over_dead")
 CONNECT_SECONDS = 5
 SERVER_CAPABILITIES = Capabilities(durable=True)

@@ -24,8 +24,6 @@ from lockkit.stores.sql.beside import path_beside
 if TYPE_CHECKING:
     from lockkit.stores.base import Backend
 
-__all__ = ["close_in_teardown", "is_in_teardown", "is_projects_own", "remember"]
-
 _names: dict[str, str] = {}
 """Of the databases before any test runner has exchanged them."""
 

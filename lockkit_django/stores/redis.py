@@ -20,8 +20,6 @@ from lockkit.stores.base import AsyncBackend, reject_unknown_options
 from lockkit.stores.offload import OffloadedBackend
 from lockkit.stores.redis import RedisBackend
 
-__all__ = ["DjangoRedisBackend"]
-
 
 class DjangoRedisBackend(RedisBackend):
     """``RedisBackend`` over the connections that a cache has already."""

@@ -17,8 +17,6 @@ from lockkit_django.web.view_functions import guards_of, ninja_operation
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
-__all__ = ["check_views", "message_of", "name_of", "register"]
-
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 LEVELS = {
     "missing-field": (checks.Error, "E006"),

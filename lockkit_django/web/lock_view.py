@@ -14,8 +14,6 @@ from lockkit.web.view_lock import ViewLock
 from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.web.locked_view import LockedView, OnBusy
 
-__all__ = ["guards", "lock_view"]
-
 Hold = Literal["view", "response"]
 V = TypeVar("V", bound=Callable[..., Any])
 

@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from lockkit.leases.client import Lease
-from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.leases.giving_back import give_back
 from lockkit.leases.multi import MultiLease
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
+from lockkit.runtime.either import value
 from lockkit.web.refusal import log_refusal, refusal_of
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.aliases import alocks, locks
-from lockkit_django.leases.client import to_its_end, until_thread_is_idle
+from lockkit_django.leases.client import (
+    give_back_from_loop,
+    to_its_end,
+    until_thread_is_idle,
+)
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -36,7 +41,6 @@ from lockkit_django.web.refusals import drf_exception, refusal_response, rendere
 from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
 from lockkit_django.web.until_closed import (
     acquire_to_outlive_loop,
-    give_back_in_thread,
     until_closed,
 )
 from lockkit_django.web.view_functions import (
@@ -49,8 +53,6 @@ from lockkit_django.web.view_functions import (
 
 if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
-
-__all__ = ["LockedView", "OnBusy"]
 
 V = TypeVar("V", bound=Callable[..., Any])
 OnBusy = Callable[[Any, AcquireTimeout], Any]
@@ -171,14 +173,14 @@ class LockedView:
             return await self._run_in_order(pending, view, args, kwargs)
         try:
             with _lease_on(request, lease):
-                response = await _rendered_async(request, await _awaited(view(*args, **kwargs)))
+                response = await _rendered_async(request, await value(view(*args, **kwargs)))
                 _check(lease, undone=False)
         except BaseException:  # cancelled as well: what the view left running must end first
             await to_its_end(_give_back_when_idle(lease))
             raise
         if self._keep and isinstance(lease, (Lease, MultiLease)):
             return until_closed(request, response, lease)
-        await _give_back(lease)
+        await give_back_from_loop(lease)
         return response
 
     async def _run_in_order(self, pending: PendingOrder, view: Any, args: Any, kwargs: Any) -> Any:
@@ -187,7 +189,7 @@ class LockedView:
         if answer is not None:
             return answer
         with _lease_on(request, pending.order.leases[0]):
-            return await _rendered_async(request, await _awaited(view(*args, **kwargs)))
+            return await _rendered_async(request, await value(view(*args, **kwargs)))
 
     async def _lease_for(
         self, request: Any, pending: PendingOrder | None, names: Sequence[str], label: str
@@ -268,18 +270,7 @@ async def _give_back_when_idle(lease: AnyLease | AnyAsyncLease) -> None:
     try:
         await until_thread_is_idle()
     finally:
-        await _give_back(lease)
-
-
-async def _give_back(lease: AnyLease | AnyAsyncLease) -> None:
-    if isinstance(lease, (Lease, MultiLease)):
-        await give_back_in_thread(lease)
-    else:
-        await give_back_async(lease)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if isinstance(value, Awaitable) else value
+        await give_back_from_loop(lease)
 
 
 async def _rendered_async(request: Any, response: Any) -> Any:

@@ -13,8 +13,6 @@ from lockkit.web.view_lock import request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.web.refusals import refusal_response
 
-__all__ = ["LockErrors"]
-
 
 class LockErrors:
     """Answers for views that take a lock by hand and do not get it, as ``lock_view`` does.

@@ -22,15 +22,6 @@ from lockkit_django.web.request import http_request
 if TYPE_CHECKING:
     from rest_framework.exceptions import APIException
 
-__all__ = [
-    "drf_exception",
-    "html_response",
-    "in_language",
-    "problem_response",
-    "refusal_response",
-    "rendered",
-]
-
 
 def refusal_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     """``lockkit/<status>.html`` for a browser, ``application/problem+json`` for a program."""

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease
     from lockkit.leases.client import Lease
 
-__all__ = [
-    "AsyncLockedRequest",
-    "LockedRequest",
-    "RequestView",
-    "http_request",
-    "is_request",
-    "of_async_class",
-    "request_and_rest",
-]
-
-
 URL_ENCODED = "application/x-www-form-urlencoded"
 
 

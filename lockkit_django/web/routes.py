@@ -13,8 +13,6 @@ from django.utils.regex_helper import normalize
 
 from lockkit.web.route_checks import fillings
 
-__all__ = ["Routed", "routed_views", "routes"]
-
 _PARAMETER = re.compile(r"<(?:[^<>:]+:)?([^<>:]+)>")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import sync_to_async
 from django.http import HttpResponseBase
 
 from lockkit.leases.giving_back import give_back, give_back_async
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lockkit.web.view_lock import AnyLease
-
-__all__ = ["acquire_to_outlive_loop", "give_back_in_thread", "until_closed"]
 
 OWNER = "_lockkit_owner"
 """Attribute of a request: who holds what must outlive its event loop."""
@@ -72,7 +69,3 @@ async def acquire_to_outlive_loop(
     except BaseException:  # no thread can be started to renew it, or interrupted: nobody has it
         await give_back_async(lease)
         raise
-
-
-async def give_back_in_thread(lease: AnyLease) -> None:
-    await sync_to_async(give_back, thread_sensitive=False)(lease)

@@ -22,20 +22,6 @@ if TYPE_CHECKING:
 
     from lockkit.web.view_lock import ViewLock
 
-__all__ = [
-    "PendingOrder",
-    "class_of",
-    "functions_of",
-    "guards_of",
-    "has_lock",
-    "is_operation",
-    "leave_pending",
-    "mark_locked",
-    "ninja_operation",
-    "pending_order",
-    "show_types",
-]
-
 V = TypeVar("V")
 
 PENDING = "_lockkit_pending_order"

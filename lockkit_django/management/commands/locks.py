@@ -17,8 +17,6 @@ from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.rules import order_rules
 from lockkit_django.orders.table import OrderTable
 
-__all__ = ["Command"]
-
 WITH_VALUE = ("--settings", "--pythonpath", "-v", "--verbosity")
 """Django's own options that have one."""
 

@@ -11,7 +11,7 @@ from orders_django import views
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-MOST_FILES = 48
+MOST_FILES = 47
 MOST_OF_DJANGO = 11
 LINES = 300
 
