@@ -118,15 +118,16 @@ def test_a_forked_child_begins_with_an_empty_waiting_room() -> None:
     with room.place(1) as placed:
         assert placed
         child = os.fork()
-        if child > 0:
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            with room.place(1) as another:
-                assert not another
+        inside = child == 0 and has_room_for_one(room)
     if child == 0:  # pragma: no cover  (another process)
-        with room.place(1) as first, room.place(1) as second:
-            os._exit(0 if first and not second else 1)
-    with room.place(1) as placed:
-        assert placed
+        os._exit(0 if inside and has_room_for_one(room) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert has_room_for_one(room)
+
+
+def has_room_for_one(room: WaitingRoom) -> bool:
+    with room.place(1) as first, room.place(1) as second:
+        return first and not second
 
 
 HOLDER = Owner("web-1", 4121, "MainThread", "POST /secret")
