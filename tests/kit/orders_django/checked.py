@@ -142,6 +142,35 @@ class Plain(View):
         return made(request)
 
 
+class OnlyItsDispatch(View):
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if not may():
+            raise PermissionDenied
+        return super().dispatch(request, *args, **kwargs)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
+
+
+class OnlyItsInitial(APIView):
+    authentication_classes = ()
+    permission_classes: Any = ()
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if not may():
+            raise DRFDenied
+
+    def post(self, request: Any) -> Response:
+        return Response({"secret": sell("checked")}, status=201)
+
+
+class OnlyItsMethod(View):
+    @method_decorator(staff_only)
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
+
+
 class Permitted(UserPassesTestMixin, View):
     raise_exception = True
 
@@ -268,6 +297,10 @@ UNKNOWN = {
     "custom-unseen": unseen(made),
     "custom-partial": update_wrapper(partial(asked_first, made), made),
     "own-setup": Setup.as_view(),
+    "only-its-dispatch": OnlyItsDispatch.as_view(),
+    "only-its-initial": OnlyItsInitial.as_view(),
+    "only-its-method": OnlyItsMethod.as_view(),
+    "around-plain-class": staff_only(Plain.as_view()),
     "in-its-base": ProjectBase.as_view(),
     "custom-around-class": staff_only(Made.as_view()),
     "custom-below-idempotent": idempotent(staff_only(made)),
