@@ -54,16 +54,6 @@ def buy(kind: str, body: str = "{}") -> Any:
     return client.post(f"/orders/{kind}", body, content_type="application/json", headers=HEADERS)
 
 
-def test_two_applications_with_one_redis_answer_their_own_users() -> None:
-    """The same prefix, route, user and key."""
-    first = buy("plain")
-    with orders(NAMESPACE="staff"):
-        other = buy("plain")
-        assert REPLAYED not in other
-    assert len(claiming.payments) == 2
-    assert buy("plain").content == first.content != other.content
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_duplicate_gets_the_same_bytes_and_pays_nothing(kind: str) -> None:
     first, second = buy(kind), buy(kind)
@@ -109,13 +99,6 @@ def test_a_view_that_answers_with_what_is_not_stored_may_be_tried_again(status: 
 def test_an_exception_that_drf_answers_is_an_answer_too() -> None:
     assert [buy("api").status_code for _ in range(2)] == [500, 500]
     assert len(claiming.payments) == 2
-
-
-def test_an_exception_that_becomes_a_4xx_is_stored() -> None:
-    assert [(a.status_code, REPLAYED in a) for a in (buy("not-found"), buy("not-found"))] == [
-        (404, False),
-        (404, True),
-    ]
 
 
 @pytest.mark.parametrize("kind", ["denies", "denies-late"])
@@ -215,12 +198,6 @@ def test_a_duplicate_waits_for_the_one_that_runs() -> None:
         answers = [first.result(30), second.result(30)]
     assert [REPLAYED in answer for answer in answers] == [False, True]
     assert len(claiming.payments) == 1
-
-
-def test_a_lock_of_the_view_that_is_busy_leaves_no_orphan() -> None:
-    with locks["default"].lock("stock:s1"), override_settings(LOCKKIT_VIEWS={"TIMEOUT": 0}):
-        assert buy("locked").status_code == 423
-    assert buy("locked").status_code == 201
 
 
 async def test_a_client_that_goes_away_before_the_view_leaves_no_orphan() -> None:

@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.test import Client, RequestFactory, override_settings
 from django_project.shop.models import Sale
 from order_suite import ORDERS, Answer, OpenShop
+from order_suite.claims import Claims
 from order_suite.duplicates import Duplicates, Locks
 from order_suite.forms import Forms
 from order_suite.owners import Owners, Replays
@@ -118,6 +119,12 @@ def open_shop(fresh_orders: None) -> Iterator[OpenShop]:
         yield open_
 
 
+@pytest.fixture
+def open_in_redis(open_shop: OpenShop, redis_url: str) -> Iterator[OpenShop]:
+    with override_settings(LOCKKIT={"default": redis_url}):
+        yield open_shop
+
+
 class DjangoVisitor:
     def __init__(self) -> None:
         self._client = Client()
@@ -193,4 +200,8 @@ class TestUncovered(Uncovered):
 
 
 class TestForms(Forms):
+    pass
+
+
+class TestClaims(Claims):
     pass

@@ -66,18 +66,6 @@ def nothing_is_held(app: Flask) -> bool:
         return not list(locks["default"].holders())
 
 
-def test_two_applications_with_one_redis_answer_their_own_users(
-    make_shop: Callable[..., Flask], tmp_path: Path
-) -> None:
-    """The same prefix, route, user and key."""
-    shop, staff = make_shop(), make_shop(NAMESPACE="staff")
-    staff.config["PAID"] = tmp_path / "staff"
-    first, other = post(shop, "/answers"), post(staff, "/answers")
-    assert "Idempotent-Replayed" not in other.headers
-    assert (effects(shop), effects(staff)) == (1, 1)
-    assert [post(each, "/answers").data for each in (shop, staff)] == [first.data, other.data]
-
-
 def test_a_redis_that_others_may_use_needs_a_namespace(make_shop: Callable[..., Flask]) -> None:
     with pytest.raises(lockkit.ConfigurationError, match=r"'NAMESPACE'.*shop-production"):
         make_shop(NAMESPACE="")
@@ -101,7 +89,7 @@ def test_an_answer_is_replayed(shop: Flask, path: str, status: int) -> None:
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/answers", 409), ("/answers", 503), ("/aborts", 401), ("/aborts", 409), ("/aborts", 503)],
+    [("/aborts", 401), ("/aborts", 409), ("/aborts", 503)],
 )
 def test_a_view_that_says_so_runs_again(shop: Flask, path: str, status: int) -> None:
     for _ in range(2):
@@ -262,14 +250,6 @@ def test_simultaneous_first_requests_are_one_order(shop: Flask) -> None:
     assert len({answer.data for answer in answers}) == 1
     assert sum("Idempotent-Replayed" in answer.headers for answer in answers) == 5
     assert effects(shop) == 1
-
-
-def test_other_payloads_other_users_and_nobody(shop: Flask) -> None:
-    assert post(shop, "/answers").status_code == 201
-    assert post(shop, "/answers?n=2").status_code == 422
-    assert post(shop, "/answers", **{"X-User": "bob"}).status_code == 201
-    assert post(shop, "/answers", **{"X-User": ""}).status_code == 400
-    assert effects(shop) == 2
 
 
 def test_the_store_is_down(shop: Flask) -> None:

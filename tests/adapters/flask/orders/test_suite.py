@@ -13,6 +13,7 @@ from flask import session
 from flask_project import Order, db
 from flask_project.orders_suite import calls, elsewhere, forms, orders
 from order_suite import ORDERS, Answer, OpenShop
+from order_suite.claims import Claims
 from order_suite.duplicates import Duplicates, Locks
 from order_suite.forms import Forms
 from order_suite.owners import Owners, Replays
@@ -115,6 +116,17 @@ def open_shop(make_shop: Callable[..., Flask]) -> Iterator[OpenShop]:
     calls.clear()
 
 
+@pytest.fixture
+def open_in_redis(make_shop: Callable[..., Flask], redis_url: str) -> Iterator[OpenShop]:
+    calls.clear()
+
+    def open_(**settings: object) -> FlaskShop:
+        return FlaskShop(make_shop(LOCKKIT_URL=redis_url, LOCKKIT_ORDERS={**ORDERS, **settings}))
+
+    yield open_  # type: ignore[misc]
+    calls.clear()
+
+
 class FlaskVisitor:
     def __init__(self, client: FlaskClient) -> None:
         self._client = client
@@ -197,4 +209,8 @@ class TestUncovered(Uncovered):
 
 
 class TestForms(Forms):
+    pass
+
+
+class TestClaims(Claims):
     pass
