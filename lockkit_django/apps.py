@@ -11,12 +11,10 @@ class LockkitConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from lockkit_django.operate import checks
-        from lockkit_django.orders import checks as order_checks
-        from lockkit_django.orders import routes
+        import lockkit_django.operate.checks
+        import lockkit_django.orders.checks
+        import lockkit_django.orders.routes
+        import lockkit_django.web.checks  # noqa: F401  they register themselves
         from lockkit_django.stores import in_tests
-        from lockkit_django.web import checks as view_checks
 
-        for each in (checks, view_checks, order_checks, routes):
-            each.register()
         in_tests.remember()

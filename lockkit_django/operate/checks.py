@@ -17,6 +17,7 @@ from lockkit.model.values import check_setting_names
 from lockkit.stores.registry import load_backend
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
+from lockkit_django.web.checks import as_error, as_warning
 from lockkit_django.web.lock_view import guards
 from lockkit_django.web.routes import routed_views
 
@@ -38,16 +39,13 @@ LONGEST_TTL = 300.0
 """Seconds for which a killed process keeps its locks from everybody."""
 
 
-def register() -> None:
-    checks.register(check_settings, "lockkit")
-    checks.register(check_store, "lockkit", deploy=True)
-
-
+@checks.register("lockkit")
 def check_settings(**_: Any) -> list[CheckMessage]:
     """The settings as far as they can be judged without a connection."""
     return [*_misspelt(), *_mistakes(), *_view_mistakes(), *_lock_errors(), *_dangers()]
 
 
+@checks.register("lockkit", deploy=True)
 def check_store(**_: Any) -> list[CheckMessage]:
     """Whether each alias' store answers, and whether it is configured to keep what it is told."""
     return [message for alias in _aliases() for message in _store_messages(alias)]
@@ -60,31 +58,31 @@ def _misspelt() -> Iterator[CheckMessage]:
             check_setting_names([name], SETTINGS)
         except ConfigurationError as error:
             hint = f"Django reads {', '.join(SETTINGS)}; LOCKKIT_URL is an environment variable."
-            yield _error("E005", error, hint)
+            yield as_error("E005", error, hint)
 
 
 def _mistakes() -> Iterator[CheckMessage]:
     try:
         aliases = conf.lock_settings()
     except ConfigurationError as error:
-        yield _error("E001", error, "Correct LOCKKIT in the settings, or LOCKKIT_URL.")
+        yield as_error("E001", error, "Correct LOCKKIT in the settings, or LOCKKIT_URL.")
         return
     for entry in aliases.values():
         try:
             load_backend(entry)
         except ConfigurationError as error:
-            yield _error("E003", error, f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL.")
+            yield as_error("E003", error, f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL.")
     routed_views()  # imports them
     for alias in sorted({guard.alias for guard in guards} - set(aliases)):
         text = f"a view uses lock_view(alias={alias!r}), and LOCKKIT has no such alias"
-        yield _error("E004", text, f"Add {alias!r} to LOCKKIT, or correct the view.")
+        yield as_error("E004", text, f"Add {alias!r} to LOCKKIT, or correct the view.")
 
 
 def _view_mistakes() -> Iterator[CheckMessage]:
     try:
         conf.view_settings()
     except ConfigurationError as error:
-        yield _error("E002", error, "Correct LOCKKIT_VIEWS in the settings.")
+        yield as_error("E002", error, "Correct LOCKKIT_VIEWS in the settings.")
 
 
 def _lock_errors() -> Iterator[CheckMessage]:
@@ -113,7 +111,7 @@ def _aliases() -> list[AliasSettings]:
 def _process_local(entry: AliasSettings) -> Iterator[CheckMessage]:
     backend = _backend(entry)
     if backend is not None and backend.capabilities.process_local and not settings.DEBUG:
-        yield _warning(
+        yield as_warning(
             "W001",
             f"The lock alias {entry.alias!r} ({entry.shown_location}) holds within one process "
             f"only: the workers of a server do not exclude one another.",
@@ -133,7 +131,7 @@ def _host_local(entry: AliasSettings) -> Iterator[CheckMessage]:
 
 def _unlimited_hold(entry: AliasSettings) -> Iterator[CheckMessage]:
     if entry.max_hold is None:
-        yield _warning(
+        yield as_warning(
             "W002",
             f"The lock alias {entry.alias!r} has MAX_HOLD None: a holder that hangs keeps its "
             f"lock for as long as its process lives.",
@@ -143,14 +141,14 @@ def _unlimited_hold(entry: AliasSettings) -> Iterator[CheckMessage]:
 
 def _ttl(entry: AliasSettings) -> Iterator[CheckMessage]:
     if entry.ttl < SHORTEST_TTL:
-        yield _warning(
+        yield as_warning(
             "W003",
             f"The lock alias {entry.alias!r} has TTL {entry.ttl:g}: a short pause of the process "
             f"or the network loses a lease.",
             f"Set TTL to {SHORTEST_TTL:g} seconds or more; 30 is the default.",
         )
     elif entry.ttl > LONGEST_TTL:
-        yield _warning(
+        yield as_warning(
             "W004",
             f"The lock alias {entry.alias!r} has TTL {entry.ttl:g}: what a killed process held "
             f"stays locked for that many seconds.",
@@ -164,7 +162,7 @@ def _ignored_exceptions(entry: AliasSettings) -> Iterator[CheckMessage]:
     cache = settings.CACHES.get(entry.location.partition("://")[2], {})
     default = getattr(settings, "DJANGO_REDIS_IGNORE_EXCEPTIONS", False)
     if cache.get("OPTIONS", {}).get("IGNORE_EXCEPTIONS", default):
-        yield _warning(
+        yield as_warning(
             "W005",
             f"The cache behind the lock alias {entry.alias!r} has IGNORE_EXCEPTIONS: lockkit "
             f"does not follow it, and a store that is down refuses the views that lock.",
@@ -187,19 +185,11 @@ def _store_messages(entry: AliasSettings) -> Iterator[CheckMessage]:
         backend.check()
         findings = list(backend.health())
     except (BackendError, ConfigurationError) as error:
-        yield _error(
+        yield as_error(
             "E010",
             f"The store of the lock alias {entry.alias!r} ({entry.shown_location}) fails: {error}",
             "Start it, or correct LOCKKIT. Views that lock answer 503 while it is down.",
         )
         return
     for danger in findings:
-        yield _warning("W010", f"The lock alias {entry.alias!r}: {danger.text}.", danger.remedy)
-
-
-def _error(number: str, text: object, hint: str) -> CheckMessage:
-    return checks.Error(str(text), hint=hint, id=f"lockkit.{number}")
-
-
-def _warning(number: str, text: str, hint: str) -> CheckMessage:
-    return checks.Warning(text, hint=hint, id=f"lockkit.{number}")
+        yield as_warning("W010", f"The lock alias {entry.alias!r}: {danger.text}.", danger.remedy)

@@ -21,6 +21,7 @@ from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.gate import options_of
 from lockkit_django.orders.identity import in_signed_cookies
+from lockkit_django.web.checks import as_error, as_warning
 from lockkit_django.web.routes import routed_views
 
 if TYPE_CHECKING:
@@ -43,11 +44,7 @@ BEFORE = (
 )
 
 
-def register() -> None:
-    checks.register(check_orders, "lockkit")
-    checks.register(check_records, "lockkit", deploy=True)
-
-
+@checks.register("lockkit")
 def check_orders(**_: Any) -> list[CheckMessage]:
     """E101 to E109, E111, W101 and W102."""
     middleware = list(settings.MIDDLEWARE)
@@ -57,11 +54,12 @@ def check_orders(**_: Any) -> list[CheckMessage]:
     try:
         rules = read_order_settings(mapping)
     except ConfigurationError as error:
-        mistake = _error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")
+        mistake = as_error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")
         return [mistake, *_presence(middleware)]
     return [*_names(rules), *_presence(middleware), *_place(middleware), *_sessions()]
 
 
+@checks.register("lockkit", deploy=True)
 def check_records(**_: Any) -> list[CheckMessage]:
     """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
     from lockkit_django.orders.table import OrderTable
@@ -77,9 +75,9 @@ def check_records(**_: Any) -> list[CheckMessage]:
     try:
         OrderTable(rules.using).find("lockkit-check", fresh=True)
     except (BackendError, ConnectionDoesNotExist) as error:
-        return [_error("E110", str(error), "Start the database, or correct USING.")]
+        return [as_error("E110", str(error), "Start the database, or correct USING.")]
     except ConfigurationError as error:
-        return [_error("E110", str(error), "Orders answer 500 until then.")]
+        return [as_error("E110", str(error), "Orders answer 500 until then.")]
     return []
 
 
@@ -90,7 +88,7 @@ def _dangers(alias: str) -> Iterator[CheckMessage]:
         return  # E010, or what is wrong with the settings, says it
     for danger in found:
         number = "W106" if danger.identifier == "capacity" else "W103"
-        yield _warning(number, danger.text, danger.remedy)
+        yield as_warning(number, danger.text, danger.remedy)
 
 
 def _names(rules: OrderSettings) -> Iterator[CheckMessage]:
@@ -100,16 +98,16 @@ def _names(rules: OrderSettings) -> Iterator[CheckMessage]:
             text = (
                 f"LOCKKIT_ORDERS[{key.upper()!r}] is {path!r}, which cannot be imported or called"
             )
-            yield _error("E102", text, f"Give the dotted path of a function: {call}.")
+            yield as_error("E102", text, f"Give the dotted path of a function: {call}.")
     if rules.using is not None and rules.using not in settings.DATABASES:
         text = f"LOCKKIT_ORDERS['USING'] is {rules.using!r}, which DATABASES does not have"
-        yield _error("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
+        yield as_error("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
     if rules.alias not in _lock_aliases(rules.alias):
         text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
-        yield _error("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
+        yield as_error("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
     elif rules.claims and not _is_redis(rules.alias):
         text = f"LOCKKIT_ORDERS['STORE'] is 'redis', and the lock alias {rules.alias!r} is not"
-        yield _error("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
+        yield as_error("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
     if not rules.claims:
         yield from _autocommit(rules)
 
@@ -119,7 +117,7 @@ def _autocommit(rules: OrderSettings) -> Iterator[CheckMessage]:
     alias = rules.using or DEFAULT_DB_ALIAS
     if connections.settings.get(alias, {}).get("AUTOCOMMIT") is False:
         text = f"orders cannot commit in the database {alias!r}: it has AUTOCOMMIT False"
-        yield _error("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
+        yield as_error("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
 
 
 def _is_redis(alias: str) -> bool:
@@ -151,7 +149,7 @@ def _presence(middleware: list[str]) -> Iterator[CheckMessage]:
     reason = _reason(middleware)
     if reason:
         text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: there are no orders"
-        yield _error("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
+        yield as_error("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
 
 
 def _reason(middleware: list[str]) -> str:
@@ -173,10 +171,10 @@ def _place(middleware: list[str]) -> Iterator[CheckMessage]:
         return
     if len(ours) > 1:
         text = "IdempotentOrderMiddleware is in MIDDLEWARE more than once"
-        yield _error("E105", text, "Keep the last one only.")
+        yield as_error("E105", text, "Keep the last one only.")
     after = middleware[ours[0] + 1 :]
     for path in filter(partial(_is_a, classes=BEFORE), after):
-        yield _error(
+        yield as_error(
             "E106",
             f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE: orders would be "
             f"answered before it has looked at them",
@@ -190,13 +188,13 @@ def _place(middleware: list[str]) -> Iterator[CheckMessage]:
             f"{', '.join(others)} after IdempotentOrderMiddleware: not asked before a replay, and "
             f"what becomes of a response there is stored and repeated"
         )
-        yield _warning("W101", text, f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.")
+        yield as_warning("W101", text, f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.")
 
 
 def _between(paths: list[str]) -> Iterator[CheckMessage]:
     """Django asks the last of them first, and the others only if that one has no answer."""
     for path in paths:
-        yield _error(
+        yield as_error(
             "E111",
             f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE and has "
             f"process_exception: of a view whose exception it answers, what was saved before "
@@ -227,7 +225,7 @@ def _is_a(path: str, classes: tuple[str, ...]) -> bool:
 
 def _sessions() -> Iterator[CheckMessage]:
     if _is_there(list(settings.MIDDLEWARE)) and _is_signed_cookies(settings.SESSION_ENGINE):
-        yield _warning(
+        yield as_warning(
             "W102",
             "SESSION_ENGINE keeps sessions in cookies, which have no key that stays the same: "
             "guests' requests with an order ID are refused",
@@ -241,11 +239,3 @@ def _is_signed_cookies(engine: str) -> bool:
     except (ImportError, AttributeError):
         return False  # nothing works then, and Django says so
     return in_signed_cookies(store)
-
-
-def _error(number: str, text: str, hint: str) -> CheckMessage:
-    return checks.Error(text, hint=hint, id=f"lockkit.{number}")
-
-
-def _warning(number: str, text: str, hint: str) -> CheckMessage:
-    return checks.Warning(text, hint=hint, id=f"lockkit.{number}")

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from lockkit.orders import OrderSettings
 
 
-def register() -> None:
-    checks.register(check_paths, "lockkit")
-    checks.register(check_replays, "lockkit")
-
-
+@checks.register("lockkit")
 def check_paths(**_: Any) -> list[CheckMessage]:
     """W104, W105."""
     try:
@@ -41,6 +37,7 @@ def check_paths(**_: Any) -> list[CheckMessage]:
     return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
 
 
+@checks.register("lockkit")
 def check_replays(**_: Any) -> list[CheckMessage]:
     """W107."""
     try:

@@ -29,20 +29,25 @@ AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 SNAPSHOT = ("repeatable read", "serializable")
 
 
-def register() -> None:
-    checks.register(check_views, "lockkit")
-    checks.register(check_transactions, "lockkit")
-
-
+@checks.register("lockkit")
 def check_views(**_: Any) -> list[CheckMessage]:
     """E006, W006."""
     found = field_findings(route for routed in routes() for route in _described(routed))
     return [message_of(finding) for finding in found]
 
 
+@checks.register("lockkit")
 def check_transactions(**_: Any) -> list[CheckMessage]:
     """W007, I003."""
     return [*_deferred(), *_snapshots()]
+
+
+def as_error(number: str, text: object, hint: str) -> CheckMessage:
+    return checks.Error(str(text), hint=hint, id=f"lockkit.{number}")
+
+
+def as_warning(number: str, text: str, hint: str) -> CheckMessage:
+    return checks.Warning(text, hint=hint, id=f"lockkit.{number}")
 
 
 def message_of(finding: Finding) -> CheckMessage:
