@@ -27,6 +27,7 @@ from lockkit_flask import locks, new_order_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from flask import Flask
     from flask.testing import FlaskClient
@@ -105,6 +106,15 @@ class FlaskShop:
             return locks["default"].lock(name)
 
 
+def in_file(folder: Path) -> str:
+    return f"sqlite:///{folder / 'shop.sqlite3'}"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return in_file(tmp_path)
+
+
 @pytest.fixture
 def open_shop(make_shop: Callable[..., Flask]) -> Iterator[OpenShop]:
     calls.clear()
@@ -173,7 +183,13 @@ def form_shop(make_shop: Callable[..., Flask]) -> FlaskFormShop:
 
 
 class TestDuplicates(Duplicates):
-    pass
+    """On each kind of database: what the records say differs in nothing else."""
+
+    @pytest.fixture(params=["sqlite", "postgresql"])
+    def database(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+        if request.param == "sqlite":
+            return in_file(tmp_path)
+        return str(request.getfixturevalue("postgres_database"))
 
 
 class TestLocks(Locks):
