@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from lockkit.orders import Order, OrderSettings
     from lockkit.orders.decisions import Decision
     from lockkit.orders.means import Flow
+    from lockkit.orders.settings import ViewOptions
     from lockkit_flask.conf import UserHook
-    from lockkit_flask.orders.idempotent import ViewOptions
     from lockkit_flask.orders.open_order import OpenOrder
     from lockkit_flask.orders.table import OrderTable
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import current_app, request
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.orderid import IdSource
+from lockkit.orders.settings import OPTIONS, ViewOptions, options_in
 from lockkit.orders.view_checks import module_of, wrappers
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.lock_view import note_place, places_of
@@ -23,27 +23,11 @@ R = TypeVar("R")
 V = TypeVar("V", bound=Callable[..., Any])
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
-_ATTRIBUTE = "_lockkit_idempotent"
-
-
-@dataclass(frozen=True, slots=True)
-class ViewOptions:
-    """Overrides of LOCKKIT_ORDERS for one view; None: as the settings say."""
-
-    sources: tuple[IdSource, ...] | None = None
-    required: bool | None = None
-    using: str | None = None
-    exempt: bool = False
-    inside: bool = False  #: the view opens its order itself, below its own checks
-
-
-DEFAULTS = ViewOptions()
 
 
 def options_of(view: Any, method: str) -> ViewOptions:
     """Of a view: on this method, on the function, or on the class."""
-    found = (getattr(place, _ATTRIBUTE, None) for place in reversed(places_of(view, method)))
-    return next((options for options in found if isinstance(options, ViewOptions)), DEFAULTS)
+    return options_in(reversed(places_of(view, method)))
 
 
 def below_idempotent(view: Any, method: str) -> Any:
@@ -54,8 +38,8 @@ def below_idempotent(view: Any, method: str) -> Any:
 
 def binds_of(app: Flask) -> set[str]:
     """The databases that views of this app name with ``@idempotent(using=…)``."""
-    marked = [place for view in app.view_functions.values() for place in places_of(view)]
-    found = [getattr(place, _ATTRIBUTE, DEFAULTS).using for place in marked]
+    places = [place for view in app.view_functions.values() for place in places_of(view)]
+    found = {options_in([place]).using for place in places}
     return {using for using in found if using is not None}
 
 
@@ -96,7 +80,7 @@ class _Idempotent:
 
     def exempt(self, view: V, /) -> V:
         """This view's requests are no orders, whatever the settings say."""
-        setattr(view, _ATTRIBUTE, ViewOptions(exempt=True))
+        setattr(view, OPTIONS, ViewOptions(exempt=True))
         return view
 
 
@@ -124,6 +108,6 @@ def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
             )
         return cast(R, orders.run(call, options, view))
 
-    setattr(idempotent_view, _ATTRIBUTE, options)
+    setattr(idempotent_view, OPTIONS, options)
     note_place("idempotent", view, idempotent_view, depth=3)
     return idempotent_view
