@@ -34,7 +34,7 @@ class Route(NamedTuple):
 
     view: str  #: its name, for people
     shown: str
-    guards: tuple[ViewLock, ...]
+    view_locks: tuple[ViewLock, ...]
     parameters: Mapping[str, bool]  #: for each of the URL, whether a client chooses the text
 
 
@@ -58,7 +58,7 @@ def field_findings(routes: Iterable[Route]) -> Iterator[Finding]:
 
 
 def _of_route(route: Route) -> Iterator[Finding]:
-    templates = [template for guard in route.guards for template in guard.templates]
+    templates = [template for view_lock in route.view_locks for template in view_lock.templates]
     for field in (field for template in templates for field in template.fields):
         if field.source == "kwargs" and field.path[0] not in route.parameters:
             yield _missing(field, route)

@@ -18,7 +18,7 @@ from lockkit.stores.registry import load_backend
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
 from lockkit_django.web.checks import as_error, as_warning
-from lockkit_django.web.lock_view import guards
+from lockkit_django.web.lock_view import view_locks
 from lockkit_django.web.routes import routed_views
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _mistakes() -> Iterator[CheckMessage]:
         except ConfigurationError as error:
             yield as_error("E003", error, f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL.")
     routed_views()  # imports them
-    for alias in sorted({guard.alias for guard in guards} - set(aliases)):
+    for alias in sorted({view_lock.alias for view_lock in view_locks} - set(aliases)):
         text = f"a view uses lock_view(alias={alias!r}), and LOCKKIT has no such alias"
         yield as_error("E004", text, f"Add {alias!r} to LOCKKIT, or correct the view.")
 

@@ -12,7 +12,7 @@ from django.urls.converters import StringConverter
 
 from lockkit.web.route_checks import Finding, Route, below_partials, field_findings
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import guards_of, ninja_operation
+from lockkit_django.web.view_functions import ninja_operation, view_locks_of
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -60,9 +60,9 @@ def _described(routed: Routed) -> Iterator[Route]:
     view, given = below_partials(routed.view)
     routed = routed._replace(view=view, given=routed.given | given)
     for method in METHODS:
-        guards = guards_of(view, method)
-        if guards:
-            yield Route(name_of(view), routed.shown, guards, _parameters(routed, method))
+        view_locks = view_locks_of(view, method)
+        if view_locks:
+            yield Route(name_of(view), routed.shown, view_locks, _parameters(routed, method))
 
 
 def _parameters(routed: Routed, method: str) -> dict[str, bool]:

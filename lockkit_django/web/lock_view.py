@@ -17,7 +17,7 @@ from lockkit_django.web.locked_view import LockedView, OnBusy
 Hold = Literal["view", "response"]
 V = TypeVar("V", bound=Callable[..., Any])
 
-guards: WeakSet[ViewLock] = WeakSet()
+view_locks: WeakSet[ViewLock] = WeakSet()
 """Those of all decorated views, for the system check of their aliases."""
 
 
@@ -54,7 +54,7 @@ def lock_view(
     if hold not in ("view", "response"):
         raise ConfigurationError(f"hold is {hold!r}; it must be 'view' or 'response'")
     options = {"in_atomic": in_atomic}
-    guard = ViewLock(
+    view_lock = ViewLock(
         *names,
         timeout=timeout,
         ttl=ttl,
@@ -63,7 +63,7 @@ def lock_view(
         permits=permits,
         options=options,
     )
-    guards.add(guard)
+    view_locks.add(view_lock)
     note_each_request()
     durable = in_atomic == "refuse"
-    return LockedView(guard, on_busy, durable=durable, keep=hold == "response").around
+    return LockedView(view_lock, on_busy, durable=durable, keep=hold == "response").around

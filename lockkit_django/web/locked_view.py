@@ -62,9 +62,9 @@ class LockedView:
     """What one ``lock_view(…)`` does to the views it decorates."""
 
     def __init__(
-        self, guard: ViewLock, on_busy: OnBusy | None, *, durable: bool, keep: bool
+        self, view_lock: ViewLock, on_busy: OnBusy | None, *, durable: bool, keep: bool
     ) -> None:
-        self._guard = guard
+        self._view_lock = view_lock
         self._on_busy = on_busy
         self._durable = durable
         self._keep = keep  #: until the response is closed
@@ -76,7 +76,7 @@ class LockedView:
                 f"@method_decorator(lock_view(…), name='dispatch')"
             )
         around = self._around_coroutine if iscoroutinefunction(view) else self._around
-        wrapper = mark_locked(around(view), self._guard)
+        wrapper = mark_locked(around(view), self._view_lock)
         show_types(wrapper, view)
         return cast(V, wrapper)
 
@@ -103,13 +103,15 @@ class LockedView:
     def _run(self, view: Any, exempt: Exempt, args: Any, kwargs: Any) -> Any:
         request, rest = request_and_rest(args)
         try:
-            names = self._guard.names_for(RequestView(request, kwargs), request, *rest, **kwargs)
-            client = locks[self._guard.alias]
+            names = self._view_lock.names_for(
+                RequestView(request, kwargs), request, *rest, **kwargs
+            )
+            client = locks[self._view_lock.alias]
         except LockError as error:
             return self._refuse(request, error)
         with request_blocks_suspended(http_request(request)):
             try:
-                lease = self._guard.acquire(client, names, view_settings(), _label(request))
+                lease = self._view_lock.acquire(client, names, view_settings(), _label(request))
             except LockError as error:
                 return self._refuse(request, error)
             pending = pending_order(http_request(request))
@@ -160,10 +162,10 @@ class LockedView:
 
     async def _run_async(self, view: Any, args: Any, kwargs: Any) -> Any:
         request, rest = request_and_rest(args)
-        user = await _user(request) if self._guard.needs_user else None
+        user = await _user(request) if self._view_lock.needs_user else None
         try:
             view_of_request = RequestView(request, kwargs, user)
-            names = self._guard.names_for(view_of_request, request, *rest, **kwargs)
+            names = self._view_lock.names_for(view_of_request, request, *rest, **kwargs)
             pending = pending_order(http_request(request))
             lease = await self._lease_for(request, pending, names, _label(request))
         except LockError as error:
@@ -197,9 +199,9 @@ class LockedView:
         """The loop's own, unless it must outlive the loop: in an order under WSGI the COMMIT comes
         later, and so does the end of a response."""
         if (not self._keep) if pending is None else pending.order.is_async:
-            client = alocks[self._guard.alias]
-            return await self._guard.acquire_async(client, names, view_settings(), label)
-        return await acquire_to_outlive_loop(self._guard, request, names, label)
+            client = alocks[self._view_lock.alias]
+            return await self._view_lock.acquire_async(client, names, view_settings(), label)
+        return await acquire_to_outlive_loop(self._view_lock, request, names, label)
 
     async def _refuse_async(self, request: Any, error: LockError) -> Any:
         if isinstance(error, AcquireTimeout) and iscoroutinefunction(self._on_busy):

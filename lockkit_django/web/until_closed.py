@@ -49,17 +49,17 @@ def until_closed(request: Any, response: Any, lease: AnyLease) -> Any:
 
 
 async def acquire_to_outlive_loop(
-    guard: ViewLock, request: Any, names: Sequence[str], label: str
+    view_lock: ViewLock, request: Any, names: Sequence[str], label: str
 ) -> AnyLease:
     """A lease of the blocking client, for which the event loop has waited: no thread does.
 
-    Its owner is the request. Raises as ``guard.acquire``; cancelled, it leaves nothing.
+    Its owner is the request. Raises as ``view_lock.acquire``; cancelled, it leaves nothing.
     """
-    client = locks[guard.alias]
+    client = locks[view_lock.alias]
     owner = vars(http_request(request)).setdefault(OWNER, new_token())
     try:
-        lease = await guard.acquire_async(
-            alocks[guard.alias], names, view_settings(), label, owner=owner
+        lease = await view_lock.acquire_async(
+            alocks[view_lock.alias], names, view_settings(), label, owner=owner
         )
     except AcquireTimeout as refusal:
         refusal.retry_after = client.retry_after(refusal.name or "")

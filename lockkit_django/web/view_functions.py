@@ -99,9 +99,9 @@ def pending_order(request: HttpRequest) -> PendingOrder | None:
     return found if found is not None and found.order.pending else None
 
 
-def mark_locked(view: V, guard: ViewLock) -> V:
+def mark_locked(view: V, view_lock: ViewLock) -> V:
     """Say of a view that it is decorated with ``lock_view``; other decorators hand it on."""
-    setattr(view, HAS_LOCK, (guard, *getattr(view, HAS_LOCK, ())))
+    setattr(view, HAS_LOCK, (view_lock, *getattr(view, HAS_LOCK, ())))
     return view
 
 
@@ -110,10 +110,10 @@ def has_lock(view: Any, method: str | None = None) -> bool:
     return any(hasattr(each, HAS_LOCK) for each in (view, *functions_of(view, method)))
 
 
-def guards_of(view: Any, method: str | None = None) -> tuple[ViewLock, ...]:
+def view_locks_of(view: Any, method: str | None = None) -> tuple[ViewLock, ...]:
     """What it is decorated with, each once."""
     marked = (getattr(each, HAS_LOCK, ()) for each in (view, *functions_of(view, method)))
-    return tuple(dict.fromkeys(guard for guards in marked for guard in guards))
+    return tuple(dict.fromkeys(view_lock for view_locks in marked for view_lock in view_locks))
 
 
 def _module_of(function: Any) -> str | None:

@@ -24,7 +24,7 @@ from lockkit.web.route_checks import (
 from lockkit_flask.orders.authorize import unknown_check
 from lockkit_flask.orders.idempotent import below_idempotent, options_of
 from lockkit_flask.state import app_locks
-from lockkit_flask.web.lock_view import guards_of
+from lockkit_flask.web.lock_view import view_locks_of
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -89,10 +89,10 @@ def _unknown_checks(app: Flask, orders: OrderSettings) -> Iterator[Finding]:
 def _routes(app: Flask) -> Iterator[Route]:
     for rule in app.url_map.iter_rules():
         view, given = below_partials(app.view_functions.get(rule.endpoint))
-        guards = guards_of(view)
-        if guards:
+        view_locks = view_locks_of(view)
+        if view_locks:
             parameters = {**_parameters(rule), **dict.fromkeys(given, False)}
-            yield Route(_name_of(view, rule), rule.rule, guards, parameters)
+            yield Route(_name_of(view, rule), rule.rule, view_locks, parameters)
 
 
 def _name_of(view: Any, rule: Rule) -> str:

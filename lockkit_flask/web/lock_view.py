@@ -67,8 +67,8 @@ def lock_view(
     refuse_bare("lock_view", names[0] if names else None)
     if hold not in ("request", "view", "response"):
         raise ConfigurationError(f"hold is {hold!r}; it must be 'request', 'view' or 'response'")
-    guard = ViewLock(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
-    locked = LockedView(guard, hold, on_busy)
+    view_lock = ViewLock(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
+    locked = LockedView(view_lock, hold, on_busy)
 
     def decorate(view: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(view)
@@ -95,9 +95,9 @@ def take_locks(view: object) -> Callable[[], Any] | None:
     return None
 
 
-def guards_of(view: Any) -> tuple[ViewLock, ...]:
+def view_locks_of(view: Any) -> tuple[ViewLock, ...]:
     """Of the lock_view decorators on a view, its class and its methods."""
-    return tuple(dict.fromkeys(locked.guard for locked in _marked(places_of(view))))
+    return tuple(dict.fromkeys(locked.view_lock for locked in _marked(places_of(view))))
 
 
 def view_of(request: Request) -> Any:
@@ -150,8 +150,8 @@ def _marks(view: object) -> tuple[LockedView, ...]:
 class LockedView:
     """One use of the decorator."""
 
-    def __init__(self, guard: ViewLock, hold: Hold, on_busy: OnBusy | None) -> None:
-        self.guard = guard
+    def __init__(self, view_lock: ViewLock, hold: Hold, on_busy: OnBusy | None) -> None:
+        self.view_lock = view_lock
         self._hold = hold
         self._on_busy = on_busy
 
@@ -178,9 +178,11 @@ class LockedView:
         locks = app_locks()
         try:
             view_of_request = RequestView(request, locks.config.user_pk)
-            names = self.guard.names_for(view_of_request, **(request.view_args or {}))
+            names = self.view_lock.names_for(view_of_request, **(request.view_args or {}))
             label = request_label(request.method, request.path)
-            lease = self.guard.acquire(locks[self.guard.alias], names, locks.config.views, label)
+            lease = self.view_lock.acquire(
+                locks[self.view_lock.alias], names, locks.config.views, label
+            )
         except AcquireTimeout:
             raise
         except LockError as error:

@@ -203,10 +203,10 @@ def test_a_source_without_its_field_is_guessed() -> None:
 
 
 def test_a_name_by_callable() -> None:
-    guard = ViewLock(lambda request, sku: f"stock:{sku}")
-    assert guard.names_for(Request(), "the request", sku="A1") == ["stock:A1"]
+    view_lock = ViewLock(lambda request, sku: f"stock:{sku}")
+    assert view_lock.names_for(Request(), "the request", sku="A1") == ["stock:A1"]
     with pytest.raises(FieldError):
-        guard.names_for(Request(), "the request", sku="x" * 300)
+        view_lock.names_for(Request(), "the request", sku="x" * 300)
     with pytest.raises(ConfigurationError, match="must return a name, not int"):
         ViewLock(lambda: 1).names_for(Request())  # type: ignore[arg-type, return-value]
 

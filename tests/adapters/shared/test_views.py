@@ -63,17 +63,17 @@ def test_wrong_arguments_are_found_at_import(arguments: dict[str, float]) -> Non
 
 def test_a_full_waiting_room_refuses_what_is_busy_at_once(client: lockkit.LockClient) -> None:
     settings = ViewSettings(timeout=None, max_waiters=1)
-    guard = ViewLock("a")
+    view_lock = ViewLock("a")
     holder = client.lock("a").acquire()
     waiter = threading.Thread(
-        target=lambda: guard.acquire(client, "a", settings, "first").release()
+        target=lambda: view_lock.acquire(client, "a", settings, "first").release()
     )
     waiter.start()
     _until_somebody_waits(client)
     with pytest.raises(TooManyWaiters) as caught:
-        guard.acquire(client, "a", settings, "second")
+        view_lock.acquire(client, "a", settings, "second")
     assert caught.value.holder is not None
-    guard.acquire(client, "free", settings, "third").release()  # nobody need wait for this one
+    view_lock.acquire(client, "free", settings, "third").release()  # nobody need wait for this one
     holder.release()
     waiter.join()
     assert_all_have_left()
@@ -93,13 +93,13 @@ def _until_somebody_waits(client: lockkit.LockClient) -> None:
 async def test_the_same_for_coroutines() -> None:
     client = connect_async("memory://")
     settings = ViewSettings(timeout=None, max_waiters=1)
-    guard = ViewLock("a")
+    view_lock = ViewLock("a")
     holder = await client.lock("a").acquire()
-    waiter = asyncio.create_task(guard.acquire_async(client, "a", settings, "first"))
+    waiter = asyncio.create_task(view_lock.acquire_async(client, "a", settings, "first"))
     while (info := await client.inspect("a")) is None or info.waiters == 0:  # noqa: ASYNC110
         await asyncio.sleep(0)
     with pytest.raises(TooManyWaiters):
-        await guard.acquire_async(client, "a", settings, "second")
+        await view_lock.acquire_async(client, "a", settings, "second")
     await holder.release()
     await (await waiter).release()
     await client.close()
