@@ -217,11 +217,12 @@ def test_mysql_whose_snapshots_refuse_locks_until_the_commit(
 ) -> None:
     settings = connections.settings["default"]
     entry = {**settings, "ENGINE": "django.db.backends.mysql", "OPTIONS": options}
-    monkeypatch.setitem(connections.settings, "elsewhere", {**entry, "ATOMIC_REQUESTS": True})
+    monkeypatch.setitem(connections.settings, "on_mysql", {**entry, "ATOMIC_REQUESTS": True})
     assert [each.id for each in check_transactions()] == ["lockkit.I003"] * found
     assert not found or shown_until_silenced("lockkit.I003")
-    monkeypatch.setitem(connections.settings, "elsewhere", entry)
+    monkeypatch.setitem(connections.settings, "on_mysql", entry)
     assert check_transactions() == []
+    del connections["on_mysql"]
 
 
 def paths_found(patterns: Sequence[str], *urls: Any, **settings: Any) -> list[tuple[str, str]]:
