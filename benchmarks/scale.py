@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 import redis
 
 import lockkit
-from lockkit.engine import flow
+from lockkit.engine import holding
 from lockkit.model.clock import now
 
 __all__ = ["measure"]
@@ -73,7 +73,7 @@ def _leases(url: str, seconds: float, parent: Connection) -> None:
 def _pass(client: lockkit.LockClient, leases: list[lockkit.Lease]) -> float:
     """What the watchdog does when all are due: milliseconds."""
     start = time.perf_counter()
-    client._watchdog._run(flow.renew([lease._hold for lease in leases], now()))
+    client.perform(holding.renew(client.store, [lease._hold for lease in leases]))
     return (time.perf_counter() - start) * 1e3
 
 

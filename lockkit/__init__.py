@@ -38,7 +38,7 @@ from lockkit.model.naming import name
 from lockkit.model.options import ClientOptions
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import LeaseState, LockInfo, LockState, Owner
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.leases.decorator import locked
@@ -87,7 +87,7 @@ def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> LockCli
     ConfigurationError.
     """
     settings = settings_from_url(chosen_url() if url is None else url, **options)
-    return LockClient(load_backend(settings), settings)
+    return LockClient(load_store(settings), settings)
 
 
 def __getattr__(attribute: str) -> Any:

@@ -14,7 +14,7 @@ from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
 from lockkit.operate.arguments import is_run, program_at
 from lockkit.operate.text import printable
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 
 __all__ = ["main"]
 
@@ -61,7 +61,7 @@ def _url(given: str | None, parser: argparse.ArgumentParser, *, runs: bool) -> s
             if runs and (text := unchosen(url)):
                 sys.stderr.write(f"lockkit: {text}. Set it, or give --url\n")
             return url
-        load_backend(settings_from_url(given))
+        load_store(settings_from_url(given))
     except DriverMissing:
         return given or ""
     except ConfigurationError as error:

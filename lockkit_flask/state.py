@@ -12,7 +12,7 @@ from flask import current_app
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.values import unknown_key
 from lockkit.per_loop import PerLoop
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit_flask.leases.client import AsyncFlaskLockClient, FlaskLockClient
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class AppLocks:
         self.config = config
         self.orders: Gate | None = None  #: None: LOCKKIT_ORDERS is not set
         self._clients = {
-            alias: FlaskLockClient(load_backend(settings), settings)
+            alias: FlaskLockClient(load_store(settings), settings)
             for alias, settings in config.aliases.items()
         }
         self._in_loops = PerLoop(self._make_async)
@@ -53,8 +53,7 @@ class AppLocks:
         return self._in_loops[alias]
 
     def _make_async(self, alias: str) -> AsyncFlaskLockClient:
-        backend, settings = self[alias].backend, self[alias].settings
-        return AsyncFlaskLockClient(backend.async_twin(settings), settings)
+        return AsyncFlaskLockClient.beside(self[alias])
 
     def close(self) -> None:
         """Close the connections of the blocking clients. They open again when used."""

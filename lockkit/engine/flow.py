@@ -1,36 +1,22 @@
-"""Waiting, retrying and deadlines, written once, as generators.
+"""Waiting, retrying and deadlines, written once, as steps over the steps of any store.
 
-A flow yields a step (what to do next) and is sent a Reply (what came of it, and when). It has no
-clock, thread, event loop or socket: ``client`` drives it with blocking calls and ``aio`` with
-awaits, so the two cannot drift apart. An error of the store comes as a Reply; whatever else ends
-a step (KeyboardInterrupt, SystemExit, CancelledError) is thrown in, and the flow cleans up and
-lets it pass.
+No clock but ``now``, no thread, event loop or socket: ``runtime.run`` performs what they ask for,
+with blocking calls or with awaits, so the two cannot drift apart. Whatever interrupts a step
+(KeyboardInterrupt, SystemExit, CancelledError) is thrown into it; it cleans up and lets it pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-from lockkit.engine.holding import downgrade, extend, release, renew, unless_interrupted
-from lockkit.engine.steps import (
-    METHODS,
-    Abandon,
-    Attempt,
-    Extend,
-    Free,
-    Granted,
-    Reply,
-    Step,
-    Wait,
-    Why,
-    Withdraw,
-    broke_off,
-)
+from lockkit.engine.effects import Later, Step
+from lockkit.engine.holding import broke_off, give_back
+from lockkit.model import clock
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendError,
     ConfigurationError,
-    LockError,
     LockHeld,
     OutcomeUnknown,
     TooManyWaiters,
@@ -50,24 +36,10 @@ from lockkit.model.types import (
     is_placed,
 )
 
-__all__ = [
-    "METHODS",
-    "Abandon",
-    "Attempt",
-    "Extend",
-    "Free",
-    "Granted",
-    "Reply",
-    "Step",
-    "Wait",
-    "Why",
-    "Withdraw",
-    "acquire",
-    "downgrade",
-    "extend",
-    "release",
-    "renew",
-]
+if TYPE_CHECKING:
+    from lockkit.stores.contract import Queued
+
+__all__ = ["Granted", "acquire"]
 
 OWN = (
     ": this very thread or task, which would wait for itself. Use the lease that it has (in a "
@@ -78,27 +50,37 @@ TAKEOVER_STEP = 0.002
 """Seconds between the polls of waiters that all expect the holder to expire at the same moment."""
 
 
+class Granted(NamedTuple):
+    """The end of a successful acquire."""
+
+    request: Request
+    fence: int | None
+    deadline: float  #: of the local clock; past it the lease is lost
+    now: float
+    whole: bool = True  #: granted for its whole ttl
+
+
 def acquire(
-    request: Request, timeout: float | None, new_token: Callable[[], str]
-) -> Generator[Step, Reply, Granted]:
+    store: Queued,
+    request: Request,
+    timeout: float | None,
+    new_token: Callable[[], str],
+    now: Callable[[], float] = clock.now,
+) -> Step[Granted]:
     """Acquire within ``timeout`` seconds (None: for ever), or leave nothing behind.
 
     Raises LockHeld (timeout 0), AcquireTimeout, TooManyWaiters or a BackendError.
     """
-    attempt = _Acquire(request, timeout, new_token)
+    attempt = _Acquire(store, request, timeout, new_token, now)
     try:
-        try:
-            return (yield from attempt.run())
-        except (AcquireTimeout, BackendError, ConfigurationError) as error:
-            if attempt.placed or attempt.request.unsure:
-                yield from _leave(attempt.request, error)
-            raise
+        return (yield from attempt.run_or_leave())
     except (GeneratorExit, AcquireTimeout, BackendError, ConfigurationError):
         raise
     except BaseException:  # interrupted, as it left as well: a tombstone follows what is under way
-        unsure = attempt.joining or attempt.request.unsure
-        if attempt.placed or unsure:
-            yield from _withdraw(attempt.request._replace(unsure=unsure))
+        if attempt.joining:
+            attempt.request = attempt.request._replace(unsure=True)
+        if attempt.is_owed:
+            yield from attempt.withdraw()
         raise
 
 
@@ -106,57 +88,77 @@ class _Acquire:
     """One acquire under way: the loop, and what must be cleaned up if it ends early."""
 
     def __init__(
-        self, request: Request, timeout: float | None, new_token: Callable[[], str]
+        self,
+        store: Queued,
+        request: Request,
+        timeout: float | None,
+        new_token: Callable[[], str],
+        now: Callable[[], float],
     ) -> None:
+        self.store = store
         self.request = request
         self.timeout = timeout
         self.new_token = new_token
+        self.clock = now
         self.placed = False  #: the store knows our token
         self.joining = False  #: a request is under way after which it may
         self.waits = False
         self.start = 0.0
+        self.sent = self.now = 0.0  #: around the last attempt
 
-    def run(self) -> Generator[Step, Reply, Granted]:
-        reply = yield from self._attempt()
+    def run_or_leave(self) -> Step[Granted]:
+        try:
+            return (yield from self.run())
+        except (BackendError, ConfigurationError):
+            if self.is_owed:  # a store that has just failed is told later
+                yield Later(self.leaving)
+            raise
+        except AcquireTimeout:
+            if self.is_owed:
+                yield from self.withdraw()
+            raise
+
+    def run(self) -> Step[Granted]:
+        value = yield from self._attempt()
         while True:
-            value = reply.value
             if isinstance(value, Grant):
-                deadline = reply.sent + value.left - drift(value.left)
-                if deadline > reply.now:
+                deadline = self.sent + value.left - drift(value.left)
+                if deadline > self.now:
                     whole = value.left >= self.request.ttl
                     if self.waits:
-                        log.debug("%s waited %.3f s for %r", *self._told(reply.now))
-                    return Granted(self.request, value.fence, deadline, reply.now, whole)
-                self._give_up_in_time(reply.now, Busy())  # the reply took longer than the lease
-                reply = yield from self._attempt()
+                        log.debug("%s waited %.3f s for %r", *self._told())
+                    return Granted(self.request, value.fence, deadline, self.now, whole)
+                self._give_up_in_time(Busy())  # the reply took longer than the lease
+                value = yield from self._attempt()
             elif isinstance(value, Gone):
-                self._give_up_in_time(reply.now, Busy())
+                self._give_up_in_time(Busy())
                 if self.request.unsure:  # a copy of it may still be under way
-                    yield from _withdraw(self.request)
+                    yield from self.withdraw()
                 self._renew_token()
-                reply = yield from self._attempt()
+                value = yield from self._attempt()
             else:
-                reply = yield from self._wait(value, reply)
+                value = yield from self._wait(value)
 
-    def _wait(self, busy: Busy, reply: Reply) -> Generator[Step, Reply, Reply]:
+    def _wait(self, busy: Busy) -> Step[Grant | Busy | Gone]:
         """Wait for a message or for the next moment at which asking makes sense, then ask.
 
         A grant by message counts from the last request whose reply said that the claim was not
         ours: the grant cannot be older than that.
         """
-        left = self._give_up_in_time(reply.now, busy)
+        left = self._give_up_in_time(busy)
         if not self.waits:
             self.waits = True
             held_by = by(Owner.decode(busy.holder)) if busy.holder else ""
-            owner, _, name = self._told(reply.now)
+            owner, _, name = self._told()
             log.debug("%s waits for %r, held%s", owner, name, held_by)
-        known = reply.sent
         self.request = self.request._replace(mode=Mode.POLL)
-        message = yield Wait(self.request, self._pause(busy, left), busy)
-        if isinstance(message.value, Grant):
-            grant = message.value
-            if known + grant.left - drift(grant.left) > message.now:
-                return message._replace(sent=known)
+        try:
+            message = yield from self.store.wait(self.request, self._pause(busy, left), busy)
+        except BackendError:
+            message = None
+        self.now = self.clock()
+        if message is not None and self.sent + message.left - drift(message.left) > self.now:
+            return message
         return (yield from self._attempt())
 
     def _pause(self, busy: Busy, left: float | None) -> float:
@@ -165,42 +167,63 @@ class _Acquire:
             pause = min(pause, busy.left + TAKEOVER_STEP * (1 + min(busy.ahead, 25)))
         return pause if left is None else min(pause, left)
 
-    def _attempt(self) -> Generator[Step, Reply, Reply]:
+    def _attempt(self) -> Step[Grant | Busy | Gone]:
         """A poll never joins: one that arrives late, after a withdraw, is told that it is gone."""
         self.joining = self.request.mode is not Mode.POLL
-        reply = yield Attempt(self.request)
-        self.start = self.start or reply.sent
-        if isinstance(reply.value, BackendError):
-            reply = yield from self._once_more(reply)
-        self.placed = self.placed or is_placed(reply.value)
+        self.sent = self.clock()
+        self.start = self.start or self.sent
+        try:
+            value = yield from self.store.acquire(self.request)
+        except BackendError as error:
+            value = yield from self._once_more(error)
+        self.now = self.clock()
+        self.placed = self.placed or is_placed(value)
         self.joining = False  # last: it may be interrupted between any two lines
-        return reply
+        return value
 
-    def _once_more(self, reply: Reply) -> Generator[Step, Reply, Reply]:
+    def _once_more(self, error: BackendError) -> Step[Grant | Busy | Gone]:
         """A request that broke off may have been applied: the same token gives the same answer.
 
         If that fails as well, the first error counts: the second cannot undo what it left open.
         """
-        error: BackendError = reply.value
         if isinstance(error, OutcomeUnknown):
             self.request = self.request._replace(unsure=True)
-            if broke_off(reply):
-                reply = yield Attempt(self.request)
-        if isinstance(reply.value, BackendError):
-            raise error
-        return reply
+            now = self.clock()
+            if broke_off(error, now - self.sent):
+                self.sent = now
+                try:
+                    return (yield from self.store.acquire(self.request))
+                except BackendError:
+                    raise error from error.__cause__
+        raise error
 
-    def _told(self, now: float) -> tuple[Owner, float, str]:
-        return Owner.decode(self.request.owner), now - self.start, self.request.name
+    @property
+    def is_owed(self) -> bool:
+        """Whether the store has, or may have, something of ours."""
+        return self.placed or self.request.unsure
+
+    @property
+    def leaving(self) -> Request:
+        return self.request._replace(queued=True)
+
+    def withdraw(self) -> Step[None]:
+        request = self.leaving
+        try:
+            yield from give_back(self.store, request)
+        except BackendError:
+            yield Later(request)
+
+    def _told(self) -> tuple[Owner, float, str]:
+        return Owner.decode(self.request.owner), self.now - self.start, self.request.name
 
     def _renew_token(self) -> None:
         mode = Mode.TRY if self.timeout == 0 else Mode.ENQUEUE
         self.request = self.request._replace(token=self.new_token(), mode=mode, unsure=False)
         self.placed = False
 
-    def _give_up_in_time(self, now: float, busy: Busy) -> float | None:
+    def _give_up_in_time(self, busy: Busy) -> float | None:
         """Seconds that may still be waited (None: for ever), or the error that ends it."""
-        waited = now - self.start
+        waited = self.now - self.start
         if busy.full:
             raise self._error(TooManyWaiters, "the queue for {name!r} is full", busy, waited)
         if self.timeout is None:
@@ -228,17 +251,3 @@ class _Acquire:
         return self.request.kind is Kind.MUTEX and holder._replace(label="") == asker._replace(
             label=""
         )
-
-
-def _leave(request: Request, error: LockError) -> Generator[Step, Reply, None]:
-    """A store that has just failed is told later."""
-    if isinstance(error, AcquireTimeout):
-        yield from _withdraw(request)
-    else:
-        yield Abandon(request)
-
-
-def _withdraw(request: Request) -> Generator[Step, Reply, None]:
-    reply = yield from unless_interrupted(Withdraw(request))
-    if isinstance(reply.value, BackendError):
-        yield Abandon(request)

@@ -34,20 +34,10 @@ from lockkit.model.types import (
     alive_for,
 )
 
-__all__ = [
-    "GRACE_SECONDS",
-    "SECOND",
-    "TOMB_SECONDS",
-    "Holder",
-    "Outcome",
-    "State",
-    "Waiter",
-    "acquire",
-    "break_",
-    "extend",
-    "release",
-    "withdraw",
-]
+__all__ = [  # and what it decides over
+    "GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "Outcome", "State", "Waiter",
+    "acquire", "break_", "extend", "release", "withdraw",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -153,6 +143,8 @@ def _join(
 
 def release(state: State, request: Request, now: int) -> Outcome[Release]:
     """Give back a claim, and grant the head of the queue."""
+    if request.queued:
+        return withdraw(state, request, now)
     until, broken = state.tombs.get(request.token, (0, False))
     if broken and until > now:
         return Outcome(Release.BROKEN)
@@ -166,7 +158,7 @@ def release(state: State, request: Request, now: int) -> Outcome[Release]:
     return Outcome(reply, changed, _advance(state, now) if mine is not None else ())
 
 
-def withdraw(state: State, request: Request, now: int) -> Outcome[None]:
+def withdraw(state: State, request: Request, now: int) -> Outcome[Release]:
     """Leave the queue, or give back a grant that raced the decision to leave.
 
     Whoever finds nothing leaves a tombstone, so that a request still under way cannot succeed
@@ -181,7 +173,8 @@ def withdraw(state: State, request: Request, now: int) -> Outcome[None]:
     if request.unsure or (waiting is None and mine is None):
         state.bury(request.token, now)
     was_in_the_way = mine is not None or state.kind is not Kind.MUTEX
-    return Outcome(None, True, _advance(state, now) if was_in_the_way else ())
+    handoffs = _advance(state, now) if was_in_the_way else ()
+    return Outcome(Release.ABSENT, True, handoffs)
 
 
 def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:

@@ -1,84 +1,111 @@
-"""Flows of what is held: given back, extended, downgraded, renewed. See ``flow``."""
+"""Steps of what is held: given back, extended, downgraded, renewed. See ``flow``."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lockkit.engine.steps import (
-    Abandon,
-    Attempt,
-    Extend,
-    Free,
-    Reply,
-    Step,
-    Why,
-    Withdraw,
-    broke_off,
-)
-from lockkit.model.errors import BackendError
+from lockkit.engine.effects import Later, Step
+from lockkit.model import clock
+from lockkit.model.errors import BackendError, OutcomeUnknown
 from lockkit.model.log import log
-from lockkit.model.types import Grant, LockInfo, Mode, Release, Renewal, Request
+from lockkit.model.types import Grant, Mode, Release, Renewal, Request
 
 if TYPE_CHECKING:
     from lockkit.runtime.hold import Hold
+    from lockkit.stores.contract import Store
 
-__all__ = ["downgrade", "extend", "release", "renew", "unless_interrupted"]
+__all__ = ["broke_off", "downgrade", "extend", "give_back", "release", "renew"]
+
+Clock = Callable[[], float]
 
 HEARD = 16
 """Of so many losses in one pass the store is asked how they came about."""
 
+RETRY_WITHIN = 0.5
+"""Seconds: a request that failed faster than this broke off (the connection was stale, the server
+restarted) and is tried once more at once; a slower one timed out, and the caller hears of it."""
 
-def unless_interrupted(step: Withdraw | Free) -> Generator[Step, Reply, Reply]:
-    """A step that gives something back. Interrupted in it, the watchdog does so."""
+
+def broke_off(error: BackendError, seconds: float) -> bool:
+    """Whether the request may be tried again at once: its connection ended without a reply."""
+    return isinstance(error, OutcomeUnknown) and seconds < RETRY_WITHIN
+
+
+def give_back(store: Store, request: Request) -> Step[Release]:
+    """Release. Interrupted in it, the watchdog does so."""
     try:
-        return (yield step)
-    except GeneratorExit:
+        return (yield from store.release(request))
+    except (GeneratorExit, BackendError):
         raise
     except BaseException:  # interrupted once more, by an impatient user
-        yield Abandon(step.request)
+        yield Later(request)
         raise
 
 
-def release(hold: Hold) -> Generator[Step, Reply, bool]:
+def release(store: Store, hold: Hold, now: Clock = clock.now) -> Step[bool]:
     """Release; True if it was still ours.
 
     A release sent before the deadline whose reply was lost, and which now finds nothing, was
     applied the first time. What cannot be said to the store now the watchdog says later.
     """
-    ours = not hold.dead
-    first = reply = yield from unless_interrupted(Free(hold.request))
-    in_time = ours and reply.sent < hold.deadline
-    if broke_off(reply):
-        reply = yield from unless_interrupted(Free(hold.request))
-        if reply.value is Release.ABSENT and in_time:
+    request = hold.request
+    sent = now()
+    in_time = not hold.dead and sent < hold.deadline
+    try:
+        found = yield from give_back(store, request)
+    except BackendError as error:
+        if not broke_off(error, now() - sent):
+            yield Later(request)
+            raise
+        found = yield from _release_again(store, request, error)
+        if in_time and found is Release.ABSENT:
             return True
-    if in_time and reply.value in (Release.ABSENT, Release.BROKEN):
-        yield from _hear(hold)
-    if isinstance(reply.value, BackendError):
-        yield Abandon(hold.request)
-        raise first.value
-    return bool(reply.value is Release.RELEASED and in_time)
+    if in_time and found is not Release.RELEASED:
+        yield from _hear(store, hold)
+    return in_time and found is Release.RELEASED
 
 
-def extend(hold: Hold, ttl: float, now: float) -> Generator[Step, Reply, None]:
+def _release_again(store: Store, request: Request, error: BackendError) -> Step[Release]:
+    try:
+        return (yield from give_back(store, request))
+    except BackendError:
+        yield Later(request)
+        raise error from error.__cause__
+
+
+def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:
     """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
-    requests = (hold.ask(ttl, now),)
-    reply = yield from _repeated(Extend(requests))
-    _apply(hold, requests[0], reply.value[0], reply)
-    if (error := reply.value[0].error) is not None:
-        error.about(hold.request.name)
-        raise error
-    if reply.value[0].left is None:
-        yield from _hear(hold)
-    _refuse_lost(hold, reply.now)
+    sent = now()
+    requests = (hold.ask(ttl, sent),)
+    try:
+        (renewal,) = yield from store.extend(requests)
+    except BackendError as error:
+        if not broke_off(error, now() - sent):
+            raise
+        sent = now()
+        try:
+            (renewal,) = yield from store.extend(requests)
+        except BackendError:
+            raise error from error.__cause__
+    moment = now()
+    _apply(hold, requests[0], renewal, sent, moment)
+    if (unreadable := renewal.error) is not None:
+        unreadable.about(hold.request.name)
+        raise unreadable
+    if renewal.left is None:
+        yield from _hear(store, hold)
+    _refuse_lost(hold, moment)
 
 
-def _hear(hold: Hold) -> Generator[Step, Reply, None]:
-    """Of the store, how it ended: of an operator, say."""
-    words = (yield Why(hold.request.name, hold.fence)).value
-    if not isinstance(words, LockInfo):
+def _hear(store: Store, hold: Hold) -> Step[None]:
+    """Of the store, how it ended: of an operator, say. No words: the store keeps none."""
+    try:
+        words = yield from store.ended(hold.request.name, hold.fence)
+    except BackendError:
+        words = None
+    if words is None:
         hold.ended = "its store does not have it any more: it expired there, or the data were lost"
     elif words.broken_by:
         hold.ended = f"an operator released it: {words.broken_by}"
@@ -86,58 +113,63 @@ def _hear(hold: Hold) -> Generator[Step, Reply, None]:
         hold.ended = f"it expired {max(0.0, -(words.left or 0.0)):.1f} s ago"
 
 
-def _repeated(step: Extend | Attempt) -> Generator[Step, Reply, Reply]:
-    """The reply; of a second try if the first had none, and soon. Raises a BackendError."""
-    first = reply = yield step
-    if broke_off(reply):
-        reply = yield step
-    if isinstance(reply.value, BackendError):
-        raise first.value
-    return reply
-
-
 def _refuse_lost(hold: Hold, now: float) -> None:
     if hold.lost(now):
         raise hold.loss(now)
 
 
-def downgrade(hold: Hold) -> Generator[Step, Reply, None]:
+def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
     """Share what was exclusive. Raises LeaseLost, or a BackendError: then it is done or not.
 
     It counts as shared from the moment it is asked for. The same token asked to share what it
     holds: a poll, which gets nothing that it has not.
     """
     hold.request = hold.request._replace(shared=True)
-    reply = yield from _repeated(Attempt(hold.request._replace(mode=Mode.POLL)))
-    if not isinstance(reply.value, Grant):
+    poll = hold.request._replace(mode=Mode.POLL)
+    sent = now()
+    try:
+        found = yield from store.acquire(poll)
+    except BackendError as error:
+        if not broke_off(error, now() - sent):
+            raise
+        try:
+            found = yield from store.acquire(poll)
+        except BackendError:
+            raise error from error.__cause__
+    if not isinstance(found, Grant):
         hold.lose()
-        yield from _hear(hold)
-    _refuse_lost(hold, reply.now)
+        yield from _hear(store, hold)
+    _refuse_lost(hold, now())
 
 
-def renew(holds: Sequence[Hold], now: float) -> Generator[Step, Reply, None]:
+def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[None]:
     """One pass of the watchdog. An error is not a loss: it is tried again until the deadline."""
-    requests = tuple(hold.ask(hold.request.ttl, now) for hold in holds)
-    reply = yield Extend(requests)
-    if isinstance(reply.value, BackendError):
+    sent = now()
+    requests = tuple(hold.ask(hold.request.ttl, sent) for hold in holds)
+    sent = now()
+    try:
+        renewals = yield from store.extend(requests)
+    except BackendError:
+        moment = now()
         for hold in holds:
-            hold.renewal_failed(reply.now)
+            hold.renewal_failed(moment)
         return
+    moment = now()
     unreadable = None
-    for hold, request, renewal in zip(holds, requests, reply.value, strict=True):
-        _apply(hold, request, renewal, reply)
+    for hold, request, renewal in zip(holds, requests, renewals, strict=True):
+        _apply(hold, request, renewal, sent, moment)
         unreadable = unreadable or (renewal.error and (request.name, renewal.error))
-    gone = (h for h, renewal in zip(holds, reply.value, strict=True) if renewal == Renewal(None))
+    gone = (h for h, renewal in zip(holds, renewals, strict=True) if renewal == Renewal(None))
     for hold in islice(gone, HEARD):
-        yield from _hear(hold)
+        yield from _hear(store, hold)
     if unreadable:
         log.warning("the lease on %r cannot be renewed: %s", *unreadable)
 
 
-def _apply(hold: Hold, request: Request, renewal: Renewal, reply: Reply) -> None:
+def _apply(hold: Hold, request: Request, renewal: Renewal, sent: float, now: float) -> None:
     if renewal.error is not None:
-        hold.renewal_failed(reply.now)
+        hold.renewal_failed(now)
     elif renewal.left is None:
         hold.lose()
     else:
-        hold.renewed(request.number, reply.sent, renewal.left, reply.now)
+        hold.renewed(request.number, sent, renewal.left, now)

@@ -1,37 +1,36 @@
-"""The asyncio client, its locks and leases: the twins of those in ``client``, awaited."""
+"""The asyncio client, its locks and leases: as those in ``client``, awaited."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from lockkit.engine import flow
+from lockkit.engine.effects import Step
 from lockkit.leases.aio_exit import AtExit
 from lockkit.leases.blocks import begun, enter, leave, leaving, unenter
 from lockkit.leases.default_store import chosen_url
 from lockkit.leases.kinds import Kinds
-from lockkit.leases.lease import BaseLease, BaseLock, Terms, hold_of
-from lockkit.model.clock import now
-from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
-from lockkit.model.log import log
+from lockkit.leases.lease import BaseLease
+from lockkit.leases.lock import BaseLock, Terms
+from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.model.options import ClientOptions, KindOptions
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import UNSET, Kind, LockInfo, Unset
+from lockkit.model.types import UNSET, LockInfo, Unset
 from lockkit.model.values import check_fence
 from lockkit.runtime import entrants, process
-from lockkit.runtime.aio_driver import drive
+from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_watchdog import AsyncWatchdog
 from lockkit.runtime.hold import Hold
-from lockkit.runtime.tokens import new_token
-from lockkit.stores.registry import load_async_backend
+from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
+    from lockkit.leases.client import LockClient
     from lockkit.leases.multi import AsyncMultiLock
     from lockkit.leases.reentry import Entry
     from lockkit.model.settings import AliasSettings
-    from lockkit.stores.base import AsyncBackend
+    from lockkit.stores.contract import Store
 
 __all__ = ["AsyncLease", "AsyncLock", "AsyncLockClient", "connect"]
 
@@ -39,12 +38,12 @@ R = TypeVar("R")
 
 
 def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> AsyncLockClient:
-    """The twin of ``lockkit.connect``. Nothing is connected before the first lock."""
+    """As ``lockkit.connect``. Nothing is connected before the first lock."""
     settings = settings_from_url(chosen_url() if url is None else url, **options)
-    return AsyncLockClient(load_async_backend(settings), settings)
+    return AsyncLockClient(load_store(settings), settings)
 
 
-class AsyncLockClient(Kinds["AsyncLock"]):
+class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     """Locks in one store, for the tasks of one event loop: that in which it is locked first.
 
     In another one ``acquire`` raises ConfigurationError, also when the first has ended: what renews
@@ -52,13 +51,22 @@ class AsyncLockClient(Kinds["AsyncLock"]):
     After a fork the child goes on with the same client, in a loop of its own.
     """
 
-    def __init__(self, backend: AsyncBackend, settings: AliasSettings) -> None:
-        super().__init__(settings, backend.capabilities)
-        self.backend = backend
-        self._watchdog = AsyncWatchdog(lambda steps: drive(steps, backend, None))
+    _watchdog: AsyncWatchdog
+
+    def __init__(self, store: Store, settings: AliasSettings, *, is_shared: bool = False) -> None:
+        """``is_shared``: a blocking client has the same store, so this one does not close it."""
+        super().__init__(store, settings)
+        self._wire = store.async_wire(is_shared=is_shared)
+        self._watchdog = AsyncWatchdog(self._queue, self._wire)
         self._at_exit = AtExit(settings, self._watchdog)
         self._forget_loop()
         process.after_fork(self._forget_loop)
+
+    @classmethod
+    def beside(cls, blocking: LockClient) -> Self:
+        """Of the same store, with the same settings."""
+        store = blocking.store.for_asyncio()
+        return cls(store, blocking.settings, is_shared=store is blocking.store)
 
     def _forget_loop(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -67,33 +75,46 @@ class AsyncLockClient(Kinds["AsyncLock"]):
         self, *names: str, kind: str = "mutex", **options: Unpack[KindOptions]
     ) -> AsyncMultiLock:
         """Several names at once, all or none. Arguments as in ``LockClient.multi``."""
-        from lockkit.leases.multi import AsyncMultiLock, in_order
+        from lockkit.leases.multi import AsyncMultiLock
 
-        return AsyncMultiLock([self._of_kind("multi()", kind, n, options) for n in in_order(names)])
+        return AsyncMultiLock(self, self._several(names, kind, options))
 
-    def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
+    async def perform(self, step: Step[R]) -> R:
+        """Carry out one step of ``self.store``: see ``lockkit.stores.contract``."""
+        return await arun(step, self._wire, self._watchdog.withdraw_later)
+
+    async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         """What is held, abandoned or queued for, streamed from the store, in no order."""
-        return self.backend.holders(name)
+        page = self._listed.page
+        infos, cursor = await self.perform(page(name))
+        while True:
+            await asyncio.sleep(0)  # a store in memory would never let another task go on
+            for info in infos:
+                yield info
+            if cursor is None:
+                return
+            infos, cursor = await self.perform(page(name, cursor))
 
     async def inspect(self, name: str) -> LockInfo | None:
         """What the store knows of one name; None if nothing."""
-        return await anext(self.backend.holders(self._name(name)), None)
+        return await anext(self.holders(self._name(name)), None)
 
     async def last_words(self, name: str) -> list[LockInfo]:
         """How leases on it ended that were not released, in the last day."""
-        return await self.backend.last_words(self._name(name))
+        return await self.perform(self._listed.last_words(self._name(name)))
 
     async def break_(self, name: str, *, fence: int, by: str = "") -> bool:
         """Release what somebody else holds, if it still is the grant with this fencing token."""
-        return await self.backend.break_(self._name(name), check_fence(fence), process.operator(by))
+        who = process.operator(by)
+        return await self.perform(self._listed.break_(self._name(name), check_fence(fence), who))
 
     async def close(self) -> None:
         """Close connections. Leases still held are not released: they expire.
 
-        Not an end: what is used again connects again.
+        Still usable: reconnects on demand.
         """
         await self._watchdog.stop()
-        await self.backend.close()
+        await self._wire.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,6 +123,8 @@ class AsyncLockClient(Kinds["AsyncLock"]):
         await self.close()
 
     def _stay_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is loop:
+            return
         if self._loop is not None:
             raise ConfigurationError(
                 f"{self!r} belongs to the event loop that it was used in first, which would have "
@@ -113,19 +136,15 @@ class AsyncLockClient(Kinds["AsyncLock"]):
     def _make(self, terms: Terms) -> AsyncLock:
         return AsyncLock(self, terms)
 
-    async def _run(self, steps: Generator[flow.Step, flow.Reply, R]) -> R:
-        return await drive(steps, self.backend, self._watchdog)
+    def _lease(self, hold: Hold, entry: Entry | None = None) -> AsyncLease:
+        return AsyncLease(self, hold, entry)
 
 
-class AsyncLock(BaseLock):
+class AsyncLock(BaseLock["AsyncLease"]):
     """A claim on a name, to be made any number of times, by any task. Holds nothing itself."""
 
-    __slots__ = ("_client", "_entered")
-
-    def __init__(self, client: AsyncLockClient, terms: Terms) -> None:
-        super().__init__(terms)
-        self._client = client
-        self._entered: dict[int, list[AsyncLease]] = {}
+    __slots__ = ()
+    _client: AsyncLockClient
 
     async def acquire(
         self,
@@ -137,57 +156,12 @@ class AsyncLock(BaseLock):
         ConfigurationError in another event loop than the client's. Cancelling it leaves neither a
         lease nor a place in the queue.
         """
-        is_reentrant = self.claim.kind is Kind.REENTRANT
-        client = self._client
-        if client._loop is not (loop := asyncio.get_running_loop()):
-            client._stay_in(loop)
-        tell = self.on_lost if on_lost is None else on_lost
-        if is_reentrant and (again := await self._enter_again(tell)):
-            return again
-        wait = self.timeout if timeout is UNSET else client._timeout(timeout)
-        request = self._request(client.settings, wait, process.owner_text(self.label, _task_name()))
-        try:
-            granted = await client._run(flow.acquire(request, wait, new_token))
-        except AcquireTimeout as refusal:
-            refusal.retry_after = client.retry_after(self.name)
-            raise
-        except (BackendError, ConfigurationError) as error:
-            error.about(self.name)
-            raise
-        lease = AsyncLease(client, hold_of(granted))
-        try:
-            lease._tell_when_lost(tell)
-            client._watchdog.watch(lease._hold)
-            if is_reentrant:
-                lease._entry = client._entries.begin(self._key(), lease._hold)
-        except BaseException:  # interrupted
-            await lease.release()
-            raise
-        return lease
+        self._client._stay_in(asyncio.get_running_loop())
+        await self._allow()
+        return await self._client.perform(self._acquiring(timeout, on_lost))
 
-    async def _enter_again(self, tell: Callable[[AsyncLease], object] | None) -> AsyncLease | None:
-        """One lease more on what its owner holds in this process: most often without a request."""
-        client = self._client
-        lease = client._entries.enter(self._key(), lambda e: AsyncLease(client, e.hold, e))
-        if lease is None or lease._entry is None:
-            return None
-        try:
-            if lease._entry.is_too_short(self.ttl):
-                await lease.extend(self.ttl)
-                lease._entry.extended(self.ttl)
-            if lease._tell_when_lost(tell):
-                client._watchdog.watch(lease._hold)
-        except BaseException:  # cancelled as well: nobody would leave this entry
-            await lease.release()
-            raise
-        return lease
-
-    def _is_inside(self) -> bool:
-        """Whether it would be entered again."""
-        return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
-
-    def _itself(self) -> str:
-        return entrants.of_task(asyncio.current_task())
+    async def _allow(self) -> None:
+        """Of adapters: raise if it must not be acquired now."""
 
     async def try_acquire(self) -> AsyncLease | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""
@@ -213,7 +187,14 @@ class AsyncLock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await leave(self._entered, id(asyncio.current_task())).__aexit__(kind, error, traceback)
+        await leave(self._entered, id(asyncio.current_task()))._leave(kind)
+
+    def _itself(self) -> str:
+        return entrants.of_task(asyncio.current_task())
+
+    def _owner(self) -> str:
+        task = asyncio.current_task()
+        return process.owner_text(self.label, None if task is None else task.get_name())
 
 
 class AsyncLease(BaseLease):
@@ -224,42 +205,20 @@ class AsyncLease(BaseLease):
     function; limits as of ``Lease``.
     """
 
-    __slots__ = ("_client",)
-
-    def __init__(self, client: AsyncLockClient, hold: Hold, entry: Entry | None = None) -> None:
-        super().__init__(hold, entry)
-        self._client = client
+    __slots__ = ()
+    _client: AsyncLockClient
 
     async def extend(self, ttl: float | None = None) -> None:
-        """Set what is left to ``ttl`` seconds (default: the lock's), also past max_hold.
-
-        Renewal goes on when the lock's ttl is more than that. Raises LeaseLost.
-        """
-        self.check()
-        seconds = self._hold.request.ttl if ttl is None else self._client._ttl(ttl)
-        hold, client = self._hold, self._client
-        try:
-            await client._run(flow.extend(hold, seconds, now()))
-        finally:
-            client._watchdog.watch(hold)  # it may be due sooner than before
+        """As ``Lease.extend``."""
+        await self._client.perform(self._extending(ttl))
 
     async def downgrade(self) -> None:
-        """The twin of ``Lease.downgrade``."""
-        self._check_writer()
-        await self._client._run(flow.downgrade(self._hold))
+        """As ``Lease.downgrade``."""
+        await self._client.perform(self._downgrading())
 
     async def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before."""
-        if not self._finish():
-            return False
-        if self._entry is not None and self._is_inner():
-            return not self._hold.lost(now())
-        client, hold = self._client, self._hold
-        client._watchdog.unwatch(hold)
-        if self._foreign:
-            return False
-        client.note_hold(self.name, now() - hold.granted)
-        return await client._run(flow.release(hold))
+        return await self._client.perform(self._releasing())
 
     def _hand_over(self) -> None:
         """Somebody else renews and releases the claim from now on."""
@@ -280,17 +239,7 @@ class AsyncLease(BaseLease):
         traceback: TracebackType | None,
     ) -> None:
         """Release. Raises LeaseLost if the lease was lost while the body went through."""
-        if self.released:
-            return
-        try:
-            kept = await self.release()
-        except BackendError as failure:
-            log.warning("release of %r not confirmed: %s", self.name, failure)
-            return
-        if not kept and kind is None:
-            raise self._hold.loss(now())
+        await self._leave(kind)
 
-
-def _task_name() -> str | None:
-    task = asyncio.current_task()
-    return None if task is None else task.get_name()
+    async def _leave(self, kind: type[BaseException] | None) -> None:
+        await self._client.perform(self._leaving(kind))

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockkit.engine import flow
+from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
 from lockkit.runtime import process
 from lockkit.runtime.aio_watchdog import AsyncWatchdog
-from lockkit.runtime.driver import drive
 from lockkit.runtime.hold import Hold
-from lockkit.stores.registry import load_backend
+from lockkit.runtime.run import run
+from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
@@ -40,12 +40,13 @@ class AtExit:
         """A store that does not answer to one will not answer to the next: the rest expires."""
         if not self._holds:
             return
-        backend = load_backend(self._settings)
+        store = load_store(self._settings)
+        wire = store.wire()
         for hold in self._holds:
             if now() > until:
                 return
             try:
-                drive(flow.release(hold), backend, None)
+                run(holding.release(store, hold), wire)
             except BackendError as error:
                 log.warning("release of %r not confirmed: %s", hold.request.name, error)
                 return

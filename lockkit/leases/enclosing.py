@@ -23,12 +23,13 @@ from typing import (
     overload,
 )
 
-from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
+from lockkit.engine.effects import Step
+from lockkit.leases.aio_client import AsyncLock, AsyncLockClient
 from lockkit.leases.client import Lease, Lock, LockClient
 from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorator import locked_by
 from lockkit.leases.kinds import RWLock
-from lockkit.leases.lease import Terms
+from lockkit.leases.lock import Terms
 from lockkit.leases.until import (
     CommitLock,
     InAtomic,
@@ -48,7 +49,7 @@ from lockkit.model.options import (
     check_options,
 )
 from lockkit.model.settings import DEFAULT_ALIAS
-from lockkit.model.types import UNSET, Unset
+from lockkit.model.types import Unset
 
 if TYPE_CHECKING:
     from lockkit.leases.multi import AsyncMultiLock, MultiLock
@@ -140,17 +141,14 @@ class _EnclosingLock(Lock):
     __slots__ = ()
     _client: EnclosingClient
 
-    def acquire(
-        self,
-        timeout: float | Unset | None = UNSET,
-        *,
-        on_lost: Callable[[Lease], object] | None = None,
-    ) -> Lease:
-        """As ``Lock.acquire``. Raises OpenTransaction inside a transaction, unless the lock was
-        held before that began and is entered again."""
+    def _acquiring(
+        self, timeout: float | None | Unset, on_lost: Callable[[Lease], object] | None
+    ) -> Step[Lease]:
+        """Raises OpenTransaction inside a transaction, unless the lock was held before that began
+        and is entered again."""
         if not self._is_inside():
             self._client._refuse(self.name)
-        return super().acquire(timeout, on_lost=on_lost)
+        return super()._acquiring(timeout, on_lost)
 
 
 class AsyncEnclosingClient(AsyncLockClient):
@@ -189,16 +187,10 @@ class AsyncEnclosingLock(AsyncLock):
     __slots__ = ()
     _client: AsyncEnclosingClient
 
-    async def acquire(
-        self,
-        timeout: float | Unset | None = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
-        *,
-        on_lost: Callable[[AsyncLease], object] | None = None,
-    ) -> AsyncLease:
-        """As ``AsyncLock.acquire``; raises as the blocking twin."""
+    async def _allow(self) -> None:
+        """Raises as the blocking twin."""
         if not self._is_inside():
             await self._client._refuse(self.name)
-        return await super().acquire(timeout, on_lost=on_lost)
 
 
 AsyncEnclosingClient._lock_class = AsyncEnclosingLock

@@ -9,7 +9,7 @@ from lockkit.leases.client import LockClient
 from lockkit.leases.default_store import chosen_url, default_url
 from lockkit.model.settings import settings_from_url
 from lockkit.runtime import process
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
@@ -54,7 +54,7 @@ class Environment:
 
     def _make(self, url: str) -> LockClient:
         settings = settings_from_url(url)
-        return LockClient(load_backend(settings), settings)
+        return LockClient(load_store(settings), settings)
 
 
 environment = Environment()

@@ -37,7 +37,7 @@ def handed_over(lease: AnyAsyncLease, client: LockClient) -> AnyLease:
     blocking = [Lease(client, each._hold) for each in leases]
     for each in leases:
         each._hand_over()
-    return blocking[0] if isinstance(lease, AsyncLease) else MultiLease(blocking)
+    return blocking[0] if isinstance(lease, AsyncLease) else MultiLease(client, blocking)
 
 
 def leave_thread(lease: AnyLease) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
-from lockkit.leases.lease import BaseClient, BaseLock, Terms
+from lockkit.leases.lease import BaseLease
+from lockkit.leases.lock import BaseClient, BaseLock, Terms
 from lockkit.model.errors import ConfigurationError, UnsupportedCapability
 from lockkit.model.options import (
     KindOptions,
@@ -17,6 +18,7 @@ from lockkit.model.options import (
 )
 from lockkit.model.types import Claim, Kind
 from lockkit.model.values import check_kind, check_owner, check_permits
+from lockkit.stores.contract import Listed, Reentrant, Shared
 
 __all__ = ["Kinds", "RWLock"]
 
@@ -29,7 +31,8 @@ LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS, KIND_OPTIONS = (
 )
 NOTHING: Mapping[str, Any] = {}
 
-L = TypeVar("L", bound=BaseLock)
+L = TypeVar("L", bound=BaseLock[Any])
+AnyLease = TypeVar("AnyLease", bound=BaseLease)
 AnyLock = TypeVar("AnyLock")
 
 
@@ -54,7 +57,7 @@ class RWLock(Generic[AnyLock]):
         return f"<{type(self).__name__} of {self._read!r}>"
 
 
-class Kinds(BaseClient, Generic[L]):
+class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     """A client of either API; ``L`` is the class of its locks."""
 
     _own_options: ClassVar[frozenset[str]] = frozenset()
@@ -148,10 +151,8 @@ class Kinds(BaseClient, Generic[L]):
             if owner:
                 raise ConfigurationError("owner is for what can be entered again: reentrant=True")
             return MUTEX if fair else BARGE
-        if not self._capabilities.reentrant:
-            raise UnsupportedCapability(
-                f"in the store of the lock alias {self.settings.alias!r} no lock is reentrant"
-            )
+        if owner and not isinstance(self.store, Reentrant):
+            raise self._cannot("locks are reentrant within a process only, and take no owner")
         return REENTRANT._replace(owner=check_owner(owner), fair=fair)
 
     @abstractmethod
@@ -159,7 +160,27 @@ class Kinds(BaseClient, Generic[L]):
         """An adapter's may take options of its own, from ``lock`` and its like."""
 
     def _needs_sharing(self) -> None:
-        if not self._capabilities.shared:
-            raise UnsupportedCapability(
-                f"in the store of the lock alias {self.settings.alias!r} nothing can be shared"
-            )
+        if not isinstance(self.store, Shared):
+            raise self._cannot("nothing can be shared")
+
+    def _several(self, names: Sequence[str], kind: str, options: KindOptions) -> list[L]:
+        """Locks on each name once, in the order in which everybody takes them."""
+        if not names:
+            raise ConfigurationError("a multi-lock needs at least one name")
+        for name in names:
+            if not isinstance(name, str):
+                raise ConfigurationError(f"{name!r} is not a lock name: multi('a', 'b')")
+        in_order = sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
+        return [self._of_kind("multi()", kind, name, options) for name in in_order]
+
+    @property
+    def _listed(self) -> Listed:
+        """For operators. Raises UnsupportedCapability."""
+        if not isinstance(self.store, Listed):
+            raise self._cannot("nothing can be listed")
+        return self.store
+
+    def _cannot(self, what: str) -> UnsupportedCapability:
+        return UnsupportedCapability(
+            f"in the store of the lock alias {self.settings.alias!r} {what}"
+        )

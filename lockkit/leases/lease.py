@@ -1,136 +1,35 @@
-"""What the blocking and the asyncio API have in common: everything but the waiting."""
+"""What the leases of both APIs have in common: everything but the waiting."""
 
 from __future__ import annotations
 
-import math
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from lockkit.leases.reentry import Entries, Entry
+from lockkit.engine import holding
+from lockkit.engine.effects import Step
 from lockkit.model.clock import now
-from lockkit.model.errors import ConfigurationError, LeaseLost
-from lockkit.model.naming import check_name
-from lockkit.model.options import LockOptions
-from lockkit.model.types import UNSET, Capabilities, Claim, Kind, LeaseState, Mode, Request
-from lockkit.model.values import check_label, check_on_lost, check_timeout, check_ttl
-from lockkit.runtime import entrants, process
+from lockkit.model.errors import (
+    BackendError,
+    ConfigurationError,
+    LeaseLost,
+    UnsupportedCapability,
+)
+from lockkit.model.log import log
+from lockkit.model.types import Kind, LeaseState
+from lockkit.runtime import process
 from lockkit.runtime.hold import Hold
-from lockkit.runtime.tokens import new_token
 
 if TYPE_CHECKING:
-    from lockkit.engine.flow import Granted
+    from lockkit.leases.aio_client import AsyncLease
     from lockkit.leases.blocks import Block
-    from lockkit.model.settings import AliasSettings
+    from lockkit.leases.client import Lease
+    from lockkit.leases.lock import BaseClient
+    from lockkit.leases.multi import AsyncMultiLease, MultiLease
+    from lockkit.leases.reentry import Entry
 
-__all__ = ["BaseClient", "BaseLease", "BaseLock", "Terms", "hold_of"]
-
-REMEMBERED_NAMES = 1024
-
-REENTERED = {Kind.RW, Kind.REENTRANT}
-"""Whoever holds such a name may enter it again."""
-
-
-class Terms(NamedTuple):
-    """What a lock asks for; checked."""
-
-    claim: Claim
-    name: str
-    ttl: float
-    timeout: float | None
-    label: str
-    on_lost: Callable[[Any], object] | None = None
-
-
-class BaseClient:
-    """Settings, their validation per call, and the hold times that Retry-After comes from."""
-
-    def __init__(self, settings: AliasSettings, capabilities: Capabilities) -> None:
-        self.settings = settings
-        self._capabilities = capabilities
-        self._entries = Entries()
-        self._held_for: dict[str, float] = {}
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.settings.alias!r} at {self.settings.shown_location}>"
-
-    def retry_after(self, name: str) -> int:
-        """Whole seconds (1 to 60) after which another try is worth it, from recent hold times."""
-        return min(max(math.ceil(self._held_for.get(name, 0.0)), 1), 60)
-
-    def note_hold(self, name: str, seconds: float) -> None:
-        """Remember a hold time (moving average; of the names used last, so memory is bounded)."""
-        held = self._held_for
-        before = held.get(name)
-        if before is None and len(held) >= REMEMBERED_NAMES:
-            held.clear()
-        held[name] = seconds if before is None else (3 * before + seconds) / 4
-
-    def _terms(self, claim: Claim, name: str, options: LockOptions) -> Terms:
-        settings = self.settings
-        ttl, timeout = options.get("ttl", UNSET), options.get("timeout", UNSET)
-        return Terms(
-            claim,
-            self._name(name),
-            settings.ttl if ttl is UNSET else self._ttl(ttl),
-            settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
-            check_label(options.get("label", "")),
-            check_on_lost(options.get("on_lost")),
-        )
-
-    def _name(self, name: str) -> str:
-        return check_name(name)
-
-    def _ttl(self, ttl: object) -> float:
-        return check_ttl("ttl", ttl)
-
-    def _timeout(self, timeout: object) -> float | None:
-        return check_timeout("timeout", timeout)
-
-
-class BaseLock:
-    """The description of a claim."""
-
-    __slots__ = ("claim", "label", "name", "on_lost", "timeout", "ttl")
-
-    def __init__(self, terms: Terms) -> None:
-        self.claim, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
-
-    def __repr__(self) -> str:
-        kind, permits, *_ = self.claim
-        used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
-        return f"<{type(self).__name__} {self.name!r}{used_as}>"
-
-    def _entrant(self) -> str:
-        """Who enters, now: by a word of the user's, or of our own for this thread or task."""
-        owner = self.claim.owner
-        return entrants.named(owner) if owner else self._itself()
-
-    def _key(self) -> tuple[str, str]:
-        return self.name, self._entrant()
-
-    def _itself(self) -> str:
-        raise NotImplementedError
-
-    def _request(self, settings: AliasSettings, timeout: float | None, owner: str) -> Request:
-        kind, permits, shared, _, fair = self.claim
-        return Request(
-            self.name,
-            new_token(),
-            self.ttl,
-            owner,
-            Mode.TRY if timeout == 0 else Mode.ENQUEUE,
-            settings.max_queue,
-            settings.max_hold,
-            False,
-            0,
-            kind,
-            permits,
-            shared,
-            self._entrant() if kind in REENTERED else "",
-            fair,
-        )
+__all__ = ["BaseLease", "give_back", "give_back_async"]
 
 
 class Keeper(Protocol):
@@ -142,9 +41,10 @@ class Keeper(Protocol):
 class BaseLease:
     """A held claim as its holder sees it. The state is local: reading it costs no round trip."""
 
-    __slots__ = ("__weakref__", "_block", "_entry", "_hold", "_kept_by", "released")
+    __slots__ = ("__weakref__", "_block", "_client", "_entry", "_hold", "_kept_by", "released")
 
-    def __init__(self, hold: Hold, entry: Entry | None = None) -> None:
+    def __init__(self, client: BaseClient[Any], hold: Hold, entry: Entry | None = None) -> None:
+        self._client = client
         self._hold = hold
         self._entry = entry  #: by which several leases share the hold
         self._block: Block | None = None  #: the ``with`` statement that it is for
@@ -176,9 +76,13 @@ class BaseLease:
     def fencing_token(self) -> int:
         """Grows with every grant of the name: have the protected resource refuse smaller ones.
 
-        That is for those who hold it alone; of several who share it, no one is the latest.
+        That is for those who hold it alone; of several who share it, no one is the latest. Raises
+        UnsupportedCapability in a store that has none.
         """
-        return self._hold.fence
+        fence = self._hold.fence
+        if fence is None:
+            raise UnsupportedCapability(f"{self._client!r} has no fencing tokens")
+        return fence
 
     @property
     def shared(self) -> bool:
@@ -227,7 +131,7 @@ class BaseLease:
 
     def __repr__(self) -> str:
         state = "released" if self.released else self.state
-        return f"<{type(self).__name__} {self.name!r} {state}, fence {self.fencing_token}>"
+        return f"<{type(self).__name__} {self.name!r} {state}, fence {self._hold.fence}>"
 
     def __del__(self) -> None:
         if not getattr(self, "released", True):
@@ -243,15 +147,49 @@ class BaseLease:
         """Made before a fork: it belongs to the parent."""
         return not process.is_generation(self._hold.generation)
 
-    def _check_alive(self) -> None:
+    def _extending(self, ttl: float | None) -> Step[None]:
         self.check()
+        hold, client = self._hold, self._client
+        seconds = hold.request.ttl if ttl is None else client._ttl(ttl)
+        try:
+            yield from holding.extend(client._queue, hold, seconds)
+        finally:
+            client._watchdog.watch(hold)  # it may be due sooner than before
 
-    def _check_writer(self) -> None:
+    def _downgrading(self) -> Step[None]:
         self.check()
         if self._hold.request.kind is not Kind.RW:
             raise ConfigurationError(
                 f"{self!r} is not a lease of a reader-writer lock: nobody could share it"
             )
+        yield from holding.downgrade(self._client._queue, self._hold)
+
+    def _releasing(self) -> Step[bool]:
+        if not self._finish():
+            return False
+        client, hold = self._client, self._hold
+        if self._entry is not None and self._is_inner():
+            return not hold.lost(now())
+        if self._foreign:
+            return False
+        try:
+            return (yield from holding.release(client._queue, hold))
+        finally:  # somebody may be waiting for the release, nobody for this
+            client._watchdog.unwatch(hold)
+            client.note_hold(hold.request.name, now() - hold.granted)
+
+    def _leaving(self, error: type[BaseException] | None) -> Step[None]:
+        """At the end of a block. A store that cannot be told is not an error of the body, which
+        had the lock to its end. Raises LeaseLost if the body went through without it."""
+        if self.released:
+            return
+        try:
+            kept = yield from self._releasing()
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", self.name, failure)
+            return
+        if not kept and error is None:
+            raise self._hold.loss(now())
 
     def _is_inner(self) -> bool:
         """Whether others that share the claim go on; called once, when it is released."""
@@ -280,10 +218,6 @@ class BaseLease:
         return first
 
 
-def hold_of(granted: Granted) -> Hold:
-    return Hold(granted.request, granted.fence, granted.deadline, granted.now, whole=granted.whole)
-
-
 class _Notice:
     """Calls ``on_lost`` with the lease, unless it is released or nobody has it any more."""
 
@@ -296,3 +230,31 @@ class _Notice:
     def __call__(self) -> object:
         lease = self._lease()
         return None if lease is None or lease.released else self._on_lost(lease)
+
+
+def give_back(lease: Lease | MultiLease) -> None:
+    """Release after the view is done. What goes wrong here is logged: the answer stands.
+
+    The caller has checked the lease at the last moment at which everything could be undone.
+    """
+    try:
+        kept = lease.release()
+    except BackendError as error:
+        log.warning("release of %r not confirmed: %s", lease.name, error)
+    else:
+        _warn_if_lost(lease.name, kept)
+
+
+async def give_back_async(lease: AsyncLease | AsyncMultiLease) -> None:
+    """The same, awaited."""
+    try:
+        kept = await lease.release()
+    except BackendError as error:
+        log.warning("release of %r not confirmed: %s", lease.name, error)
+    else:
+        _warn_if_lost(lease.name, kept)
+
+
+def _warn_if_lost(name: str, kept: bool) -> None:
+    if not kept:
+        log.warning("the lease on %r was lost before its release", name)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar
 
+from lockkit.engine.effects import Step
 from lockkit.leases.blocks import Block, begun, leaving
 from lockkit.leases.lease import BaseLease
 from lockkit.model.clock import now
@@ -14,10 +15,10 @@ from lockkit.model.log import log
 from lockkit.model.types import LeaseState
 
 if TYPE_CHECKING:
-    from lockkit.leases.aio_client import AsyncLease
-    from lockkit.leases.client import Lease
+    from lockkit.leases.aio_client import AsyncLease, AsyncLockClient
+    from lockkit.leases.client import Lease, LockClient
 
-__all__ = ["AsyncMultiLease", "MultiLease", "ViewLease", "arelease_all", "release_all"]
+__all__ = ["AsyncMultiLease", "MultiLease", "ViewLease", "releasing_all"]
 
 AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
 
@@ -49,7 +50,8 @@ class ViewLease(Protocol):
 class _MultiLease(Generic[AnyLease]):
     """The leases of all names, as one. Local: reading it costs no round trip."""
 
-    def __init__(self, leases: Sequence[AnyLease]) -> None:
+    def __init__(self, client: Any, leases: Sequence[AnyLease]) -> None:
+        self._client = client
         self._leases: dict[str, AnyLease] = {lease.name: lease for lease in leases}
 
     def __getitem__(self, name: str) -> AnyLease:
@@ -116,21 +118,36 @@ class _MultiLease(Generic[AnyLease]):
         for lease in self._leases.values():
             lease._block = block
 
-    @property
-    def _unreleased(self) -> list[AnyLease]:
-        """What is still to be given back at the end of the block: the body may have done some."""
-        return [lease for lease in self._leases.values() if not lease.released]
+    def _extending(self, ttl: float | None) -> Step[None]:
+        for lease in self._leases.values():
+            yield from lease._extending(ttl)
+
+    def _releasing(self) -> Step[bool]:
+        return releasing_all([*self._leases.values()])
+
+    def _leaving(self, error: type[BaseException] | None) -> Step[None]:
+        """What the body has given back itself is not asked."""
+        ours = [lease for lease in self._leases.values() if not lease.released]
+        lost = next((lease for lease in ours if lease.lost), None)
+        try:
+            kept = yield from releasing_all(ours)
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", failure.name, failure)
+            return
+        if not kept and error is None:
+            raise _loss(ours, lost)
 
 
 class MultiLease(_MultiLease["Lease"]):
+    _client: LockClient
+
     def extend(self, ttl: float | None = None) -> None:
         """Set what is left of each to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
-        for lease in self._leases.values():
-            lease.extend(ttl)
+        self._client.perform(self._extending(ttl))
 
     def release(self) -> bool:
         """Give all back; True if all were still ours. Errors as of ``Lease.release``."""
-        return release_all([*self._leases.values()])
+        return self._client.perform(self._releasing())
 
     def __enter__(self) -> Self:
         self._belong_to(begun(self))
@@ -144,26 +161,22 @@ class MultiLease(_MultiLease["Lease"]):
         traceback: TracebackType | None,
     ) -> None:
         """Release. Raises LeaseLost if one was lost while the body went through."""
-        ours = self._unreleased
-        lost = next((lease for lease in ours if lease.lost), None)
-        try:
-            kept = release_all(ours)
-        except BackendError as failure:
-            log.warning("release of %r not confirmed: %s", failure.name, failure)
-            return
-        if not kept and kind is None:
-            raise _loss(ours, lost)
+        self._leave(kind)
+
+    def _leave(self, kind: type[BaseException] | None) -> None:
+        self._client.perform(self._leaving(kind))
 
 
 class AsyncMultiLease(_MultiLease["AsyncLease"]):
+    _client: AsyncLockClient
+
     async def extend(self, ttl: float | None = None) -> None:
-        """The twin of ``MultiLease.extend``."""
-        for lease in self._leases.values():
-            await lease.extend(ttl)
+        """As ``MultiLease.extend``."""
+        await self._client.perform(self._extending(ttl))
 
     async def release(self) -> bool:
-        """The twin of ``MultiLease.release``."""
-        return await arelease_all([*self._leases.values()])
+        """As ``MultiLease.release``."""
+        return await self._client.perform(self._releasing())
 
     async def __aenter__(self) -> Self:
         self._belong_to(begun(self))
@@ -176,40 +189,23 @@ class AsyncMultiLease(_MultiLease["AsyncLease"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        ours = self._unreleased
-        lost = next((lease for lease in ours if lease.lost), None)
-        try:
-            kept = await arelease_all(ours)
-        except BackendError as failure:
-            log.warning("release of %r not confirmed: %s", failure.name, failure)
-            return
-        if not kept and kind is None:
-            raise _loss(ours, lost)
+        await self._leave(kind)
+
+    async def _leave(self, kind: type[BaseException] | None) -> None:
+        await self._client.perform(self._leaving(kind))
 
 
-def release_all(leases: Sequence[Lease]) -> bool:
+def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
     """Each is tried, the last one first, whatever becomes of the others; then an error passes."""
     left, kept = [*leases], True
     failure: BaseException | None = None
     while left:
         try:
             while left:  # an interrupt may come between two of them, or before it has begun
-                kept = left[-1].release() and kept
+                kept = (yield from left[-1]._releasing()) and kept
                 left.pop()
-        except BaseException as error:  # noqa: BLE001  of several, one is raised below
-            failure = _graver(failure, error)
-    if failure is not None:
-        raise failure
-    return kept
-
-
-async def arelease_all(leases: Sequence[AsyncLease]) -> bool:
-    """The twin of ``release_all``; cancelled in one, it still tries the others."""
-    kept = True
-    failure: BaseException | None = None
-    for lease in reversed(leases):
-        try:
-            kept = await lease.release() and kept
+        except GeneratorExit:
+            raise
         except BaseException as error:  # noqa: BLE001  of several, one is raised below
             failure = _graver(failure, error)
     if failure is not None:

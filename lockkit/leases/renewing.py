@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from lockkit.engine.effects import Step
 from lockkit.runtime import native
-from lockkit.stores.registry import load_backend
+from lockkit.runtime.run import run
+from lockkit.stores.contract import ProcessLocal
+from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
-    from lockkit.stores.base import Backend
+    from lockkit.stores.contract import Queued
+    from lockkit.stores.wires import Wire
 
-__all__ = ["RenewingBackend"]
+__all__ = ["Renewing"]
+
+R = TypeVar("R")
 
 
-class RenewingBackend:
-    """The backend that a watchdog uses: its client's, but one of its own where that client's
+class Renewing:
+    """The client's store and wire; but a wire of its own, of a store of its own, where the client's
     sockets belong to greenlets. Limit: not over the pool of somebody else's client, such as a
     django-redis cache, which has only those."""
 
-    def __init__(self, backend: Backend, settings: AliasSettings) -> None:
-        self._backend = backend
+    def __init__(self, store: Queued, wire: Wire, settings: AliasSettings) -> None:
+        self.store = store
+        self._wire = wire
         self._settings = settings
-        self._own: Backend | None = None
+        self._own: Wire | None = None
 
-    def get(self) -> Backend:
-        if (
-            self._own is None
-            and native.is_patched()
-            and not self._backend.capabilities.process_local
-        ):
-            self._own = load_backend(self._settings)
-        return self._own or self._backend
+    @property
+    def is_apart(self) -> bool:
+        return native.is_patched() and not isinstance(self.store, ProcessLocal)
+
+    def run(self, step: Step[R]) -> R:
+        if self._own is None and self.is_apart:
+            self._own = load_store(self._settings).wire()
+        return run(step, self._own or self._wire)
+
+    def run_here(self, step: Step[R]) -> R:
+        return run(step, self._wire)
 
     def close(self) -> None:
         """In the thread that has used it."""

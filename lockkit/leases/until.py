@@ -10,15 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
+from lockkit.engine.effects import Step
 from lockkit.leases.client import Lease, Lock
-from lockkit.leases.giving_back import give_back
-from lockkit.leases.lease import REENTERED
+from lockkit.leases.lease import give_back
+from lockkit.leases.lock import REENTERED
 from lockkit.model.errors import ConfigurationError, OpenTransaction
-from lockkit.model.types import UNSET, Unset
+from lockkit.model.types import Unset
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
-    from lockkit.leases.lease import Terms
+    from lockkit.leases.lock import Terms
 
 __all__ = [
     "CommitLock",
@@ -132,13 +133,10 @@ class CommitLock(Lock):
         super().__init__(client, terms)
         self._open = transactions
 
-    def acquire(
-        self,
-        timeout: float | None | Unset = UNSET,
-        *,
-        on_lost: Callable[[Lease], object] | None = None,
-    ) -> Lease:
-        """As ``Lock.acquire``; the same lease again if the transaction keeps one of this name.
+    def _acquiring(
+        self, timeout: float | None | Unset, on_lost: Callable[[Lease], object] | None
+    ) -> Step[Lease]:
+        """The same lease again if the transaction keeps one that is no less.
 
         Raises OpenTransaction if the transaction has a snapshot that is older than the grant.
         """
@@ -147,7 +145,9 @@ class CommitLock(Lock):
         if kept is None and not self._is_inside():
             for transaction in transactions:
                 transaction.refuse_snapshot(self.name)
-        lease = super().acquire(timeout, on_lost=on_lost) if kept is None else kept
+        lease = kept
+        if lease is None:
+            lease = yield from super()._acquiring(timeout, on_lost)
         try:
             for transaction in transactions:
                 if transaction not in lease._kept_by:
@@ -155,7 +155,7 @@ class CommitLock(Lock):
         except BaseException:  # interrupted as well: it is to be released now
             if kept is None:
                 lease._kept_by = ()
-                lease.release()
+                yield from lease._releasing()
             raise
         return lease
 

@@ -150,7 +150,7 @@ def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
 def _dotted(key: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and re.fullmatch(DOTTED, value)):
         return value
-    remedy = "it must be the dotted path of a Backend class"  # a URL may hold a password
+    remedy = "it must be the dotted path of a Store class"  # a URL may hold a password
     raise ConfigurationError(f"{key} is not a dotted path; {remedy}")
 
 

@@ -8,7 +8,10 @@ not need ``dataclasses``, whose import takes longer than that of all of lockkit.
 from __future__ import annotations
 
 from enum import Enum, IntEnum, StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from lockkit.model.errors import LockError
 
 __all__ = [
     "UNSET",
@@ -133,6 +136,7 @@ class Request(NamedTuple):
     shared: bool = False
     entrant: str = ""  #: who may enter again; printable, without spaces
     fair: bool = True
+    queued: bool = False  #: what is released may be no more than a place in the queue
 
     def __repr__(self) -> str:
         return f"Request(name={self.name!r}, mode={self.mode.name}, ttl={self.ttl:g})"
@@ -142,7 +146,7 @@ class Grant(NamedTuple):
     """The claim is granted for ``left`` more seconds of the store's clock."""
 
     token: str
-    fence: int
+    fence: int | None  #: None: the store has none
     left: float
 
     def __repr__(self) -> str:
@@ -172,7 +176,7 @@ class Renewal(NamedTuple):
     """
 
     left: float | None
-    error: Exception | None = None
+    error: LockError | None = None
 
 
 def is_placed(reply: object) -> bool:

@@ -73,7 +73,7 @@ def repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> E
 def _repaired(client: LockClient, name: str) -> bool:
     """Delete the record of the lock, and that of its order."""
     done = client.repair(name)
-    if client.backend.records() is None:
+    if client.store.records() is None:
         return done
     from lockkit.orders import redis_records
 

@@ -69,7 +69,7 @@ def _limited(client: LockClient, max_hold: float | Unset | None) -> LockClient:
     """A client of the same store with another MAX_HOLD."""
     if max_hold is UNSET:
         return client
-    return type(client)(client.backend, client.settings._replace(max_hold=max_hold))
+    return type(client)(client.store, client.settings._replace(max_hold=max_hold))
 
 
 def _give_back(lease: Lease, console: Console) -> None:

@@ -16,6 +16,7 @@ from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import Growth, Stuck, remark, stuck
 from lockkit.operate.text import ELLIPSIS, escape, printable
+from lockkit.stores.contract import ProcessLocal
 
 ClientFactory = Callable[[], LockClient]
 
@@ -102,7 +103,7 @@ class Stores:
         return {
             alias: {
                 "location": client.settings.shown_location,
-                "database": client.backend.database(),
+                "database": client.store.database(),
                 "key_prefix": client.settings.key_prefix,
                 "other_prefixes": _other_prefixes(client) if nothing else None,
             }
@@ -166,7 +167,7 @@ def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockIn
     yield from client.holders(name)
     if lost:
         yield from client.last_words(name)
-    if client.backend.records() is not None:  # only then is there more to import
+    if client.store.records() is not None:  # only then is there more to import
         from lockkit.orders.redis_records import orphans
 
         yield from orphans(client, name)
@@ -177,7 +178,7 @@ def _place(client: LockClient) -> str:
 
     A misspelt prefix or database has no locks, which must not look like an all-clear.
     """
-    where, database = client.settings.shown_location, client.backend.database()
+    where, database = client.settings.shown_location, client.store.database()
     path, _, state = database.rpartition(", ")  # LOCATION may have the path, but not its state
     if path and path in where:
         database = state
@@ -193,7 +194,7 @@ def _beside(client: LockClient) -> str:
         names = [f"{n!r}{' (has locks)' * has}" for n, has in found.items()][:PREFIXES_SHOWN]
         more = f" and {len(found) - PREFIXES_SHOWN} more" if len(found) > PREFIXES_SHOWN else ""
         text = f"; other key prefixes there: {', '.join(names)}{more}"
-    if client.backend.capabilities.process_local:
+    if isinstance(client.store, ProcessLocal):
         text += "; memory:// is within one process: the locks of other processes are not shown"
     return text
 
@@ -201,7 +202,7 @@ def _beside(client: LockClient) -> str:
 def _other_prefixes(client: LockClient) -> dict[str, bool]:
     """The prefixes with locks first; none if the store does not tell."""
     try:
-        found = client.backend.prefixes()
+        found = client.perform(client.store.prefixes())
     except LockError:
         return {}
     return dict(sorted(found.items(), key=lambda pair: (not pair[1], pair[0])))

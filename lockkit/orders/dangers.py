@@ -10,7 +10,7 @@ from lockkit.model.settings import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
-    from lockkit.stores.base import Danger
+    from lockkit.stores.contract import Danger
 
 
 def dangers(
@@ -21,14 +21,16 @@ def dangers(
     ``client`` returns the client of any of the ``aliases``. Does I/O. Raises BackendError and
     ConfigurationError, but passes over other aliases that are wrong or whose store fails.
     """
-    records = client(alias).backend.records()
+    locks = client(alias)
+    records = locks.store.records()
     if records is None:
         return
-    for danger in records.health():
+    for danger in locks.perform(records.health()):
         yield _of_orders(danger, ". A repeated order may run again")
     others = [each for each in aliases if each != alias]
-    if alias == DEFAULT_ALIAS or any(_is_on(records.server(), client, each) for each in others):
-        for danger in records.capacity():
+    server = locks.perform(records.server())
+    if alias == DEFAULT_ALIAS or any(_is_on(server, client, each) for each in others):
+        for danger in locks.perform(records.capacity()):
             yield _of_orders(danger)
 
 
@@ -40,7 +42,10 @@ def _of_orders(danger: Danger, consequence: str = "") -> Danger:
 def _is_on(server: str | None, client: Callable[[str], LockClient], alias: str) -> bool:
     """Whether an alias has its locks on this server, even under another address."""
     try:
-        records = client(alias).backend.records()
-        return records is not None and server is not None and records.server() == server
+        locks = client(alias)
+        records = locks.store.records()
+        if records is None or server is None:
+            return False
+        return locks.perform(records.server()) == server
     except (BackendError, ConfigurationError):
         return False

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.leases.lease import give_back, give_back_async
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
-from lockkit.runtime.aio_driver import to_its_end
+from lockkit.runtime.aio_run import to_its_end
 from lockkit.runtime.either import at_once, value
 
 if TYPE_CHECKING:

@@ -13,21 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
+from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.types import Claimed, Entry, LockInfo, LockState
 from lockkit.orders.record import DuplicateKeyError, Record, RecordState, unreadable
 from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import Wired, dump, is_newer, load
 from lockkit.runtime import process
-from lockkit.runtime.either import at_once, value
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
-    from lockkit.stores.base import Records
+    from lockkit.stores.records import Records
 
 DAMAGE = (
     "the record of the order cannot be read, so it may have taken effect; its duplicates get 503. "
@@ -41,49 +40,47 @@ class RedisRecords:
     """A ClaimStore over the connections of a lock alias. Cheap to make, without I/O. With an
     asyncio client its methods return awaitables."""
 
-    def __init__(self, records: Any) -> None:
+    def __init__(self, locks: Any, records: Records) -> None:
+        self._perform = locks.perform
         self._records = records
-        self._do: Any = value if iscoroutinefunction(records.read) else at_once
 
     @classmethod
     def of(cls, locks: LockClient | AsyncLockClient) -> RedisRecords:
         """Raises ConfigurationError if that alias is not in Redis."""
-        records = locks.backend.records()
+        records = locks.store.records()
         if records is None:
             raise _no_redis(locks.settings.alias)
-        return cls(records)
+        return cls(locks, records)
 
     def find(self, key: str, *, fresh: bool) -> Any:
-        return self._do(self._find(key))
+        return self._perform(self._finding(key))
 
     def start(self, record: Record, fence: int, *, replaces: bool) -> Any:
         """See ClaimStore.start."""
-        return self._do(self._start(record, fence, replaces=replaces))
+        return self._perform(self._starting(record, fence, replaces=replaces))
 
     def finish(self, record: Record, fence: int) -> Any:
         """See ClaimStore.finish."""
         name = lock_name_of(record.key)
-        return self._records.finish(name, fence, _payload(record), record.left)
+        return self._perform(self._records.finish(name, fence, _payload(record), record.left))
 
     def drop(self, key: str, fence: int) -> Any:
         """See ClaimStore.drop."""
-        return self._records.drop(lock_name_of(key), fence)
+        return self._perform(self._records.drop(lock_name_of(key), fence))
 
-    async def _find(self, key: str) -> Record | None:
+    def _finding(self, key: str) -> Step[Record | None]:
         name = lock_name_of(key)
-        entry = await value(self._records.read(name))
+        entry = yield from self._records.read(name)
         if entry is not None and _is_damaged(entry):
             with suppress(BackendError):  # it is only a note for operators
-                await value(self._records.mark(name))
+                yield from self._records.mark(name)
         return _record(key, entry)
 
-    async def _start(self, record: Record, fence: int, *, replaces: bool) -> None:
+    def _starting(self, record: Record, fence: int, *, replaces: bool) -> Step[None]:
         name, payload = lock_name_of(record.key), _payload(record)
         running = record.state == RecordState.RUNNING
-        claimed = await value(
-            self._records.claim(
-                name, fence, payload, record.left, running=running, replaces=replaces
-            )
+        claimed = yield from self._records.claim(
+            name, fence, payload, record.left, running=running, replaces=replaces
         )
         if claimed is Claimed.NOT_HELD:
             raise LeaseLost("the order's lease is not held any more", name=name)
@@ -97,8 +94,7 @@ def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
     Includes orders whose record cannot be read; if such an order has ended, only after a duplicate
     has met the record. ``name``: that of the order's lock. The age is that of the claim.
     """
-    records = locks.backend.records()
-    for found, entry in () if records is None else records.orphans(name):
+    for found, entry in _entries(locks, name):
         if _is_damaged(entry):
             damage = (DAMAGE if found.startswith("order:") else INDEX_DAMAGE).format(name=found)
             yield LockInfo(found, LockState.DAMAGED, left=entry.left, damage=damage)
@@ -106,11 +102,20 @@ def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
             yield _info(found, load(entry.payload), entry)
 
 
+def _entries(locks: LockClient, name: str | None) -> Iterator[tuple[str, Entry]]:
+    records, cursor = locks.store.records(), None
+    while records is not None:
+        found, cursor = locks.perform(records.orphans(name, cursor))
+        yield from found
+        if cursor is None:
+            return
+
+
 def repair(locks: LockClient, name: str) -> bool:
     """Delete the record of an order if it cannot be read and nobody holds the order's lock. False
     if there is no such record."""
-    records = locks.backend.records()
-    return records is not None and records.repair(name, _is_damaged)
+    records = locks.store.records()
+    return records is not None and locks.perform(records.repair(name, _is_damaged))
 
 
 def resolve(locks: LockClient, orphan: LockInfo, *, done: bool, by: str = "") -> bool:
@@ -119,26 +124,26 @@ def resolve(locks: LockClient, orphan: LockInfo, *, done: bool, by: str = "") ->
     done: the order has taken effect, and duplicates are told so. Otherwise the record is deleted,
     and the order may be tried again.
     """
-    records = locks.backend.records()
-    entries = () if records is None else records.orphans(orphan.name)
-    for _, entry in entries:
+    records = locks.store.records()
+    for name, entry in _entries(locks, orphan.name):
         if records is not None and entry.fence == orphan.fence:
-            return _resolved(records, orphan.name, entry, done=done, by=by)
+            payload, owner = _decided(entry, done=done)
+            resolving = records.resolve(name, entry.fence, payload, entry.left, by=by, owner=owner)
+            return locks.perform(resolving)
     return False
 
 
-def _resolved(records: Records, name: str, entry: Entry, *, done: bool, by: str) -> bool:
+def _decided(entry: Entry, *, done: bool) -> tuple[bytes, str]:
+    """What to write in its place, and whose it is."""
     wired = load(entry.payload)
     owner = wired.owner.encode() if wired and wired.owner else ""
     if not done:
-        return records.resolve(name, entry.fence, b"", entry.left, by=by, owner=owner)
+        return b"", owner
     if wired is None:
         raise ConfigurationError(
             "a newer release wrote the order's record: use that release's command to resolve it"
         )
-    ended = replace(wired.record, state=RecordState.TOMBSTONE)
-    payload = dump(ended, wired.owner)
-    return records.resolve(name, entry.fence, payload, entry.left, by=by, owner=owner)
+    return dump(replace(wired.record, state=RecordState.TOMBSTONE), wired.owner), owner
 
 
 def _record(key: str, entry: Entry | None) -> Record | None:

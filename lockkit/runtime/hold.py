@@ -52,7 +52,13 @@ class Hold:
     )
 
     def __init__(
-        self, request: Request, fence: int, deadline: float, now: float, *, whole: bool = True
+        self,
+        request: Request,
+        fence: int | None,
+        deadline: float,
+        now: float,
+        *,
+        whole: bool = True,
     ) -> None:
         self.request = request
         self.fence = fence

@@ -8,10 +8,12 @@ not per process, so that a store that hangs does not keep another store's leases
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from lockkit.engine import flow
+from lockkit.engine import holding
+from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
@@ -22,20 +24,40 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.notices import Notices
 from lockkit.runtime.schedule import Schedule
 
+if TYPE_CHECKING:
+    from lockkit.stores.contract import Store
+
 __all__ = ["Watchdog"]
 
-Runner = Callable[[Generator[flow.Step, flow.Reply, Any]], object]
+R = TypeVar("R")
+
+
+class Renewing(Protocol):
+    """What it talks to."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the watchdog's thread has connections of its own."""
+
+    def run(self, step: Step[R]) -> R: ...
+
+    def run_here(self, step: Step[R]) -> R:
+        """Over the connections of the client, in a thread or greenlet of its own."""
+
+    def close(self) -> None:
+        """Close what only the watchdog has opened."""
 
 
 class Watchdog(Background):
-    """Renews the holds of one client; ``run`` drives a flow against its store, and ``close``
-    closes what only it has opened there."""
+    """Renews the holds of one client."""
 
     thread_name = "lockkit-watchdog"
 
-    def __init__(self, run: Runner, close: Callable[[], object] = lambda: None) -> None:
-        self._run = run
-        self._close = close
+    def __init__(self, renewing: Renewing) -> None:
+        self._renewing = renewing
         self._notices = Notices()
         super().__init__()
         process.at_exit(self._begin_exit, self._finish_exit)
@@ -69,19 +91,19 @@ class Watchdog(Background):
         self._end()
 
     def ended(self) -> None:
-        self._close()
+        self._renewing.close()
 
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
         if self._exit is not None:
-            self._release_all()
+            self._release_all(self._renewing.run)
             self._exit.set()
         holds, withdrawals = self._schedule.take_due(now())
         if holds:
-            self._run(flow.renew(holds, now()))
+            self._renewing.run(holding.renew(self._renewing.store, holds))
             self._notices.look_at(holds)
         for request in withdrawals:
-            self._run(self._withdraw(request))
+            self._withdraw(request)
             if self._schedule.waits(request):
                 break  # the store is still down: renewals must not queue behind its time-outs
         moment = now()
@@ -90,6 +112,9 @@ class Watchdog(Background):
     def _begin_exit(self) -> None:
         if self._schedule.holds_any and self._wake is not None:
             self._notices.stop()
+            if self._renewing.is_apart:  # its thread could not look up its server any more
+                self._release_all(self._renewing.run_here)
+                return
             self._exit = native.Wake()
             self._wake.set()
 
@@ -97,16 +122,16 @@ class Watchdog(Background):
         if self._exit is not None:
             self._exit.wait(max(until - now(), 0.0))
 
-    def _release_all(self) -> None:
+    def _release_all(self, run: Callable[[Step[bool]], object]) -> None:
         """A store that does not answer to one will not answer to the next: the rest expires."""
         for hold in self._schedule.take_all():
             try:
-                self._run(flow.release(hold))
+                run(holding.release(self._renewing.store, hold))
             except BackendError as error:
                 log.warning("release of %r not confirmed: %s", hold.request.name, error)
                 return
 
-    def _withdraw(self, request: Request) -> Generator[flow.Step, flow.Reply, None]:
-        reply = yield flow.Withdraw(request)
-        if not isinstance(reply.value, BackendError):
+    def _withdraw(self, request: Request) -> None:
+        with contextlib.suppress(BackendError):
+            self._renewing.run(self._renewing.store.release(request))
             self._schedule.withdrawn(request)

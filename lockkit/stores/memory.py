@@ -10,16 +10,16 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from lockkit.engine import grant
+from lockkit.engine.effects import Park, Signal, Step, at_once
 from lockkit.engine.last_words import SLOTS, Words, infos_of, last_words, words_info
 from lockkit.model.clock import now
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import (
     Busy,
-    Capabilities,
     Gone,
     Grant,
     LockInfo,
@@ -27,10 +27,22 @@ from lockkit.model.types import (
     Renewal,
     Request,
 )
-from lockkit.runtime import native, process
-from lockkit.stores.base import Backend, reject_unknown_options
+from lockkit.runtime import process
+from lockkit.runtime.wires import CallWire
+from lockkit.stores.contract import (
+    Buried,
+    Fenced,
+    Listed,
+    Page,
+    ProcessLocal,
+    Pushed,
+    Reentrant,
+    Shared,
+    reject_unknown_options,
+)
+from lockkit.stores.wires import AsyncWire
 
-__all__ = ["MemoryBackend"]
+__all__ = ["MemoryStore"]
 
 T = TypeVar("T")
 
@@ -38,77 +50,75 @@ _EPOCH = time.time() - now()
 """Makes the monotonic clock look like a wall clock, so that fences share the stores' domain."""
 
 
-class MemoryBackend(Backend):
+class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLocal):
     """The grant rule over a dict, under one mutex. A forked child starts with no locks."""
-
-    capabilities = Capabilities(push=True, process_local=True)
 
     def __init__(self) -> None:
         self._forget()
         process.after_fork(self._forget)
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> MemoryBackend:
+    def from_settings(cls, settings: AliasSettings) -> MemoryStore:
         reject_unknown_options(settings, ())
         store = settings.location.partition("://")[2]
         if not store:
             return cls()
         return _shared.named((store, settings.key_prefix), cls)
 
-    def prefixes(self) -> dict[str, bool]:
-        return _shared.beside(self)
+    def wire(self) -> CallWire:
+        return CallWire()
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        from lockkit.runtime.aio_wires import AsyncLocalWire
+
+        return AsyncLocalWire()
+
+    def prefixes(self) -> Step[dict[str, bool]]:
+        return at_once(_shared.beside(self))
 
     @property
     def has_been_used(self) -> bool:
         return self._fence > 0
 
+    @property
+    def has_locks(self) -> bool:
+        moment = _now()
+        with self._mutex:
+            return any(True for n, s in self._states.items() for _ in infos_of(n, s, moment))
+
     def _forget(self) -> None:
         self._mutex = threading.Lock()
         self._states: OrderedDict[str, grant.State] = OrderedDict()
-        self._woken: dict[str, native.Wake] = {}
+        self._parked: dict[str, Signal] = {}
         self._words: OrderedDict[str, Words] = OrderedDict()
         self._fence = 0
 
-    def acquire(self, request: Request) -> Grant | Busy | Gone:
-        return self._step(request.name, lambda s, t: grant.acquire(s, request, t))
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        return at_once(self._step(request.name, lambda s, t: grant.acquire(s, request, t)))
 
-    def release(self, request: Request) -> Release:
-        return self._step(request.name, lambda s, t: grant.release(s, request, t))
+    def release(self, request: Request) -> Step[Release]:
+        return at_once(self._step(request.name, lambda s, t: grant.release(s, request, t)))
 
-    def withdraw(self, request: Request) -> None:
-        self._step(request.name, lambda s, t: grant.withdraw(s, request, t))
-
-    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        return [self._extend(request) for request in requests]
+    def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        return at_once([self._extend(request) for request in requests])
 
     def _extend(self, request: Request) -> Renewal:
         return self._step(request.name, lambda s, t: grant.extend(s, request, t))
 
-    def break_(self, name: str, fence: int, by: str = "") -> bool:
-        return self._step(name, lambda s, t: grant.break_(s, fence, t, by))
-
-    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
-        with self._mutex:
-            moment = _now()
-            self._sweep(moment, len(self._states))
-            found = [self._words.get(name)] if name is not None else list(self._words.values())
-        infos = (words_info(words, moment) for words in found if words is not None)
-        return iter([info for info in infos if info is not None])
-
-    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
-        """Sleep until a step of somebody else grants this claim; the flow then asks for it."""
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        """Until a step of somebody else grants this claim; the flow then asks for it."""
         with self._mutex:
             state = self._states.get(request.name)
             if state is None or not any(w.token == request.token for w in state.queue):
                 return None
-            woken = self._woken.setdefault(request.token, native.Wake(threading.Lock))
+            signal = self._parked.setdefault(request.token, Signal())
         try:
-            woken.wait(max(seconds, 0.0))
+            yield Park(signal, seconds)
         finally:
-            self._woken.pop(request.token, None)
+            self._parked.pop(request.token, None)
         return None
 
-    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+    def page(self, name: str | None, cursor: object = None) -> Step[Page]:
         with self._mutex:
             moment = _now()
             names = list(self._states) if name is None else [name]
@@ -118,10 +128,18 @@ class MemoryBackend(Backend):
                 if n in self._states
                 for info in infos_of(n, self._states[n], moment)
             ]
-        return iter(infos)
+        return at_once(Page(infos))
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
+        return at_once(self._step(name, lambda s, t: grant.break_(s, fence, t, by)))
+
+    def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
+        with self._mutex:
+            moment = _now()
+            self._sweep(moment, len(self._states))
+            found = [self._words.get(name)] if name is not None else list(self._words.values())
+        infos = (words_info(words, moment) for words in found if words is not None)
+        return at_once([info for info in infos if info is not None])
 
     def _step(self, name: str, rule: Callable[[grant.State, int], grant.Outcome[T]]) -> T:
         with self._mutex:
@@ -135,10 +153,10 @@ class MemoryBackend(Backend):
             if state.prune(moment):
                 del self._states[name]
             self._note(name, state)
-            woken = [self._woken.get(handoff.token) for handoff in outcome.handoffs]
-        for event in woken:
-            if event is not None:
-                event.set()
+            parked = [self._parked.get(handoff.token) for handoff in outcome.handoffs]
+        for signal in parked:
+            if signal is not None:
+                signal.set()
         return outcome.reply
 
     def _sweep(self, moment: int, most: int = 2) -> None:
@@ -165,27 +183,27 @@ class _Shared:
     """The stores that have a name, each as long as somebody uses it."""
 
     def __init__(self) -> None:
-        self._stores = weakref.WeakValueDictionary[tuple[str, str], MemoryBackend]()
+        self._stores = weakref.WeakValueDictionary[tuple[str, str], MemoryStore]()
         self._renew_mutex()
         process.after_fork(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
         self._mutex = threading.Lock()
 
-    def named(self, name: tuple[str, str], make: Callable[[], MemoryBackend]) -> MemoryBackend:
+    def named(self, name: tuple[str, str], make: Callable[[], MemoryStore]) -> MemoryStore:
         with self._mutex:
             store = self._stores.get(name)
             if store is None:
                 store = self._stores[name] = make()
             return store
 
-    def beside(self, store: MemoryBackend) -> dict[str, bool]:
+    def beside(self, store: MemoryStore) -> dict[str, bool]:
         """The stores of the same name, by their prefixes."""
         with self._mutex:
             known = dict(self._stores)
         mine = {name for (name, _), found in known.items() if found is store}
         return {
-            prefix: next(found.holders(), None) is not None
+            prefix: found.has_locks
             for (name, prefix), found in known.items()
             if name in mine and found is not store and found.has_been_used
         }

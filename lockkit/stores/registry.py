@@ -8,34 +8,30 @@ from lockkit.model.errors import DriverMissing, UnknownBackend
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
-    from lockkit.stores.base import AsyncBackend, Backend
+    from lockkit.stores.contract import Store
 
-__all__ = ["SCHEMES", "load_async_backend", "load_backend"]
+__all__ = ["SCHEMES", "load_store"]
 
 ENTRY_POINTS = "lockkit.backends"
 SCHEMES = {
-    "memory": "lockkit.stores.memory:MemoryBackend",
-    "sqlite": "lockkit.stores.sql:SQLiteBackend",
-    "sqlalchemy": "lockkit.stores.sql:SQLAlchemyBackend",
-    "redis": "lockkit.stores.redis:RedisBackend",
-    "rediss": "lockkit.stores.redis:RedisBackend",
-    "unix": "lockkit.stores.redis:RedisBackend",
-    "django": "lockkit_django.stores:DatabaseBackend",
-    "django-redis": "lockkit_django.stores:DjangoRedisBackend",
+    "memory": "lockkit.stores.memory:MemoryStore",
+    "sqlite": "lockkit.stores.sql:SQLiteStore",
+    "sqlalchemy": "lockkit.stores.sql:SQLAlchemyStore",
+    "redis": "lockkit.stores.redis:RedisStore",
+    "rediss": "lockkit.stores.redis:RedisStore",
+    "unix": "lockkit.stores.redis:RedisStore",
+    "django": "lockkit_django.stores:DatabaseStore",
+    "django-redis": "lockkit_django.stores:DjangoRedisStore",
 }
 DATABASES = {"postgres", "postgresql", "psycopg", "pgsql", "mysql", "mariadb", "oracle", "mssql"}
 
 
-def load_backend(settings: AliasSettings) -> Backend:
-    """The backend of an alias: imports its driver, but does no I/O."""
-    return _backend_class(settings).from_settings(settings)
+def load_store(settings: AliasSettings) -> Store:
+    """The store of an alias: imports its driver, but does no I/O."""
+    return _store_class(settings).from_settings(settings)
 
 
-def load_async_backend(settings: AliasSettings) -> AsyncBackend:
-    return _backend_class(settings).async_from_settings(settings)
-
-
-def _backend_class(settings: AliasSettings) -> type[Backend]:
+def _store_class(settings: AliasSettings) -> type[Store]:
     from importlib import import_module
 
     path = settings.backend or _built_in(settings.scheme) or _entry_point(settings)
@@ -48,10 +44,10 @@ def _backend_class(settings: AliasSettings) -> type[Backend]:
         raise UnknownBackend(
             f"the backend {path!r} of lock alias {settings.alias!r} cannot be imported: {error}"
         ) from error
-    from lockkit.stores.base import Backend
+    from lockkit.stores.contract import Store
 
-    if not (isinstance(found, type) and issubclass(found, Backend)):
-        raise UnknownBackend(f"{path!r} is not a subclass of lockkit.stores.base.Backend")
+    if not (isinstance(found, type) and issubclass(found, Store)):
+        raise UnknownBackend(f"{path!r} is not a subclass of lockkit.stores.contract.Store")
     return found
 
 

@@ -8,31 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 import lockkit
 from lockkit import aio
 from lockkit.leases.kinds import RWLock
 from lockkit.leases.multi import AsyncMultiLease, AsyncMultiLock
-from lockkit.model.types import (
-    UNSET,
-    Busy,
-    Gone,
-    Grant,
-    LeaseState,
-    LockInfo,
-    Release,
-    Renewal,
-    Request,
-    Unset,
-)
-from lockkit.stores.base import AsyncBackend
-from lockkit.testing.protocols import AnyBackend, AnyClient, AnyLease, AnyLock, AnyRWLock
+from lockkit.model.types import UNSET, LeaseState, LockInfo, Unset
+from lockkit.testing.protocols import AnyClient, AnyLease, AnyLock, AnyRWLock
+
+if TYPE_CHECKING:
+    from lockkit.engine.effects import Step
 
 __all__ = [
-    "AnyBackend",
     "AnyClient",
     "AnyLease",
     "AnyLock",
@@ -92,7 +82,7 @@ class BlockingClient:
     def __init__(self, url: str, **options: Any) -> None:
         self._loop = _Loop()
         self._client = self._loop.run(_connect(url, options))
-        self.backend = _Backend(self._client.backend, self._loop)
+        self.store = self._client.store
 
     def lock(self, name: str, **options: Any) -> _Lock:
         return _Lock(self._client.lock(name, **options), self._loop)
@@ -106,6 +96,9 @@ class BlockingClient:
 
     def multi(self, *names: str, **options: Any) -> _MultiLock:
         return _MultiLock(self._client.multi(*names, **options), self._loop)
+
+    def perform(self, step: Step[R]) -> R:
+        return self._loop.run(self._client.perform(step))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         async def collect() -> list[LockInfo]:
@@ -234,24 +227,3 @@ class _MultiLease(_Held[AsyncMultiLease]):
     @property
     def released(self) -> bool:
         return self._lease.released
-
-
-class _Backend:
-    def __init__(self, backend: AsyncBackend, loop: _Loop) -> None:
-        self._backend = backend
-        self._loop = loop
-
-    def acquire(self, request: Request) -> Grant | Busy | Gone:
-        return self._loop.run(self._backend.acquire(request))
-
-    def release(self, request: Request) -> Release:
-        return self._loop.run(self._backend.release(request))
-
-    def withdraw(self, request: Request) -> None:
-        self._loop.run(self._backend.withdraw(request))
-
-    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
-        return self._loop.run(self._backend.extend(requests))
-
-    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
-        return self._loop.run(self._backend.wait(request, seconds, busy))

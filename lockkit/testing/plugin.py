@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lockkit.aio import AsyncLockClient
     from lockkit.leases.client import LockClient
     from lockkit.model.types import Request
-    from lockkit.stores.base import Backend
+    from lockkit.stores.contract import Store
 
 __all__ = ["HeldLock", "HoldLock", "hold_lock", "lockkit_memory"]
 
@@ -95,7 +95,7 @@ def hold_lock() -> Iterator[HoldLock]:
             client: LockClient | AsyncLockClient | None = None,
             app: Flask | None = None,
         ) -> HeldLock:
-            held = HeldLock(_backend(alias, client, app), name)
+            held = HeldLock(_store(alias, client, app), name)
             stack.callback(held.release)
             return held
 
@@ -105,13 +105,15 @@ def hold_lock() -> Iterator[HoldLock]:
 class HeldLock:
     """A name that another process holds, as far as the code under test can see."""
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    def __init__(self, store: Store, name: str) -> None:
         from lockkit.model.errors import LockHeld
         from lockkit.model.types import Busy, Grant, Owner
+        from lockkit.runtime.run import run
 
-        self._backend = backend
+        self._store = store
+        self._wire = store.wire()
         self._request = _request(name)
-        reply = backend.acquire(self._request)
+        reply = run(store.acquire(self._request), self._wire)
         if not isinstance(reply, Grant):
             holder = Owner.decode(reply.holder) if isinstance(reply, Busy) else None
             raise LockHeld(f"{name!r} is held already, by {holder}", name=name, holder=holder)
@@ -122,11 +124,12 @@ class HeldLock:
     def release(self) -> bool:
         """Release the name. False if it was not held any more."""
         from lockkit.model.types import Release
+        from lockkit.runtime.run import run
 
         if self.released:
             return False
         self.released = True
-        return self._backend.release(self._request) is Release.RELEASED
+        return run(self._store.release(self._request), self._wire) is Release.RELEASED
 
     def __enter__(self) -> Self:
         return self
@@ -144,13 +147,9 @@ def _request(name: str) -> Request:
     return Request(check_name(name), new_token(), HELD_SECONDS, owner.encode())
 
 
-def _backend(alias: str, client: LockClient | AsyncLockClient | None, app: Flask | None) -> Backend:
-    from lockkit.stores.base import Backend
-    from lockkit.stores.registry import load_backend
-
+def _store(alias: str, client: LockClient | AsyncLockClient | None, app: Flask | None) -> Store:
     found = client or _flask_client(alias, app) or _django_client(alias) or _default_client(alias)
-    backend = getattr(found.backend, "backend", found.backend)  # that of an OffloadedBackend
-    return backend if isinstance(backend, Backend) else load_backend(found.settings)
+    return found.store
 
 
 def _default_client(alias: str = "default") -> LockClient:

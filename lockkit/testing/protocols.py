@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-from lockkit.model.types import (
-    UNSET,
-    Busy,
-    Gone,
-    Grant,
-    LeaseState,
-    LockInfo,
-    Release,
-    Renewal,
-    Request,
-    Unset,
-)
+from lockkit.model.types import UNSET, LeaseState, LockInfo, Unset
+
+if TYPE_CHECKING:
+    from lockkit.engine.effects import Step
+    from lockkit.stores.contract import Store
 
 __all__ = [
-    "AnyBackend",
     "AnyClient",
     "AnyLease",
     "AnyLock",
@@ -29,15 +21,7 @@ __all__ = [
     "AnyRWLock",
 ]
 
-
-class AnyBackend(Protocol):
-    """The single steps of a store."""
-
-    def acquire(self, request: Request) -> Grant | Busy | Gone: ...
-    def release(self, request: Request) -> Release: ...
-    def withdraw(self, request: Request) -> None: ...
-    def extend(self, requests: Sequence[Request]) -> list[Renewal]: ...
-    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None: ...
+R = TypeVar("R")
 
 
 class _AnyHeld(Protocol):
@@ -111,7 +95,8 @@ class AnyClient(Protocol):
     """The members that ``LockClient`` and ``AsyncLockClient`` share."""
 
     @property
-    def backend(self) -> AnyBackend: ...
+    def store(self) -> Store: ...
+    def perform(self, step: Step[R]) -> R: ...
     def lock(
         self,
         name: str,

@@ -17,7 +17,7 @@ from lockkit.model.settings import AliasSettings
 from lockkit.model.values import unknown_key
 from lockkit.per_loop import PerLoop
 from lockkit.runtime import process
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit_django.conf import lock_settings
 from lockkit_django.leases.client import AsyncDjangoLockClient, DjangoLockClient
 
@@ -53,7 +53,7 @@ class LockHandler(_Handler):
 
     def create_connection(self, alias: str) -> DjangoLockClient:
         settings = self.alias_settings(alias)
-        return DjangoLockClient(load_backend(settings), settings)
+        return DjangoLockClient(load_store(settings), settings)
 
     def alias_settings(self, alias: str) -> AliasSettings:
         """The validated settings of an alias. Raises ConfigurationError."""
@@ -120,9 +120,7 @@ class AsyncLockHandler:
         self._clients.clear()
 
     def _make(self, alias: str) -> AsyncDjangoLockClient:
-        settings = self._handler.alias_settings(alias)
-        backend = self._handler[alias].backend.async_twin(settings)
-        return AsyncDjangoLockClient(backend, settings)
+        return AsyncDjangoLockClient.beside(self._handler[alias])
 
 
 locks = LockHandler()

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 
 from lockkit.leases.aio_client import AsyncLease
 from lockkit.leases.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
-from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.leases.lease import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
 from lockkit_django.leases.transactions import refuse_open_transactions
 from lockkit_django.leases.until import open_transactions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
 
-    from lockkit.leases.giving_back import AnyAsyncLease, AnyLease
+    from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
 
 class DjangoLockClient(EnclosingClient):

@@ -14,7 +14,8 @@ from django.core import checks
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.model.values import check_setting_names
-from lockkit.stores.registry import load_backend
+from lockkit.stores.contract import HostLocal, ProcessLocal
+from lockkit.stores.registry import load_store
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
 from lockkit_django.web.checks import as_error, as_warning
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from django.core.checks import CheckMessage
 
-    from lockkit.stores.base import Backend
+    from lockkit.stores.contract import Store
 
 SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
@@ -69,7 +70,7 @@ def _mistakes() -> Iterator[CheckMessage]:
         return
     for entry in aliases.values():
         try:
-            load_backend(entry)
+            load_store(entry)
         except ConfigurationError as error:
             yield as_error("E003", error, f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL.")
     routed_views()  # imports them
@@ -109,8 +110,7 @@ def _aliases() -> list[AliasSettings]:
 
 
 def _process_local(entry: AliasSettings) -> Iterator[CheckMessage]:
-    backend = _backend(entry)
-    if backend is not None and backend.capabilities.process_local and not settings.DEBUG:
+    if isinstance(_store(entry), ProcessLocal) and not settings.DEBUG:
         yield as_warning(
             "W001",
             f"The lock alias {entry.alias!r} ({entry.shown_location}) holds within one process "
@@ -120,8 +120,7 @@ def _process_local(entry: AliasSettings) -> Iterator[CheckMessage]:
 
 
 def _host_local(entry: AliasSettings) -> Iterator[CheckMessage]:
-    backend = _backend(entry)
-    if backend is not None and backend.capabilities.host_local and not settings.DEBUG:
+    if isinstance(_store(entry), HostLocal) and not settings.DEBUG:
         yield checks.Info(
             f"The lock alias {entry.alias!r} ({entry.shown_location}) holds on one machine only.",
             hint="With a second machine, use a server: redis://, or a database server.",
@@ -170,20 +169,20 @@ def _ignored_exceptions(entry: AliasSettings) -> Iterator[CheckMessage]:
         )
 
 
-def _backend(entry: AliasSettings) -> Backend | None:
+def _store(entry: AliasSettings) -> Store | None:
     try:
-        return load_backend(entry)
+        return load_store(entry)
     except ConfigurationError:
         return None  # E003 says it
 
 
 def _store_messages(entry: AliasSettings) -> Iterator[CheckMessage]:
-    if _backend(entry) is None:
+    if _store(entry) is None:
         return
-    backend = locks[entry.alias].backend
+    client = locks[entry.alias]
     try:
-        backend.check()
-        findings = list(backend.health())
+        client.perform(client.store.check())
+        findings = client.perform(client.store.health())
     except (BackendError, ConfigurationError) as error:
         yield as_error(
             "E010",

@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.orders import OrderSettings, read_order_settings
 from lockkit.orders.dangers import dangers
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.gate import options_of
@@ -122,10 +122,10 @@ def _autocommit(rules: OrderSettings) -> Iterator[CheckMessage]:
 
 def _is_redis(alias: str) -> bool:
     try:
-        backend = load_backend(conf.lock_settings()[alias])
+        store = load_store(conf.lock_settings()[alias])
     except ConfigurationError:
         return True  # lockkit.E001 or E003 says what is wrong
-    return backend.records() is not None
+    return store.records() is not None
 
 
 def _is_callable(path: str) -> bool:

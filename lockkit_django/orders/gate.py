@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from asgiref.sync import sync_to_async
 from django.http import HttpResponseBase
 
-from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import give_back
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.orders import (
     DuplicateKeyError,

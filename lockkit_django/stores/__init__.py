@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockkit_django.stores.database import DatabaseBackend
-    from lockkit_django.stores.redis import DjangoRedisBackend
+    from lockkit_django.stores.database import DatabaseStore
+    from lockkit_django.stores.redis import DjangoRedisStore
 
-__all__ = ["DatabaseBackend", "DjangoRedisBackend"]
+__all__ = ["DatabaseStore", "DjangoRedisStore"]
 
-_MODULES = {"DatabaseBackend": "database", "DjangoRedisBackend": "redis"}
+_MODULES = {"DatabaseStore": "database", "DjangoRedisStore": "redis"}
 
 
 def __getattr__(name: str) -> Any:

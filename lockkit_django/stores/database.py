@@ -20,29 +20,26 @@ from django.db.utils import load_backend
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Capabilities
 from lockkit.model.values import unknown_key
-from lockkit.stores.base import reject_unknown_options
-from lockkit.stores.sql.backend import SQLBackend
+from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_options
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.postgresql import descriptor_of, failure, no_connection
-from lockkit.stores.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
+from lockkit.stores.sql.store import SQLStore
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
 OPTIONS = ("timeout", "take_over_dead")
 CONNECT_SECONDS = 5
-SERVER_CAPABILITIES = Capabilities(durable=True)
 
 
-class DatabaseBackend(SQLBackend):
+class DatabaseStore(SQLStore):
     """Locks in the database ``alias`` of DATABASES. OPTIONS: ``timeout``, seconds a step waits for
     other writers; ``take_over_dead``, as of SQLite, where that is the database."""
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> DatabaseBackend:
+    def from_settings(cls, settings: AliasSettings) -> DatabaseStore:
         reject_unknown_options(settings, OPTIONS)
         alias = settings.location.partition("://")[2] or DEFAULT_DB_ALIAS
         if alias not in connections.settings:
@@ -53,15 +50,23 @@ class DatabaseBackend(SQLBackend):
                 f"the lock alias {settings.alias!r}: lockkit keeps no locks in a {vendor} database "
                 "yet; set LOCKKIT's LOCATION to 'redis://…', or to the 'django://…' of another"
             )
-        backend = cls(
+        is_file = vendor == "sqlite"
+        store = (DatabaseFile if is_file else DatabaseServer)(
             DjangoConnector(alias),
             key_prefix=settings.key_prefix,
             busy_seconds=busy_seconds(settings),
-            takes_over=takes_over(settings) and vendor == "sqlite",
+            takes_over=takes_over(settings) and is_file,
         )
-        backend.capabilities = SQLITE_CAPABILITIES if vendor == "sqlite" else SERVER_CAPABILITIES
-        close_in_teardown(backend, alias)
-        return backend
+        close_in_teardown(store, alias)
+        return store
+
+
+class DatabaseFile(DatabaseStore, HostLocal):
+    """A file beside an SQLite database."""
+
+
+class DatabaseServer(DatabaseStore, ServerClock):
+    """The table of the migrations, in a PostgreSQL database."""
 
 
 class DjangoConnector(Connector):

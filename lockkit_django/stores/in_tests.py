@@ -4,7 +4,7 @@ A test without ``django_db``, and a ``SimpleTestCase``, may run before there is 
 without one: a lock that a killed test run leaves behind must not be in the project's store.
 
 PostgreSQL does not drop a database that somebody is connected to, and Django has no signal for it,
-so the one method that all test runners call is wrapped, when the first lock backend is made.
+so the one method that all test runners call is wrapped, when the first lock store is made.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from django.db.backends.base.creation import BaseDatabaseCreation
 from lockkit.stores.sql.beside import path_beside
 
 if TYPE_CHECKING:
-    from lockkit.stores.base import Backend
+    from lockkit.stores.sql.store import SQLStore
 
 _names: dict[str, str] = {}
 """Of the databases before any test runner has exchanged them."""
 
-_backends: weakref.WeakKeyDictionary[Backend, str] = weakref.WeakKeyDictionary()
+_stores: weakref.WeakKeyDictionary[SQLStore, str] = weakref.WeakKeyDictionary()
 _under_way: set[str] = set()
 
 
@@ -42,9 +42,9 @@ def is_projects_own(alias: str) -> bool:
     return _tests_run() and _names.get(alias) == _name(alias)
 
 
-def close_in_teardown(backend: Backend, alias: str) -> None:
-    """Close this backend before a test database of that alias is destroyed."""
-    _backends[backend] = alias
+def close_in_teardown(store: SQLStore, alias: str) -> None:
+    """Close this store before a test database of that alias is destroyed."""
+    _stores[store] = alias
     _install()
 
 
@@ -84,9 +84,9 @@ def _database(creation: BaseDatabaseCreation, suffix: str | None) -> str:
 
 
 def _close(alias: str) -> None:
-    for backend, its_alias in list(_backends.items()):
+    for store, its_alias in list(_stores.items()):
         if its_alias == alias:
-            backend.close()
+            store.close()
 
 
 def _remove_locks(database: str) -> None:

@@ -16,30 +16,24 @@ from django.core.cache import caches
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.model.values import unknown_key
-from lockkit.stores.base import AsyncBackend, reject_unknown_options
-from lockkit.stores.offload import OffloadedBackend
-from lockkit.stores.redis import RedisBackend
+from lockkit.stores.contract import reject_unknown_options
+from lockkit.stores.redis import RedisStore
+from lockkit.stores.wires import AsyncWire
 
 
-class DjangoRedisBackend(RedisBackend):
-    """``RedisBackend`` over the connections that a cache has already."""
-
-    @classmethod
-    def from_settings(cls, settings: AliasSettings) -> DjangoRedisBackend:
-        return cls._over_cache(settings, listens=True)
+class DjangoRedisStore(RedisStore):
+    """``RedisStore`` over the connections that a cache has already."""
 
     @classmethod
-    def async_from_settings(cls, settings: AliasSettings) -> AsyncBackend:
-        """Coroutines poll: offloaded steps do not wait, so nobody would read the messages, nor
-        notice the end of the subscription that makes the store take a waiter for alive."""
-        return OffloadedBackend(cls._over_cache(settings, listens=False))
-
-    @classmethod
-    def _over_cache(cls, settings: AliasSettings, *, listens: bool) -> DjangoRedisBackend:
+    def from_settings(cls, settings: AliasSettings) -> DjangoRedisStore:
         reject_unknown_options(settings, ())
         pool = _pool_of_cache(settings.location.partition("://")[2] or "default")
-        made = cls.from_pool(pool, settings.key_prefix, listens=listens)
-        return cast(DjangoRedisBackend, made)
+        return cast(DjangoRedisStore, cls.from_pool(settings, pool))
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        from lockkit.stores.redis.thread_wire import ThreadRedisWire
+
+        return ThreadRedisWire(self.wire())
 
     def database(self) -> str:
         made = self._connections.fresh

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from lockkit.leases.client import Lease
-from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import give_back
 from lockkit.leases.multi import MultiLease
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.runtime.either import value

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.http import HttpResponseBase
 
-from lockkit.leases.giving_back import give_back, give_back_async
 from lockkit.leases.handover import handed_over, leave_thread
+from lockkit.leases.lease import give_back, give_back_async
 from lockkit.model.errors import AcquireTimeout
 from lockkit.runtime.tokens import new_token
 from lockkit.web.view_lock import ViewLock

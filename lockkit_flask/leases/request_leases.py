@@ -15,8 +15,8 @@ from flask import after_this_request, g, has_request_context, request
 from flask import globals as flask_globals
 from werkzeug.wsgi import ClosingIterator
 
-from lockkit.leases.giving_back import give_back
 from lockkit.leases.handover import leave_thread
+from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases import db_session
 

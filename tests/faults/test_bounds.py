@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 import redis
+from steps import Steps
 
 import lockkit
 from lockkit.engine import grant, state
 from lockkit.model.errors import KindMismatch, LeaseLost
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Kind, Mode, Request, alive_for
-from lockkit.stores.base import Backend
 from lockkit.stores.redis import protocol
-from lockkit.stores.redis.backend import RedisBackend
 from lockkit.stores.redis.layout import bucket_of
-from lockkit.stores.registry import load_backend
-from lockkit.stores.sql import backend as sql
+from lockkit.stores.registry import load_store
+from lockkit.stores.sql import pruning
 from lockkit.testing.servers import RedisServer
 
 FEW, MANY = 20, 1000
@@ -49,7 +48,7 @@ TOGETHER = ("semaphore", "reader", "reentrant")
 class Counted:
     """A backend, and how many commands or statements its store does."""
 
-    def __init__(self, backend: Backend, count: Callable[[], int], many: int) -> None:
+    def __init__(self, backend: Steps, count: Callable[[], int], many: int) -> None:
         self.backend = backend
         self.count = count
         self.many = many
@@ -63,9 +62,8 @@ class Counted:
 @pytest.fixture
 def in_redis(redis_server: RedisServer, redis_url: str) -> Iterator[Counted]:
     """Its waiters have no channel: nobody need listen."""
-    backend = load_backend(settings_from_url(redis_url))
-    assert isinstance(backend, RedisBackend)
-    backend._mail.forbidden = True
+    backend = Steps(load_store(settings_from_url(redis_url)))
+    backend.store.inbox.forbid()
     with redis_server.client() as admin:
         yield Counted(backend, lambda: _commands(admin), MANY)
     backend.close()
@@ -79,11 +77,11 @@ def _commands(admin: redis.Redis) -> int:
 
 @pytest.fixture
 def in_sql(tmp_path: Path) -> Iterator[Counted]:
-    backend: Any = load_backend(settings_from_url(f"sqlite:///{tmp_path / 'locks.sqlite3'}"))
+    backend = Steps(load_store(settings_from_url(f"sqlite:///{tmp_path / 'locks.sqlite3'}")))
     backend.acquire(claim("mutex", name="first"))
     backend.extend([claim("mutex", name="first")])
     statements: list[str] = []
-    for slot in (backend._steps, backend._renewals):
+    for slot in (backend.store._steps, backend.store._renewals):
         slot._connection._connection.set_trace_callback(statements.append)
     yield Counted(backend, lambda: len(statements), MANY // 5)
     backend.close()
@@ -105,9 +103,9 @@ def crowd(store: Counted, use: str, size: int, *, waits: bool = True) -> Request
     name = f"{use}:{size}"
     holders = [claim(use, name=name) for _ in range(size if use in TOGETHER else 1)]
     for holder in holders:
-        assert isinstance(store.backend.acquire(holder), Grant)
+        assert isinstance((store.backend.acquire(holder)), Grant)
     for _ in range(size if waits else 0):
-        assert isinstance(store.backend.acquire(waiter(use, name)), Busy)
+        assert isinstance((store.backend.acquire(waiter(use, name))), Busy)
     return holders[0]
 
 
@@ -138,7 +136,7 @@ def costs(store: Counted, use: str, holder: Request) -> dict[str, int]:
     return {name: store.cost(step) for name, step in steps.items()}
 
 
-def _refused(backend: Backend, request: Request) -> None:
+def _refused(backend: Steps, request: Request) -> None:
     with pytest.raises(KindMismatch):
         backend.acquire(request)
 
@@ -160,8 +158,8 @@ def test_a_step_passes_so_many_of_the_dead(in_redis: Counted, use: str) -> None:
     holder = crowd(in_redis, use, 1, waits=False)
     alive = waiter(use, holder.name)
     for _ in range(MANY - 1):
-        in_redis.backend.acquire(waiter(use, holder.name, ttl=3.0))
-    in_redis.backend.acquire(alive)
+        (in_redis.backend.acquire(waiter(use, holder.name, ttl=3.0)))
+    (in_redis.backend.acquire(alive))
     time.sleep(alive_for(3.0) + 0.1)
     most = grant.PASS_MOST * COMMANDS_OF_A_PASS
     poll = alive._replace(mode=Mode.POLL)
@@ -171,7 +169,7 @@ def test_a_step_passes_so_many_of_the_dead(in_redis: Counted, use: str) -> None:
     assert in_redis.cost(lambda: in_redis.backend.release(holder)) <= most
     for _ in range(MANY // grant.PASS_MOST + 1):
         assert in_redis.cost(lambda: in_redis.backend.acquire(poll)) <= most
-    assert isinstance(in_redis.backend.acquire(poll), Grant)
+    assert isinstance((in_redis.backend.acquire(poll)), Grant)
 
 
 def test_many_are_extended_in_many_short_scripts(
@@ -180,12 +178,12 @@ def test_many_are_extended_in_many_short_scripts(
     """Each of them reads who shares the name once at most."""
     readers = [claim("reader", ttl=300.0) for _ in range(MANY)]
     for reader in readers:
-        in_redis.backend.acquire(reader)
+        (in_redis.backend.acquire(reader))
     with redis_server.client() as admin:
         admin.config_resetstat()
         for number, ttl in enumerate((600.0, 60.0), 1):
             requests = [r._replace(ttl=ttl, number=number) for r in readers]
-            assert all(renewal.left for renewal in in_redis.backend.extend(requests))
+            assert all(renewal.left for renewal in (in_redis.backend.extend(requests)))
         stats: Any = admin.info("commandstats")
     scripts = stats["cmdstat_evalsha"]["calls"]
     assert scripts >= 2 * MANY / 100
@@ -209,9 +207,9 @@ def test_no_script_reads_all_of_what_grows() -> None:
 def test_no_more_share_a_name_than_each_step_can_read(
     in_redis: Counted, redis_server: RedisServer
 ) -> None:
-    backend: Any = in_redis.backend
+    backend = in_redis.backend
     backend.acquire(claim("reader"))
-    key = backend._protocol.keys.holders(NAME)
+    key = backend.store._protocol.keys.holders(NAME)
     with redis_server.client() as admin:
         (entry,) = admin.hvals(key)
         some = {f"{number:032x}": entry for number in range(state.MOST_SHARED - 2)}
@@ -225,8 +223,8 @@ def test_what_was_abandoned_of_shared_kinds_is_forgotten(redis_server: RedisServ
     redis_server.flush()
     names = [n for n in map("n{}".format, range(200_000)) if bucket_of(n) == 7][:2200]
     client = lockkit.connect(redis_server.url)
-    backend: Any = client.backend
-    key = backend._protocol.keys.bucket(7)
+    backend = Steps(client.store)
+    key = backend.store._protocol.keys.bucket(7)
     for name in names[:200]:
         backend.acquire(claim("semaphore", name=name))
     with redis_server.client() as admin:
@@ -250,9 +248,9 @@ def test_what_was_evicted_is_lost(use: str, redis_server: RedisServer) -> None:
         "reader": client.rwlock(NAME).read(),
         "reentrant": client.lock(NAME, reentrant=True),
     }[use].acquire()
-    backend: Any = client.backend
+    backend = Steps(client.store)
     with redis_server.client() as admin:
-        admin.delete(backend._protocol.keys.bucket(bucket_of(NAME)))
+        admin.delete(backend.store._protocol.keys.bucket(bucket_of(NAME)))
     with pytest.raises(LeaseLost):
         lease.extend()
     lease.release()
@@ -266,7 +264,7 @@ def test_short_lived_processes_prune_as_well(tmp_path: Path) -> None:
         for number in range(50):
             client.lock(f"old:{number}").acquire().release()
     with contextlib.closing(sqlite3.connect(path)) as table:
-        table.execute("UPDATE lockkit_lock SET updated = updated - ?", (2 * sql.DAY,))
+        table.execute("UPDATE lockkit_lock SET updated = updated - ?", (2 * pruning.DAY,))
         table.commit()
     for number in range(300):
         with lockkit.connect(f"sqlite:///{path}") as client:

@@ -22,7 +22,7 @@ MOST = 40
 IMPATIENCE = pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "redis":
         return str(request.getfixturevalue("redis_url"))
@@ -61,6 +61,10 @@ class Cancelling:
                 yield awaited
             except BaseException as error:  # noqa: BLE001  it is for the one who awaits
                 thrown = error
+
+
+EVERYWHERE = pytest.mark.parametrize("url", ["memory", "sqlite", "redis"], indirect=True)
+"""Also where only waiting is awaited."""
 
 
 async def ended(step: Cancelling) -> asyncio.Task[Any]:
@@ -116,6 +120,7 @@ async def test_an_acquire_of_a_free_name(locks: aio.AsyncLockClient, times: int)
     assert await at_each_await(lambda _: lock.acquire(), times, after) > 0
 
 
+@EVERYWHERE
 @IMPATIENCE
 async def test_an_acquire_that_waits(locks: aio.AsyncLockClient, url: str, times: int) -> None:
     """The holder stays: the place in the queue is given up."""
@@ -131,6 +136,7 @@ async def test_an_acquire_that_waits(locks: aio.AsyncLockClient, url: str, times
     await other.close()
 
 
+@EVERYWHERE
 @IMPATIENCE
 async def test_an_acquire_that_is_granted_meanwhile(
     locks: aio.AsyncLockClient, url: str, times: int

@@ -17,13 +17,16 @@ import sqlalchemy
 
 import lockkit
 from lockkit import aio
+from lockkit.engine.effects import Step
 from lockkit.engine.grant import Outcome, State
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import Busy, Gone, Grant, Request
-from lockkit.stores.memory import MemoryBackend
-from lockkit.stores.offload import OffloadedBackend
+from lockkit.model.types import Busy, Gone, Grant, Release, Request
+from lockkit.runtime.aio_wires import ThreadWire
+from lockkit.runtime.run import run
+from lockkit.runtime.wires import Lane, call
+from lockkit.stores.memory import MemoryStore
 from lockkit.stores.sql import create_table
-from lockkit.stores.sql.backend import SQLBackend
+from lockkit.stores.sql.store import SQLStore
 from lockkit.testing.conformance.base import TRIES, eventually, queued
 from lockkit.testing.servers import RedisServer
 
@@ -65,10 +68,10 @@ def locks(url: str) -> Iterator[lockkit.LockClient]:
 @pytest.fixture
 def marks(locks: lockkit.LockClient, request: pytest.FixtureRequest) -> Marks:
     """How many of those who gave up the store remembers."""
-    backend: Any = locks.backend
-    if isinstance(backend, MemoryBackend):
+    backend: Any = locks.store
+    if isinstance(backend, MemoryStore):
         return lambda: len(backend._states[NAME].tombs)
-    if isinstance(backend, SQLBackend):
+    if isinstance(backend, SQLStore):
         return lambda: len(backend._step(NAME, lambda state, _: _tombs(state)))
     server: RedisServer = request.getfixturevalue("redis_server")
 
@@ -110,7 +113,7 @@ async def test_cancelled_waits_leave_nothing(
     await client.close()
 
 
-class Slow(MemoryBackend):
+class Slow(MemoryStore):
     """Once it is slow, each claim is in its step until it is let go on."""
 
     def __init__(self) -> None:
@@ -119,18 +122,28 @@ class Slow(MemoryBackend):
         self.begun = threading.Event()
         self.go_on = threading.Event()
 
-    def acquire(self, request: Request) -> Grant | Busy | Gone:
+    def async_wire(self, *, is_shared: bool = False) -> Any:
+        return ThreadWire(lambda: None)
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        return call(lambda: self._acquire(request), route=request.token)
+
+    def _acquire(self, request: Request) -> Grant | Busy | Gone:
         if self.slow:
             self.begun.set()
             self.go_on.wait()
-        return super().acquire(request)
+        return run(super().acquire(request), self.wire())
+
+    def release(self, request: Request) -> Step[Release]:
+        give = super().release
+        return call(lambda: run(give(request), self.wire()), Lane.ENDING, request.token)
 
 
 @pytest.mark.parametrize("patience", [None, 0])
 async def test_a_step_that_was_cancelled_in_a_thread_leaves_nothing(patience: float | None) -> None:
-    """What runs in a thread of ours is waited for, and what has not begun never does."""
+    """What runs in a thread of ours ends before it is withdrawn; the rest never begins."""
     backend = Slow()
-    client = aio.AsyncLockClient(OffloadedBackend(backend), settings_from_url("memory://"))
+    client = aio.AsyncLockClient(backend, settings_from_url("memory://"))
     holder = await client.lock(NAME).acquire()
     backend.slow = True
     waiting = [asyncio.create_task(client.lock(NAME).acquire(patience)) for _ in range(8)]
@@ -141,7 +154,8 @@ async def test_a_step_that_was_cancelled_in_a_thread_leaves_nothing(patience: fl
     backend.go_on.set()
     await asyncio.wait(waiting)
     state = backend._states[NAME]
-    assert (state.queue, state.tombs) == ([], {})
+    assert not state.queue
+    assert [h.token for h in state.holders] == [holder.token]
     assert await holder.release()
     await client.close()
 
@@ -189,7 +203,7 @@ def test_a_connection_whose_statement_was_interrupted_is_closed(postgres_url: st
     )
     with lockkit.connect(url) as client, psycopg.connect(postgres_url) as other:
         client.lock(NAME).acquire().release()
-        opened: Any = client.backend
+        opened: Any = client.store
         driver = opened._steps._connection._connection.connection.dbapi_connection
 
         def interrupt() -> None:

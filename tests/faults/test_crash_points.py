@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import lockkit
 from lockkit.leases.client import Lease, LockClient
-from lockkit.leases.giving_back import give_back, give_back_async
+from lockkit.leases.lease import give_back, give_back_async
 from lockkit.model.errors import BackendUnavailable, LeaseLost, OutcomeUnknown
 from lockkit.orders import (
     DuplicateKeyError,

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import lockkit
 from lockkit import aio
 from lockkit.leases.client import LockClient
-from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import give_back
 from lockkit.model.errors import LockError
 from lockkit.model.types import LockState
 from lockkit.orders import Order, Orders, Proceed, Refusal, Replay, adrive, drive, wire

@@ -15,12 +15,12 @@ from command_line import hold, until
 from damaging import EXAMPLES, MUTEX, QUIET, SHARED, check, pieces, use
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import Steps
 
 import lockkit
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Kind, LockState
-from lockkit.stores.redis import RedisBackend
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit.testing.servers import RedisServer
 
 
@@ -36,7 +36,7 @@ class Spot(NamedTuple):
 class Store:
     """A server in use, its data to go back to, and the places in it."""
 
-    def __init__(self, backend: RedisBackend, admin: redis.Redis) -> None:
+    def __init__(self, backend: Steps, admin: redis.Redis) -> None:
         self.backend = backend
         self.admin = admin
         admin.flushall()
@@ -82,9 +82,8 @@ class Store:
 @pytest.fixture(scope="module")
 def store(redis_server: RedisServer) -> Iterator[Store]:
     """Its waiters have no channel: nobody need listen."""
-    backend = load_backend(settings_from_url(redis_server.url, key_prefix="damaged"))
-    assert isinstance(backend, RedisBackend)
-    backend._mail.forbidden = True
+    backend = Steps(load_store(settings_from_url(redis_server.url, key_prefix="damaged")))
+    backend.store.inbox.forbid()
     with redis_server.client() as admin:
         yield Store(backend, admin)
         admin.flushall()

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from damaging import EXAMPLES, MUTEX, NAMES, check, pieces, use
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import Steps
 
 from lockkit.model.settings import settings_from_url
-from lockkit.stores.base import Backend
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit.stores.sql import create_table
 
 COLUMNS = "id, prefix, name, version, fence, state, updated"
@@ -27,7 +27,7 @@ Row = tuple[Any, ...]
 class Store:
     """A database in use. Subclasses say how a statement is run."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Steps) -> None:
         self.backend = backend
         self.fences = use(backend)
         self.sound = self.data("sound")
@@ -60,7 +60,7 @@ class Store:
 
 class SQLite(Store):
     def __init__(self, path: Path) -> None:
-        backend = load_backend(settings_from_url(f"sqlite:///{path}", key_prefix="d"))
+        backend = Steps(load_store(settings_from_url(f"sqlite:///{path}", key_prefix="d")))
         self.admin = sqlite3.connect(path, isolation_level=None, timeout=5)
         self.admin.text_factory = bytes
         super().__init__(backend)
@@ -79,7 +79,8 @@ class PostgreSQL(Store):
         create_table(self.engine)
         settings = settings_from_url("sqlalchemy://", key_prefix="d")
         self.admin = self.engine.connect()
-        super().__init__(load_backend(settings._replace(options={"engine": self.engine})))
+        store = load_store(settings._replace(options={"engine": self.engine}))
+        super().__init__(Steps(store))
 
     def run(self, statement: str, values: Row = ()) -> list[Row]:
         result = self.admin.exec_driver_sql(statement.replace("?", "%s"), values)

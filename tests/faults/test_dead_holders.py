@@ -102,8 +102,8 @@ def test_the_dead_do_not_wait(client: LockClient) -> None:
         gone.communicate()
     first = hold(client, "job", owner=owner_here(os.getpid()))
     behind = first._replace(token="d" * 32, mode=Mode.ENQUEUE, owner=dead.encode())
-    client.backend.acquire(behind)
-    client.backend.release(first)
+    client.perform(client.store.acquire(behind))
+    client.perform(client.store.release(first))
     assert is_free(client, "job")
 
 

@@ -90,13 +90,13 @@ while lease._hold.due == 0:
 def test_a_daemon_thread_cannot_rely_on_it_any_more(url: str, locks: lockkit.LockClient) -> None:
     """Such a thread goes on for a moment: to it the lease is lost before the store hears of it."""
     program = f"""{HOLDING}
-release = locks.backend.release
+release = locks.store.release
 
 def seen(request):
     print("lost" if lease.lost else "held", flush=True)
     return release(request)
 
-locks.backend.release = seen
+locks.store.release = seen
 """
     process = run(program, url)
     assert (process.returncode, process.stdout) == (0, "lost\n")
@@ -153,7 +153,7 @@ print(locks.inspect("kept").fence == lease.fencing_token)
 SLOW = """
 from lockkit.runtime import process
 process.EXIT_SECONDS = 0  # as if the first release took so long
-locks.backend.release = lambda request: threading.Event().wait()
+locks.store.release = lambda request: threading.Event().wait()
 """
 SLOW_IN_A_LOOP = """
 from lockkit.runtime import process

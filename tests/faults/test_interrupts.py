@@ -20,6 +20,7 @@ from interrupting import Interrupting
 
 import lockkit
 from lockkit import Lease, LockClient
+from lockkit.stores.contract import Pushed
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -101,7 +102,7 @@ class Works:
 
     def hands_on(self, where: str) -> None:
         """From this thread to the other one, by a message, if the store has such."""
-        if not self._locks.backend.capabilities.push:
+        if not isinstance(self._locks.store, Pushed):
             return self(where)
         lock = self._locks.lock("handed", ttl=LONG_TTL, timeout=LONG_TTL)
         holder = lock.acquire()

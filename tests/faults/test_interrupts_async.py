@@ -15,7 +15,7 @@ from interrupting import Interrupting
 
 import lockkit
 from lockkit import LockClient, aio
-from lockkit.stores.redis.aio import AsyncRedisBackend
+from lockkit.stores.contract import Pushed
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*was never released:ResourceWarning"),
@@ -72,7 +72,7 @@ async def interrupted(at: int, run: Run) -> str:
 
 async def hands_on(locks: aio.AsyncLockClient) -> None:
     """From this task to another one, by a message, if the store has such."""
-    if not isinstance(locks.backend, AsyncRedisBackend):
+    if not isinstance(locks.store, Pushed):
         async with locks.lock("after", timeout=SOON):
             return
     lock = locks.lock("handed", ttl=LONG_TTL, timeout=LONG_TTL)

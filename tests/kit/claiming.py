@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from lockkit.leases.client import LockClient
-from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import give_back
 from lockkit.orders import (
     Identity,
     Order,

@@ -86,7 +86,7 @@ def hold(client: LockClient, name: str, *, owner: Owner | None = None, **claim: 
     """A claim that nobody renews, such as another machine's whose process hangs."""
     who = owner or Owner("elsewhere", 4121, "MainThread", "POST /stock/42")
     request = Request(name, os.urandom(16).hex(), **{"ttl": 60.0, **claim}, owner=who.encode())
-    client.backend.acquire(request._replace(mode=Mode.TRY))
+    client.perform(client.store.acquire(request._replace(mode=Mode.TRY)))
     return request
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from steps import Steps
 
 from lockkit.model.errors import DamagedRecord, LayoutMismatch, LockError
 from lockkit.model.types import Grant, Kind, LockInfo, LockState, Mode, Owner, Request
-from lockkit.stores.base import Backend
 from lockkit.stores.redis.layout import bucket_of
 
 EXAMPLES = settings(
@@ -58,7 +58,7 @@ OTHERS = [
 class Used(Protocol):
     """A store in use."""
 
-    backend: Backend
+    backend: Steps
     fences: dict[str, int]
 
     def data(self) -> Any:
@@ -73,7 +73,7 @@ class Used(Protocol):
         """What is held, without who waits."""
 
 
-def use(backend: Backend) -> dict[str, int]:
+def use(backend: Steps) -> dict[str, int]:
     """Hold, wait and withdraw. Returns the fences by their tokens."""
     for step in (*HELD, *WAITING):
         backend.acquire(step)

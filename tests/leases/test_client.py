@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from steps import Steps
 
 import lockkit
 from lockkit import aio
@@ -21,7 +22,7 @@ from lockkit.engine import state
 from lockkit.model import errors
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Grant, Mode, Owner, Request
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import eventually
 
 ERRORS = [
@@ -189,13 +190,13 @@ def test_the_memory_of_a_released_name_is_given_back() -> None:
     locks = lockkit.connect("memory://")
     for number in range(100):
         locks.lock(f"a:{number}").acquire().release()
-    assert not locks.backend._states  # type: ignore[attr-defined]
+    assert not locks.store._states  # type: ignore[attr-defined]
 
 
 def test_the_memory_of_abandoned_names_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """They expired, and nobody asks for them again; the dead in a queue count no longer."""
     monkeypatch.setattr(state, "GRACE_SECONDS", 0)
-    backend = load_backend(settings_from_url("memory://"))
+    backend = Steps(load_store(settings_from_url("memory://")))
     ask = Request("", "", 0.01, "owner", Mode.ENQUEUE)
     for number in range(50):
         for token in ("holder", "waiter"):

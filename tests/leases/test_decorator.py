@@ -20,7 +20,7 @@ import lockkit
 from lockkit import aio
 from lockkit.leases.client import Lease, LockClient
 from lockkit.model.errors import ConfigurationError, InvalidName, LeaseLost, LockHeld
-from lockkit.stores.memory import MemoryBackend
+from lockkit.stores.memory import MemoryStore
 
 
 @pytest.fixture
@@ -295,16 +295,16 @@ def test_a_child_that_is_forked_while_another_thread_makes_the_client(
     """That thread stays in the parent, and the mutexes that it holds stay held."""
     monkeypatch.setenv("LOCKKIT_URL", "memory://forked")
     making, go_on = threading.Event(), threading.Event()
-    make = MemoryBackend.__init__
+    make = MemoryStore.__init__
     job = lockkit.locked("job", timeout=0)(lambda: "done")
 
-    def slowly(backend: MemoryBackend) -> None:
+    def slowly(backend: MemoryStore) -> None:
         making.set()
         assert go_on.wait(60)
         make(backend)
 
     with monkeypatch.context() as patched, ThreadPoolExecutor(1) as threads:
-        patched.setattr(MemoryBackend, "__init__", slowly)
+        patched.setattr(MemoryStore, "__init__", slowly)
         first = threads.submit(job)
         assert making.wait(60)
         patched.undo()

@@ -225,7 +225,7 @@ class TestReentrant:
         locks = lockkit.connect("memory://", ttl=TTL)
         outer = locks.lock("stock", reentrant=True).acquire()
         with monkeypatch.context() as patched:
-            patched.setattr(locks.backend, "extend", fail)
+            patched.setattr(locks.store, "extend", fail)
             with pytest.raises(lockkit.BackendUnavailable) as caught:
                 locks.lock("stock", ttl=2 * TTL, reentrant=True).acquire()
         assert outer.release()
@@ -234,13 +234,13 @@ class TestReentrant:
         locks.close()
 
     async def test_nor_is_a_task(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def fail(_: object) -> None:
+        def fail(_: object) -> None:
             raise lockkit.BackendUnavailable("it is down")
 
         locks = aio.connect("memory://", ttl=TTL)
         outer = await locks.lock("stock", reentrant=True).acquire()
         with monkeypatch.context() as patched:
-            patched.setattr(locks.backend, "extend", fail)
+            patched.setattr(locks.store, "extend", fail)
             with pytest.raises(lockkit.BackendUnavailable) as caught:
                 await locks.lock("stock", ttl=2 * TTL, reentrant=True).acquire()
         assert await outer.release()

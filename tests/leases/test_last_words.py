@@ -129,7 +129,7 @@ def test_without_a_word_it_is_this_process(client: LockClient) -> None:
     request = hold(client, "x")
     (info,) = client.holders("x")
     assert client.break_("x", fence=info.fence or 0)
-    assert client.backend.release(request)
+    assert client.perform(client.store.release(request))
     (words,) = client.last_words("x")
     assert words.broken_by == str(process.owner(""))
 
@@ -346,7 +346,7 @@ def wait_for(client: LockClient, name: str, count: int) -> None:
     for number in range(count):
         owner = Owner("web-3", number, "t", "POST /pay").encode()
         waiting = Request(name, f"{number:032x}", 60.0, owner, Mode.ENQUEUE)
-        client.backend.acquire(waiting)
+        client.perform(client.store.acquire(waiting))
 
 
 def test_waiting_longer_than(client: LockClient) -> None:
@@ -388,7 +388,7 @@ def test_a_queue_that_grows_is_told_by_watch(memory: LockClient) -> None:
             wait_for(memory, "busy", looks)
             return super().holders(name)
 
-    growing = Growing(memory.backend, memory.settings)
+    growing = Growing(memory.store, memory.settings)
     shown = locks(growing, "--watch", "0.1", "--fail-on-stuck")
     assert shown.status == 3
     assert looks == 4

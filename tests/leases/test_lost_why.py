@@ -82,7 +82,7 @@ def test_under_asyncio(client: LockClient) -> None:
 
 
 def test_max_hold(client: LockClient) -> None:
-    short = LockClient(client.backend, client.settings._replace(max_hold=0.2))
+    short = LockClient(client.store, client.settings._replace(max_hold=0.2))
     lease = short.lock("x", ttl=0.3).acquire()
     until(lambda: lease.lost)
     assert (

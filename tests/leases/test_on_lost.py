@@ -18,7 +18,7 @@ import lockkit
 from lockkit import aio
 from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -344,7 +344,7 @@ def test_a_watchdog_of_django_tells_as_well() -> None:
     from lockkit_django.leases.client import DjangoLockClient
 
     settings = settings_from_url("memory://", ttl=TTL)
-    client = DjangoLockClient(load_backend(settings), settings)
+    client = DjangoLockClient(load_store(settings), settings)
     told = Told()
     lease = client.lock("a", on_lost=told, in_atomic="allow").acquire()
     broken(lease, client)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from steps import Steps
 
 import lockkit
-from lockkit.engine import flow
+from lockkit.engine.effects import Step
+from lockkit.leases.renewing import Renewing
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import LeaseState, Renewal, Request, drift
-from lockkit.runtime.driver import drive
+from lockkit.model.types import LeaseState, Release, Renewal, Request, drift
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import Schedule
 from lockkit.runtime.watchdog import Watchdog
-from lockkit.stores.registry import load_backend
+from lockkit.stores.fair import queued as queued_store
+from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -144,7 +146,7 @@ class TestTwoExtensionsAtOnce:
             with pytest.raises(OutcomeUnknown):
                 lease.extend(2.0)
             client._watchdog.unwatch(lease._hold)
-            patient = lockkit.connect(redis_server.url).backend
+            patient = Steps(lockkit.connect(redis_server.url).store)
             later = lease._hold.ask(60.0, now())
             assert patient.extend([later]) == [Renewal(60.0)]
             fault.release()
@@ -161,11 +163,11 @@ class TestAnExtensionToLess:
     def test_counts_also_when_its_reply_is_lost(self, client: lockkit.LockClient) -> None:
         """It may have been done: so the holder stops relying on it no later than the store."""
         lease = client.lock("stock:42").acquire()
-        backend = client.backend
+        backend = client.store
         extend = backend.extend
 
-        def dropped(requests: Any) -> list[Renewal]:
-            extend(requests)
+        def dropped(requests: Any) -> Step[list[Renewal]]:
+            yield from extend(requests)
             raise OutcomeUnknown("no reply")
 
         backend.extend = dropped  # type: ignore[method-assign]
@@ -237,7 +239,7 @@ def test_a_lease_says_that_its_renewals_fail(
     one = leases["a"]
     assert (one.state, leases.state, "held" in repr(one)) == (HELD, HELD, True)
     with monkeypatch.context() as patched:
-        patched.setattr(client.backend, "extend", fail)
+        patched.setattr(client.store, "extend", fail)
         one._hold.due = now()
         client._watchdog._hurry()
         eventually(lambda: one.state is UNKNOWN)
@@ -252,19 +254,15 @@ def test_a_lease_says_that_its_renewals_fail(
 
 def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
     """Each withdrawal takes a time-out then; renewals must not come after all of them."""
-    backend = load_backend(settings_from_url("memory://"))
+    store = load_store(settings_from_url("memory://"))
     asked: list[str] = []
 
-    def withdraw(request: Request) -> None:
+    def release(request: Request) -> Step[Release]:
         asked.append(request.token)
         raise BackendUnavailable("it is down")
 
-    backend.withdraw = withdraw  # type: ignore[method-assign]
-
-    def run(steps: Generator[flow.Step, flow.Reply, None]) -> None:
-        drive(steps, backend, None)
-
-    watchdog = Watchdog(run)
+    store.release = release  # type: ignore[method-assign]
+    watchdog = Watchdog(Renewing(queued_store(store), store.wire(), settings_from_url("memory://")))
     for token in "abc":
         watchdog._schedule.withdraw(request(token), now())
     watchdog.work()

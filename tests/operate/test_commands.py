@@ -197,7 +197,7 @@ def age_of(client: LockClient, name: str) -> float:
 def test_every_sort_takes_what_has_no_such_fact(memory: LockClient, sort: str) -> None:
     hold(memory, "held")
     waiting = Request("held", "f" * 32, 60.0, "", Mode.ENQUEUE)
-    memory.backend.acquire(waiting)
+    memory.perform(memory.store.acquire(waiting))
     abandon(memory, "abandoned")
     assert len(locks(memory, "--sort", sort).rows) == 2
     assert len(locks(memory, "--sort", sort, "--reverse", "--limit", "1").rows) == 1

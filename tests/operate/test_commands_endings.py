@@ -135,7 +135,7 @@ class Slow(LockClient):
     """Its store answers only when it may."""
 
     def __init__(self, client: LockClient, may: threading.Event) -> None:
-        super().__init__(client.backend, client.settings)
+        super().__init__(client.store, client.settings)
         self._may = may
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
@@ -155,7 +155,7 @@ def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
             shown.set()
 
     other = lockkit.connect("memory://")
-    second = Second(other.backend, other.settings)
+    second = Second(other.store, other.settings)
     hold(memory, "of the slow one")
     hold(other, "of the fast one")
     found = locks({"slow": lambda: slow, "fast": lambda: second}, "--format", "json")
@@ -168,7 +168,7 @@ def test_a_defect_of_one_reader_is_raised(memory: LockClient) -> None:
         def holders(self, name: str | None = None) -> Iterator[LockInfo]:
             raise AssertionError(name)
 
-    broken = Broken(memory.backend, memory.settings)
+    broken = Broken(memory.store, memory.settings)
     with pytest.raises(AssertionError):
         locks({"default": lambda: memory, "broken": lambda: broken})
 

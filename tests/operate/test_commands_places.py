@@ -164,7 +164,7 @@ def test_an_empty_file_is_not_written_by_looking(make: object, tmp_path: Path) -
         assert "where nobody has ever locked" in shown.err
         assert "free" in locks(client, "show", "x").out
         assert list(client.last_words()) == []
-        assert client.backend.prefixes() == {}
+        assert client.perform(client.store.prefixes()) == {}
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     with lockkit.connect(f"sqlite:///{path}") as client, client.lock("x"):

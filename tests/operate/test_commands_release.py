@@ -88,7 +88,7 @@ def test_all_that_one_owner_holds(client: LockClient, caplog: pytest.LogCaptureF
 
 def twin(client: LockClient, name: str, label: str) -> object:
     """What another process of the same owner holds."""
-    other = lockkit.leases.client.LockClient(client.backend, client.settings)
+    other = lockkit.leases.client.LockClient(client.store, client.settings)
     lock = other.lock(name, reentrant=True, owner="job-17", label=label)
     lease = lock.acquire()
     lease.released = True  # nobody will
@@ -140,7 +140,7 @@ def test_what_changed_meanwhile_is_not_released(client: LockClient) -> None:
 
     class Slow(Screen):
         def readline(self, *_: object) -> str:
-            client.backend.release(first)
+            client.perform(client.store.release(first))
             hold(client, "x", owner=Owner("another", 1, "t"))
             return "y\n"
 
@@ -241,7 +241,7 @@ def test_a_store_that_fails_in_between(
         def break_(self, name: str, *, fence: int, by: str = "") -> bool:
             raise BackendUnavailable("connection refused", name=name)
 
-    down = Down(memory.backend, memory.settings)
+    down = Down(memory.store, memory.settings)
     shown = locks(down, "release", "x", "--yes")
     assert shown.status == 69
     assert "connection refused" in shown.err

@@ -14,7 +14,7 @@ import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.types import Mode, Owner, Request
 from lockkit.operate.commands import run
-from lockkit.stores.redis import RedisBackend
+from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.connections import pipeline
 from lockkit.stores.redis.protocol import NO_CHANNEL
 from lockkit.testing.proxy import FaultProxy
@@ -45,12 +45,12 @@ def proxied(crowded: RedisServer) -> Iterator[tuple[LockClient, FaultProxy]]:
 
 def fill(url: str) -> None:
     client = lockkit.connect(url)
-    backend = client.backend
-    assert isinstance(backend, RedisBackend)
+    backend = client.store
+    assert isinstance(backend, RedisStore)
     owner = Owner("web-1", 4121, "MainThread", "POST /stock").encode()
     loading = Request("loads the script", "f" * 32, 1.0, owner)
-    backend.acquire(loading)
-    backend.release(loading)
+    client.perform(backend.acquire(loading))
+    client.perform(backend.release(loading))
     for first in range(0, MANY, BATCH):
         requests = (
             Request(f"stock:{n}", f"{n:032x}", 86_400.0, owner) for n in range(first, first + BATCH)

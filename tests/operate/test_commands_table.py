@@ -40,7 +40,7 @@ def crowd(client: LockClient) -> None:
     hold(client, "e\u0301" * 60, ttl=7200.0)
     for name in ("short", LONG):
         waiting = Request(name, f"{name:0>32.32}", 60.0, "", Mode.ENQUEUE)
-        client.backend.acquire(waiting)
+        client.perform(client.store.acquire(waiting))
 
 
 @pytest.mark.parametrize("argv", [[], ["--older-than", "0"], ["--sort", "name"]])

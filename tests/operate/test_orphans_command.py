@@ -15,7 +15,7 @@ from command_line import Screen, locks, locks_process
 
 import lockkit
 from lockkit.leases.client import LockClient
-from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import give_back
 from lockkit.orders import Proceed, Refusal, drive
 from lockkit.orders.redis_records import RedisRecords, orphans
 

@@ -47,17 +47,8 @@ MODULE_LINES = 300
 FUNCTION_LINES = 50
 SHORT_LINES = 10
 
-NOT_YET = pytest.mark.xfail(reason="has circles; this mark goes with the last of them")
 
-
-@pytest.mark.parametrize(
-    "package",
-    [
-        pytest.param("lockkit", marks=NOT_YET),
-        "lockkit_django",
-        "lockkit_flask",
-    ],
-)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_import_leads_back(package: str) -> None:
     found = [i for i in imports(package) if in_package(i.target, package)]
     assert not circle(found), " -> ".join(circle(found))

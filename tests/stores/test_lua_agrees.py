@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 import redis
+from steps import Steps
 
 from lockkit.engine import grant
 from lockkit.engine.grant import SECOND
 from lockkit.model.errors import KindMismatch, UpgradeRefused
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Kind, LockState, Mode, Owner, Request, alive_for
-from lockkit.stores.redis.backend import RedisBackend
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit.testing.servers import RedisServer
 
 LONG = 600.0
@@ -68,7 +68,7 @@ class Pair:
     """One name, in Redis and in the model."""
 
     def __init__(
-        self, backend: RedisBackend, admin: redis.Redis, name: str, used_as: str = "mutex"
+        self, backend: Steps, admin: redis.Redis, name: str, used_as: str = "mutex"
     ) -> None:
         self.backend = backend
         self.admin = admin
@@ -125,7 +125,7 @@ class Pair:
         assert self.redis_queue() == [w.token for w in self.state.queue], trace
 
     def redis_queue(self) -> list[str]:
-        _, queue, *_ = self.backend._protocol.keys.of_name(self.name)
+        _, queue, *_ = self.backend.store._protocol.keys.of_name(self.name)
         found: Any = self.admin.zrange(queue, 0, -1)
         return [token.decode() for token in found]
 
@@ -167,11 +167,10 @@ def server(request: pytest.FixtureRequest) -> RedisServer:
 
 
 @pytest.fixture
-def backend(server: RedisServer) -> Iterator[RedisBackend]:
+def backend(server: RedisServer) -> Iterator[Steps]:
     """Its waiters have no channel, so nobody is skipped for not listening: as in the model."""
-    backend = load_backend(settings_from_url(server.url, key_prefix="agree"))
-    assert isinstance(backend, RedisBackend)
-    backend._mail.forbidden = True
+    backend = Steps(load_store(settings_from_url(server.url, key_prefix="agree")))
+    backend.store.inbox.forbid()
     yield backend
     backend.close()
 
@@ -212,9 +211,7 @@ def holder(pair: Pair, token: str, chance: random.Random) -> str:
 
 @pytest.mark.parametrize("used_as", CLAIMS)
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_expires(
-    server: RedisServer, backend: RedisBackend, seed: int, used_as: str
-) -> None:
+def test_nothing_expires(server: RedisServer, backend: Steps, seed: int, used_as: str) -> None:
     with server.client() as admin:
         for number in range(HISTORIES):
             chance = random.Random(f"{seed}:{number}")
@@ -225,7 +222,7 @@ def test_nothing_expires(
 
 
 @pytest.mark.parametrize("used_as", CLAIMS)
-def test_holders_expire(server: RedisServer, backend: RedisBackend, used_as: str) -> None:
+def test_holders_expire(server: RedisServer, backend: Steps, used_as: str) -> None:
     """Of a short TTL, waited for; the waiters live on."""
     with server.client() as admin:
         for number in range(EXPIRING_HISTORIES):
@@ -250,7 +247,7 @@ def expire(pair: Pair, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("used_as", ["mutex", "semaphore"])
-def test_dead_waiters_are_passed(server: RedisServer, backend: RedisBackend, used_as: str) -> None:
+def test_dead_waiters_are_passed(server: RedisServer, backend: Steps, used_as: str) -> None:
     """The first in the queue have not been heard of for too long; the last one has."""
     with server.client() as admin:
         pair = Pair(backend, admin, "dead", used_as)
@@ -279,7 +276,7 @@ def test_dead_waiters_are_passed(server: RedisServer, backend: RedisBackend, use
     ("used_as", "holder", "fair", "unfair"), [("barging", 0, 2, 3), ("barging readers", 1, 5, 3)]
 )
 def test_who_waits_takes_what_expired_out_of_turn(  # noqa: PLR0917 - fixtures
-    server: RedisServer, backend: RedisBackend, used_as: str, holder: int, fair: int, unfair: int
+    server: RedisServer, backend: Steps, used_as: str, holder: int, fair: int, unfair: int
 ) -> None:
     """And leaves its place in the queue."""
     with server.client() as admin:
@@ -295,7 +292,7 @@ def test_who_waits_takes_what_expired_out_of_turn(  # noqa: PLR0917 - fixtures
         assert [h.token for h in pair.state.holders] == [TOKENS[fair]]
 
 
-def test_who_waits_keeps_the_kind(server: RedisServer, backend: RedisBackend) -> None:
+def test_who_waits_keeps_the_kind(server: RedisServer, backend: Steps) -> None:
     """Its turn has come, and it has not asked yet; to ask for another kind is too early."""
     with server.client() as admin:
         for used_as in ("several kinds", "semaphores and readers"):
@@ -310,7 +307,7 @@ def test_who_waits_keeps_the_kind(server: RedisServer, backend: RedisBackend) ->
             assert [h.token for h in pair.state.holders] == [waiter]
 
 
-def test_the_dead_keep_no_kind_and_no_place(server: RedisServer, backend: RedisBackend) -> None:
+def test_the_dead_keep_no_kind_and_no_place(server: RedisServer, backend: Steps) -> None:
     with server.client() as admin:
         pair = Pair(backend, admin, "dead", "several kinds")
         flushed(admin)
@@ -326,9 +323,7 @@ def test_the_dead_keep_no_kind_and_no_place(server: RedisServer, backend: RedisB
         pair.step("acquire", pair.request(waiter, mode=Mode.POLL))
 
 
-def test_who_barges_lets_those_in_who_may_go_with_it(
-    server: RedisServer, backend: RedisBackend
-) -> None:
+def test_who_barges_lets_those_in_who_may_go_with_it(server: RedisServer, backend: Steps) -> None:
     with server.client() as admin:
         pair = Pair(backend, admin, "with it", "barging readers")
         flushed(admin)
@@ -340,9 +335,7 @@ def test_who_barges_lets_those_in_who_may_go_with_it(
         assert {h.token for h in pair.state.holders if h.until > pair.now()} == {reader, barging}
 
 
-def test_one_step_grants_so_many_and_the_next_goes_on(
-    server: RedisServer, backend: RedisBackend
-) -> None:
+def test_one_step_grants_so_many_and_the_next_goes_on(server: RedisServer, backend: Steps) -> None:
     readers = [f"{number:032x}" for number in range(0, 4 * (grant.PASS_MOST + 2), 4)]
     writer, late = TOKENS[1], TOKENS[2]
     with server.client() as admin:

@@ -11,7 +11,7 @@ import pytest
 import lockkit
 from lockkit import aio
 from lockkit.model.errors import BackendError
-from lockkit.stores.redis.mailbox import Slot
+from lockkit.stores.redis.subscription import Slot
 from lockkit.testing.conformance.base import TRIES
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer

@@ -18,7 +18,7 @@ from places import ROOT
 import lockkit
 from lockkit import aio
 from lockkit.leases.client import LockClient
-from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError, LayoutMismatch, LeaseLost
 from lockkit.orders import (
     DuplicateKeyError,
@@ -35,9 +35,10 @@ from lockkit.orders import (
 from lockkit.orders.judging import met_orphan
 from lockkit.orders.record import RecordState
 from lockkit.orders.redis_records import RedisRecords, orphans, resolve
-from lockkit.stores.offload import OffloadedBackend
-from lockkit.stores.redis import RedisBackend
+from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.layout import BUCKETS, VERSION, Keys, bucket_of
+from lockkit.stores.redis.thread_wire import ThreadRedisWire
+from lockkit.stores.wires import AsyncWire
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -324,7 +325,7 @@ class Delayed(RedisRecords):
     """A store whose claim is interrupted, after or before it reaches the server."""
 
     def __init__(self, locks: LockClient, *, arrives: str) -> None:
-        super().__init__(RedisRecords.of(locks)._records)
+        super().__init__(locks, RedisRecords.of(locks)._records)
         self._arrives, self._late = arrives, list[Callable[[], None]]()
 
     def start(self, record: Record, fence: int, *, replaces: bool) -> None:
@@ -349,7 +350,7 @@ def test_a_claim_in_doubt_is_forgotten_before_and_after_its_lease(
     """Whoever gets the lease next must not meet an orphan of a view that did not run."""
     seen: list[object] = []
 
-    class Watched(RedisBackend):
+    class Watched(RedisStore):
         def release(self, *args: Any, **more: Any) -> Any:
             seen.append(store.find(order.key, fresh=True))
             return super().release(*args, **more)
@@ -400,14 +401,18 @@ def test_that_nothing_runs_twice_is_said_only_where_it_is_so(
     assert "twice" not in answer.advice
 
 
+class InThreads(RedisStore):
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        return ThreadRedisWire(self.wire())
+
+
 @pytest.mark.parametrize("native", [True, False], ids=["native", "in threads"])
 async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> None:
     orders = rules(ORPHANS="retry")
     client = aio.connect(url, key_prefix="shop", ttl=30)
     if not native:
         await client.close()
-        backend = OffloadedBackend(RedisBackend.from_settings(client.settings))
-        client = aio.AsyncLockClient(backend, client.settings)
+        client = aio.AsyncLockClient(InThreads.from_settings(client.settings), client.settings)
     store = RedisRecords.of(client)
     order = order_of(orders)
     first = await adrive(orders.admit(order), store, client)
@@ -450,7 +455,7 @@ class Slow(RedisRecords):
     """Says what it is asked for, and drops a claim only when it is allowed to."""
 
     def __init__(self, client: aio.AsyncLockClient) -> None:
-        super().__init__(RedisRecords.of(client)._records)
+        super().__init__(client, RedisRecords.of(client)._records)
         self.asked, self.may_drop = asyncio.Queue[str](), asyncio.Event()
 
     async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
@@ -625,11 +630,12 @@ def test_an_operator_who_is_overtaken_by_a_new_try_changes_nothing(
     """It came after he had looked: the server compares again."""
     order = order_of(orders)
     first = begun(orders, order, store, locks)
-    records = locks.backend.records()
+    records = locks.store.records()
     assert records is not None
     fence = first.lease.fencing_token
     for says in (b"", b"done"):
-        assert not records.resolve(order.lock_name, fence, says, 60.0), "its lock is held"
+        resolving = records.resolve(order.lock_name, fence, says, 60.0)
+        assert not locks.perform(resolving), "its lock is held"
     assert store.drop(order.key, fence)
     give_back(first.lease)
 

@@ -17,7 +17,7 @@ from lockkit.orders import Record
 from lockkit.orders.record import RecordState, Snapshot
 from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import dump
-from lockkit.stores.redis import RedisBackend
+from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.connections import pipeline
 from lockkit.stores.redis.protocol import NO_CHANNEL
 from lockkit.stores.redis.records import RedisRecords
@@ -37,35 +37,38 @@ def server() -> Iterator[RedisServer]:
 def fill(url: str, many: int, ttl: float, *, ended: bool) -> None:
     """So many orders, pipelined: locked, claimed, finished if ``ended``, released."""
     client = lockkit.connect(url)
-    backend = client.backend
-    assert isinstance(backend, RedisBackend)
-    records = backend.records()
+    store = client.store
+    assert isinstance(store, RedisStore)
+    records = store.records()
     with client.lock(lock_name_of("first")) as lease:  # loads the scripts
         payload = _payload("first", RecordState.RUNNING)
         fence = lease.fencing_token
-        records.claim(lease.name, fence, payload, ttl, running=True, replaces=False)
-        records.finish(lease.name, fence, payload, ttl)
+        step = records.claim(lease.name, fence, payload, ttl, running=True, replaces=False)
+        client.perform(step)
+        client.perform(records.finish(lease.name, fence, payload, ttl))
     for _ in range(many // BATCH):
-        _batch(backend, records, [token_hex(32) for _ in range(BATCH)], ttl, ended=ended)
+        _batch(store, records, [token_hex(32) for _ in range(BATCH)], ttl, ended=ended)
     client.close()
 
 
 def _batch(
-    backend: RedisBackend, records: RedisRecords, keys: list[str], ttl: float, *, ended: bool
+    store: RedisStore, records: RedisRecords, keys: list[str], ttl: float, *, ended: bool
 ) -> None:
-    said, speak = backend._protocol, records._commands
+    said = store._protocol
     names = {lock_name_of(key): key for key in keys}
     requests = [Request(name, token_hex(16), 600.0, OWNER.encode()) for name in names]
     wanted = [said.acquire(r, Mode.TRY, NO_CHANNEL).packed for r in requests]
-    fences = [int(reply.split()[1]) for reply in pipeline(backend._connections, wanted)]
+    fences = [int(reply.split()[1]) for reply in pipeline(store._connections, wanted)]
     commands = []
     for (name, key), fence, request in zip(names.items(), fences, requests, strict=True):
         running = _payload(key, RecordState.RUNNING)
-        commands.append(speak.claim(name, fence, running, ttl, running=True, replaces=False).packed)
+        claim = records.claim(name, fence, running, ttl, running=True, replaces=False)
+        commands.append(next(claim).payload)
         if ended:
-            commands.append(speak.finish(name, fence, _payload(key, RecordState.DONE), ttl).packed)
+            finish = records.finish(name, fence, _payload(key, RecordState.DONE), ttl)
+            commands.append(next(finish).payload)
         commands.append(said.release(request).packed)
-    assert all(reply == 1 for reply in pipeline(backend._connections, commands))
+    assert all(reply == 1 for reply in pipeline(store._connections, commands))
 
 
 def _payload(key: str, state: RecordState) -> bytes:

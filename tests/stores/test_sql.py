@@ -14,21 +14,23 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from steps import Steps
 
 import lockkit
 from lockkit.engine.grant import Holder, State, Waiter
 from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Mode, Request, alive_for
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 from lockkit.stores.sql import (
-    SQLiteBackend,
-    backend,
+    SQLiteStore,
     codec,
     connector,
     create_table,
     guard,
+    pruning,
 )
+from lockkit.stores.sql import store as sql_store
 from lockkit.stores.sql.beside import path_beside
 from lockkit.stores.sql.connector import Connection
 from lockkit.testing.proxy import FaultProxy
@@ -103,7 +105,7 @@ def test_the_embedded_default_makes_its_directory(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with pytest.warns(RuntimeWarning, match="LOCKKIT_URL is not set"):
         default = lockkit.connect()
-    with connect(default.backend.connector._path).lock("a"):  # type: ignore[attr-defined]
+    with connect(default.store.connector._path).lock("a"):  # type: ignore[attr-defined]
         directory = tmp_path / "state" / "lockkit"
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert (directory / "locks.sqlite3").exists()
@@ -166,8 +168,8 @@ def test_a_full_disk(connect: Connect, path: Path) -> None:
     client = connect(acquire_timeout=0)
     with client.lock("a"):
         pages = rows(path, "PRAGMA page_count")[0][0]
-    backend = client.backend
-    assert isinstance(backend, SQLiteBackend)
+    backend = client.store
+    assert isinstance(backend, SQLiteStore)
     backend._steps.use(lambda c: c.execute(f"PRAGMA max_page_count = {pages}", {}))
     with pytest.raises(lockkit.BackendUnavailable, match="the disk is full"):
         use_many_names(client)
@@ -175,8 +177,8 @@ def test_a_full_disk(connect: Connect, path: Path) -> None:
 
 def test_a_step_in_the_handler_of_a_signal_that_comes_within_a_step(connect: Connect) -> None:
     client = connect()
-    backend = client.backend
-    assert isinstance(backend, SQLiteBackend)
+    backend = client.store
+    assert isinstance(backend, SQLiteStore)
 
     def interrupted(connection: Connection) -> object:
         with client.lock("handler"):
@@ -306,7 +308,7 @@ def test_what_is_stored_of_a_token_does_not_release(connect: Connect, path: Path
         assert lease.token not in str(text)
         stolen = codec.decode(str(text), 0).holders[0].token
         request = Request("a", stolen, 30.0, "", Mode.TRY)
-        assert not client.backend.release(request)
+        assert not client.perform(client.store.release(request))
         lease.extend()
 
 
@@ -318,7 +320,7 @@ def test_prefixes_do_not_share_locks(connect: Connect) -> None:
 
 
 def test_a_listing_comes_in_pages(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "PAGE", 7)
+    monkeypatch.setattr(sql_store, "PAGE", 7)
     client = connect()
     leases = [client.lock(f"n{number}").acquire() for number in range(50)]
     client.lock("free").acquire().release()
@@ -331,8 +333,8 @@ def test_a_listing_comes_in_pages(connect: Connect, monkeypatch: pytest.MonkeyPa
 def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
     connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(backend.secrets, "token_hex", lambda _: "")
+    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(pruning.secrets, "token_hex", lambda _: "")
     client = connect()
     with client.lock("old").acquire() as first:
         pass
@@ -348,8 +350,8 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
 def test_a_row_of_another_release_does_not_fail_the_locks_of_other_names(
     connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(backend.secrets, "token_hex", lambda _: "")
+    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(pruning.secrets, "token_hex", lambda _: "")
     client = connect()
     for name in ("old", "of another release", "older"):
         client.lock(name).acquire().release()
@@ -373,7 +375,7 @@ def test_the_state_survives_its_encoding() -> None:
 
 def test_a_poll_makes_a_grant_whole_that_was_handed_over(connect: Connect) -> None:
     """Handed to one who sleeps, it is a short one: it would end before its first renewal."""
-    backend = connect().backend
+    backend = Steps(connect().store)
     holder = Request("n", "a" * 32, 60.0, "")
     waiter = Request("n", "b" * 32, 600.0, "", Mode.ENQUEUE)
     assert isinstance(backend.acquire(holder), Grant)
@@ -391,12 +393,12 @@ def test_a_poll_makes_a_grant_whole_that_was_handed_over(connect: Connect) -> No
 
 def test_many_are_extended_and_only_those_that_are_ours(connect: Connect) -> None:
     client = connect()
-    number = 2 * backend.READ_AT_ONCE + 1
+    number = 2 * sql_store.READ_AT_ONCE + 1
     leases = [client.lock(f"n{n}", ttl=60).acquire() for n in range(number)]
     requests = [lease._hold.request for lease in leases]
     requests[5] = requests[5]._replace(token="f" * 32)
     requests[7:7] = [requests[6]._replace(token="e" * 32)]  # the same name twice
-    renewals = client.backend.extend(requests)
+    renewals = client.perform(client.store.extend(requests))
     assert [n for n, renewal in enumerate(renewals) if renewal.left is None] == [5, 7]
     for lease in leases:
         assert lease.release()
@@ -493,7 +495,7 @@ def test_a_database_in_memory_gets_a_temporary_file(
 )
 def test_bad_engines(url: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(lockkit.ConfigurationError, match=message) as caught:
-        load_backend(settings_from_url(url, options=options))
+        load_store(settings_from_url(url, options=options))
     assert "canary" not in str(caught.value)
 
 

@@ -30,14 +30,15 @@ class Scene(NamedTuple):
     near: AnyClient
     far: AnyClient
     threads: ThreadPoolExecutor
+    is_blocking: bool
     asked: list[float]
     """When one of them asked the store."""
 
     def wait(self) -> list[Future[bool]]:
         """They have a connection each then, and will not need another."""
-        first = self.proxy.delay_requests(WAITERS, matching=b"EVALSHA")
+        first = self.proxy.delay_requests(WAITERS if self.is_blocking else 1, matching=b"EVALSHA")
         waiting = [self.threads.submit(_visit, self.far) for _ in range(WAITERS)]
-        eventually(lambda: self.proxy.connections == WAITERS)
+        eventually(lambda: self.proxy.connections == (WAITERS if self.is_blocking else 1))
         first.release()
         queued(self.near, NAME, WAITERS)
         return waiting
@@ -72,7 +73,7 @@ def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator
         options = {"socket_timeout": 20.0}
         far = connect(api, url, ttl=30, acquire_timeout=60, options=options)
         stack.callback(_stop, far)
-        yield Scene(redis_server, proxy, near, far, threads, asked)
+        yield Scene(redis_server, proxy, near, far, threads, api == "sync", asked)
 
 
 def test_each_waiter_asks_once_there_is_another_subscription(

@@ -12,12 +12,12 @@ import lockkit
 from lockkit.model.errors import UnknownBackend
 
 MODULE = """
-from lockkit.stores.memory import MemoryBackend
+from lockkit.stores.memory import MemoryStore
 
-class Store(MemoryBackend):
+class Store(MemoryStore):
     pass
 
-class Other(MemoryBackend):
+class Other(MemoryStore):
     pass
 
 nothing = None
@@ -46,7 +46,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def test_a_scheme_of_an_installed_package(install: Install) -> None:
     install("vault", "vault_store:Store")
     client = lockkit.connect("vault://safe")
-    assert type(client.backend).__module__ == "vault_store"
+    assert type(client.store).__module__ == "vault_store"
     with client.lock("stock:42") as lease:
         assert client.lock("stock:42").try_acquire() is None
         lease.check()
@@ -62,7 +62,7 @@ def test_two_packages_that_offer_the_same_are_no_choice(install: Install) -> Non
         lockkit.connect("vault://safe")
     assert "vault_store:Other, vault_store:Store" in str(caught.value)
     client = lockkit.connect("vault://safe", backend="vault_store:Other")
-    assert type(client.backend).__name__ == "Other"
+    assert type(client.store).__name__ == "Other"
     client.close()
 
 

@@ -16,7 +16,7 @@ import lockkit
 from lockkit import aio
 from lockkit.model.errors import ConfigurationError, UnknownBackend
 from lockkit.model.settings import read_settings, settings_from_url
-from lockkit.stores.registry import load_backend
+from lockkit.stores.registry import load_store
 
 SECRET = "canary-5f3a"
 
@@ -157,13 +157,13 @@ def test_an_unknown_option_of_a_backend() -> None:
 @pytest.mark.parametrize("url", ["redi://h", "nonsense://x"])
 def test_an_unknown_scheme(url: str) -> None:
     with pytest.raises(UnknownBackend, match="no backend for the URL scheme"):
-        load_backend(settings_from_url(url))
+        load_store(settings_from_url(url))
 
 
 @pytest.mark.parametrize("url", ["rediss//h", "", "memory", f"redis:/user:{'x' * 9}@h"])
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a URL"):
-        lockkit.connect(url) if url else load_backend(settings_from_url(url))
+        lockkit.connect(url) if url else load_store(settings_from_url(url))
 
 
 @pytest.mark.parametrize("url", ["redis://h:notaport/0", "redis://h/0?nosuchoption=1"])
@@ -190,7 +190,7 @@ def test_an_unknown_backend(path: str) -> None:
 
 
 def test_a_backend_by_its_path() -> None:
-    client = lockkit.connect("", backend="lockkit.stores.memory.MemoryBackend")
+    client = lockkit.connect("", backend="lockkit.stores.memory.MemoryStore")
     with client.lock("a").acquire() as lease:
         lease.check()
 
@@ -287,7 +287,7 @@ def test_a_password_is_shown_nowhere(url: str, caplog: pytest.LogCaptureFixture)
     shown = []
     try:
         client = lockkit.connect(url)
-        shown += [repr(client), repr(client.settings), str(client.settings), repr(client.backend)]
+        shown += [repr(client), repr(client.settings), str(client.settings), repr(client.store)]
         client.lock("a", timeout=0).acquire()
     except lockkit.LockError as error:
         while error is not None:

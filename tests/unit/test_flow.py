@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from itertools import count
 from typing import Any
 
 import pytest
+from asking import Asked, AskingStore, Attempt, Extend, Free, Wait, Why, Withdraw
 
-from lockkit.engine import flow
-from lockkit.engine.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
+from lockkit.engine import flow, holding
+from lockkit.engine.effects import Later
+from lockkit.engine.flow import Granted
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -37,24 +39,33 @@ TTL = 10.0
 SLOW = 2.0
 
 
+STORE: Any = AskingStore()
+
+Step = Asked | Later
+
+
 class Play:
     """Drives a flow by hand, with a clock of its own."""
 
-    def __init__(self, steps: Generator[flow.Step, Reply, Any]) -> None:
-        self.steps = steps
-        self.now = 100.0
+    def __init__(
+        self, begin: Callable[[Callable[[], float]], Generator[Any, Any, Any]], at: float = 100.0
+    ) -> None:
+        self.now = at
+        self.steps = begin(lambda: self.now)
         self.result: Any = None
-        self.step: flow.Step | None = next(steps)
+        self.step: Step | None = next(self.steps)
 
-    def reply(self, value: object, seconds: float = 0.001) -> flow.Step | None:
+    def reply(self, value: object, seconds: float = 0.001) -> Step | None:
         """What the step brought, after so many seconds. Returns the next step, or None."""
-        sent, self.now = self.now, self.now + seconds
-        return self._go(lambda: self.steps.send(Reply(value, sent, self.now)))
+        self.now += seconds
+        if isinstance(value, Exception):
+            return self.interrupt(value)
+        return self._go(lambda: self.steps.send(value))
 
-    def interrupt(self, error: BaseException) -> flow.Step | None:
+    def interrupt(self, error: BaseException) -> Step | None:
         return self._go(lambda: self.steps.throw(error))
 
-    def _go(self, action: Any) -> flow.Step | None:
+    def _go(self, action: Any) -> Step | None:
         try:
             self.step = action()
         except StopIteration as end:
@@ -66,15 +77,15 @@ def acquire(timeout: float | None = 5.0) -> Play:
     tokens = (f"token-{number}" for number in count(2))
     mode = Mode.TRY if timeout == 0 else Mode.ENQUEUE
     request = Request("stock:42", "token-1", TTL, "owner", mode)
-    return Play(flow.acquire(request, timeout, lambda: next(tokens)))
+    return Play(lambda now: flow.acquire(STORE, request, timeout, lambda: next(tokens), now))
 
 
 def hold() -> Hold:
     return Hold(Request("stock:42", "token-1", TTL, "owner"), 7, 109.0, 100.0)
 
 
-def token(step: flow.Step | None) -> str:
-    assert isinstance(step, (Attempt, Wait, Withdraw, Abandon, Free))
+def token(step: Step | None) -> str:
+    assert isinstance(step, (Attempt, Wait, Withdraw, Later, Free))
     return step.request.token
 
 
@@ -169,13 +180,13 @@ class TestAcquire:
     ) -> None:
         play = acquire()
         play.reply(OutcomeUnknown("first"))
-        assert isinstance(play.reply(second("second")), Abandon)
+        assert isinstance(play.reply(second("second")), Later)
         with pytest.raises(OutcomeUnknown, match="first"):
             play.reply(None)
 
     def test_a_slow_failure_is_not_tried_again(self) -> None:
         play = acquire()
-        assert isinstance(play.reply(OutcomeUnknown(), seconds=SLOW), Abandon)
+        assert isinstance(play.reply(OutcomeUnknown(), seconds=SLOW), Later)
         with pytest.raises(OutcomeUnknown):
             play.reply(None)
 
@@ -188,7 +199,7 @@ class TestAcquire:
         play = acquire()
         play.reply(Busy(ticket=3))
         play.reply(None)
-        assert isinstance(play.reply(BackendUnavailable()), Abandon)
+        assert isinstance(play.reply(BackendUnavailable()), Later)
         with pytest.raises(BackendUnavailable):
             play.reply(None)
 
@@ -220,7 +231,7 @@ class TestAcquire:
     def test_a_withdraw_that_fails_is_left_to_the_watchdog(self) -> None:
         play = acquire()
         play.interrupt(KeyboardInterrupt())
-        assert isinstance(play.reply(BackendUnavailable()), Abandon)
+        assert isinstance(play.reply(BackendUnavailable()), Later)
         with pytest.raises(KeyboardInterrupt):
             play.reply(None)
 
@@ -231,7 +242,7 @@ class TestRelease:
         [(Release.RELEASED, True), (Release.ABSENT, False), (Release.BROKEN, False)],
     )
     def test_says_whether_it_was_still_ours(self, reply: Release, kept: bool) -> None:
-        play = Play(flow.release(hold()))
+        play = Play(lambda now: holding.release(STORE, hold(), now))
         step = play.reply(reply)
         if not kept:
             assert step == Why("stock:42", 7)
@@ -240,8 +251,7 @@ class TestRelease:
         assert play.result is kept
 
     def test_one_that_was_sent_too_late_was_not_ours_to_the_end(self) -> None:
-        play = Play(flow.release(hold()))
-        play.now = 109.5
+        play = Play(lambda now: holding.release(STORE, hold(), now), at=109.5)
         play.reply(Release.RELEASED)
         assert play.result is False
 
@@ -252,24 +262,23 @@ class TestRelease:
     def test_a_lost_reply_was_a_release_if_nothing_is_there_now(
         self, second: Release, kept: bool
     ) -> None:
-        play = Play(flow.release(hold()))
+        play = Play(lambda now: holding.release(STORE, hold(), now))
         assert isinstance(play.reply(OutcomeUnknown()), Free)
         if isinstance(play.reply(second), Why):
             play.reply(None)
         assert play.result is kept
 
     def test_a_lost_reply_after_the_deadline_proves_nothing(self) -> None:
-        play = Play(flow.release(hold()))
-        play.now = 109.5
+        play = Play(lambda now: holding.release(STORE, hold(), now), at=109.5)
         play.reply(OutcomeUnknown())
         play.reply(Release.ABSENT)
         assert play.result is False
 
     @pytest.mark.parametrize("second", [OutcomeUnknown, BackendUnavailable])
     def test_two_failures_are_left_to_the_watchdog(self, second: type[Exception]) -> None:
-        play = Play(flow.release(hold()))
+        play = Play(lambda now: holding.release(STORE, hold(), now))
         play.reply(OutcomeUnknown("first"))
-        assert isinstance(play.reply(second("second")), Abandon)
+        assert isinstance(play.reply(second("second")), Later)
         with pytest.raises(OutcomeUnknown, match="first"):
             play.reply(None)
 
@@ -280,7 +289,7 @@ class TestDowngrade:
     def downgrade(self) -> tuple[Hold, Play]:
         held = hold()
         held.request = held.request._replace(kind=Kind.RW)
-        return held, Play(flow.downgrade(held))
+        return held, Play(lambda now: holding.downgrade(STORE, held, now))
 
     def test_it_polls_and_so_gets_nothing_that_it_has_not(self) -> None:
         held, play = self.downgrade()
@@ -314,7 +323,7 @@ class TestDowngrade:
 class TestExtend:
     def test_moves_the_deadline_from_when_it_was_sent(self) -> None:
         held = hold()
-        play = Play(flow.extend(held, 30.0, 100.0))
+        play = Play(lambda now: holding.extend(STORE, held, 30.0, now))
         assert isinstance(play.step, Extend)
         (request,) = play.step.requests
         assert request._replace(number=0) == held.request._replace(ttl=30.0)
@@ -323,7 +332,7 @@ class TestExtend:
 
     def test_of_what_is_gone(self) -> None:
         held = hold()
-        play = Play(flow.extend(held, 30.0, 100.0))
+        play = Play(lambda now: holding.extend(STORE, held, 30.0, now))
         assert play.reply([Renewal(None)]) == Why("stock:42", 7)
         with pytest.raises(LeaseLost, match=r"an operator released it: ann, ticket 7$"):
             play.reply(LockInfo("stock:42", LockState.LOST, broken_by="ann, ticket 7"))
@@ -331,7 +340,7 @@ class TestExtend:
 
     @pytest.mark.parametrize("words", [None, BackendUnavailable("it is down")])
     def test_of_what_is_gone_and_nobody_knows_why(self, words: object) -> None:
-        play = Play(flow.extend(hold(), 30.0, 100.0))
+        play = Play(lambda now: holding.extend(STORE, hold(), 30.0, now))
         play.reply([Renewal(None)])
         with pytest.raises(LeaseLost, match="its store does not have it any more"):
             play.reply(words)
@@ -339,18 +348,20 @@ class TestExtend:
     def test_a_reply_that_comes_after_the_deadline_comes_too_late(self) -> None:
         held = hold()
         with pytest.raises(LeaseLost):
-            Play(flow.extend(held, 30.0, 100.0)).reply([Renewal(30.0)], seconds=9.5)
+            Play(lambda now: holding.extend(STORE, held, 30.0, now)).reply(
+                [Renewal(30.0)], seconds=9.5
+            )
         assert held.lost(100.0), "lost is final"
 
     def test_a_failure_is_unknown_and_not_lost(self) -> None:
         held = hold()
         with pytest.raises(BackendUnavailable):
-            Play(flow.extend(held, 30.0, 100.0)).reply(BackendUnavailable())
+            Play(lambda now: holding.extend(STORE, held, 30.0, now)).reply(BackendUnavailable())
         assert not held.lost(101.0)
         assert held.lost(109.0)
 
     def test_a_repeated_request_is_the_same_extension(self) -> None:
-        play = Play(flow.extend(hold(), 30.0, 100.0))
+        play = Play(lambda now: holding.extend(STORE, hold(), 30.0, now))
         first = play.step
         assert play.reply(OutcomeUnknown()) == first
 
@@ -358,7 +369,7 @@ class TestExtend:
 class TestRenew:
     def test_each_gets_its_own_answer(self) -> None:
         holds = [hold(), hold()]
-        Play(flow.renew(holds, 100.0)).reply([Renewal(TTL), Renewal(None)])
+        Play(lambda now: holding.renew(STORE, holds, now)).reply([Renewal(TTL), Renewal(None)])
         assert [held.lost(101.0) for held in holds] == [False, True]
 
     def test_a_failure_is_tried_again_ever_sooner_until_the_deadline(self) -> None:

@@ -14,14 +14,15 @@ from itertools import combinations, count
 from typing import Any, ClassVar
 from unittest import mock
 
+from asking import Asked, AskingStore, Attempt, Extend, Free, Wait, Why, Withdraw
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lockkit.engine import flow
-from lockkit.engine.flow import Abandon, Attempt, Extend, Free, Granted, Reply, Wait, Why, Withdraw
+from lockkit.engine import flow, holding
+from lockkit.engine.effects import Later
+from lockkit.engine.flow import Granted
 from lockkit.engine.grant import SECOND, State
-from lockkit.leases.lease import hold_of
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendError,
@@ -31,8 +32,11 @@ from lockkit.model.errors import (
     UpgradeRefused,
 )
 from lockkit.model.types import Grant, Kind, Mode, Request
+from lockkit.runtime.hold import Hold
+from lockkit.runtime.run import run
 from lockkit.stores import memory
 
+STORE: Any = AskingStore()
 NAME = "stock:42"
 TTL = 6.0
 CLAIMANTS = st.integers(0, 3)
@@ -42,9 +46,8 @@ class Claimant:
     """One thread: the flow it is in, or what it holds."""
 
     def __init__(self) -> None:
-        self.flow: Generator[flow.Step, Reply, Any] | None = None
-        self.step: flow.Step | None = None
-        self.sent = 0.0
+        self.flow: Generator[Any, Any, Any] | None = None
+        self.step: Asked | None = None
         self.hold: Any = None
 
     @property
@@ -90,17 +93,20 @@ class FlowMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.store = memory.MemoryBackend()
+        self.store = memory.MemoryStore()
         self.clock = mock.patch.object(memory, "_now", self._moment)
         self.clock.start()
         self.claimants = [Claimant() for _ in range(4)]
         self.tokens = (f"token-{number}" for number in count())
-        self.late: list[flow.Step] = []  #: requests that are still under way
+        self.late: list[Asked] = []  #: requests that are still under way
         self.abandoned: list[Request] = []  #: for the watchdog
         self.messages: dict[str, Grant] = {}
         self.fences: list[int] = []
 
     # The store
+
+    def clock_now(self) -> float:
+        return self.now
 
     def _moment(self) -> int:
         return round(self.now * SECOND)
@@ -109,7 +115,7 @@ class FlowMachine(RuleBasedStateMachine):
     def state(self) -> State:
         return self.store._states.get(NAME, State())
 
-    def applied(self, step: flow.Step) -> Any:
+    def applied(self, step: Asked) -> Any:
         """What the store replies. To those whom it grants their turn meanwhile, a message goes out;
         who waits for a store that sends none asks again, as after a message that was lost."""
         waiting = {waiter.token for waiter in self.state.queue}
@@ -121,44 +127,49 @@ class FlowMachine(RuleBasedStateMachine):
                     left = holder.until / SECOND - self.now
                     self.messages[holder.token] = Grant(holder.token, holder.fence, left)
 
-    def _applied(self, step: flow.Step) -> Any:
+    def _applied(self, step: Asked) -> Any:
         if isinstance(step, Attempt):
-            return self.store.acquire(step.request)
-        if isinstance(step, Withdraw):
-            return self.store.withdraw(step.request)
-        if isinstance(step, Free):
-            return self.store.release(step.request)
+            return self.perform(self.store.acquire(step.request))
+        if isinstance(step, (Free, Withdraw)):
+            return self.perform(self.store.release(step.request))
         if isinstance(step, Why):
             return None
         assert isinstance(step, Extend)
-        return self.store.extend(step.requests)
+        return self.perform(self.store.extend(step.requests))
+
+    def perform(self, step: Any) -> Any:
+        return run(step, self.store.wire())
 
     # The claimants
 
-    def begin(self, one: Claimant, steps: Generator[flow.Step, Reply, Any]) -> None:
+    def begin(self, one: Claimant, steps: Generator[Any, Any, Any]) -> None:
         one.flow = steps
         self.go_on(one, lambda: next(steps))
 
     def go_on(self, one: Claimant, action: Any) -> None:
         try:
-            one.step, one.sent = action(), self.now
-            while isinstance(one.step, Abandon):
+            one.step = action()
+            while isinstance(one.step, Later):
                 self.abandoned.append(one.step.request)
                 assert one.flow is not None
-                one.step = one.flow.send(Reply(None, self.now, self.now))
+                one.step = one.flow.send(None)
         except StopIteration as end:
             one.flow = one.step = None
             if isinstance(end.value, Granted):
-                one.hold = hold_of(end.value)
+                request, fence, deadline, now, whole = end.value
+                one.hold = Hold(request, fence, deadline, now, whole=whole)
                 self.fences.append(one.hold.fence)
         except (AcquireTimeout, LeaseLost, BackendError, UpgradeRefused, asyncio.CancelledError):
             one.flow = one.step = None
 
     def reply(self, one: Claimant, value: object, seconds: float = 0.001) -> None:
         self.now += seconds
-        steps, answer = one.flow, Reply(value, one.sent, self.now)
+        steps = one.flow
         assert steps is not None
-        self.go_on(one, lambda: steps.send(answer))
+        if isinstance(value, Exception):
+            self.go_on(one, lambda: steps.throw(value))
+        else:
+            self.go_on(one, lambda: steps.send(value))
 
     @rule(who=CLAIMANTS, timeout=st.sampled_from([0, 4.0, None]))
     @some("is_idle")
@@ -170,7 +181,9 @@ class FlowMachine(RuleBasedStateMachine):
         mode = Mode.TRY if timeout == 0 else Mode.ENQUEUE
         request = Request(NAME, next(self.tokens), TTL, f"owner-{who}", mode)
         request = request._replace(**self.claims[who % len(self.claims)])
-        self.begin(one, flow.acquire(request, timeout, lambda: next(self.tokens)))
+        self.begin(
+            one, flow.acquire(STORE, request, timeout, lambda: next(self.tokens), self.clock_now)
+        )
 
     @rule(who=CLAIMANTS)
     @some("is_idle")
@@ -182,13 +195,13 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(who=CLAIMANTS, ttl=st.sampled_from([1.0, TTL, 20.0]))
     @some("holds")
     def extends(self, one: Claimant, ttl: float) -> None:
-        self.begin(one, flow.extend(one.hold, ttl, self.now))
+        self.begin(one, holding.extend(STORE, one.hold, ttl, self.clock_now))
 
     @rule(who=CLAIMANTS)
     @some("holds")
     def releases(self, one: Claimant) -> None:
         hold, one.hold = one.hold, None
-        steps = flow.release(hold)
+        steps = holding.release(STORE, hold, self.clock_now)
         hold.lose()
         self.begin(one, steps)
 
@@ -258,7 +271,7 @@ class FlowMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.abandoned)
     @rule()
     def is_withdrawn_by_the_watchdog(self) -> None:
-        self.applied(Withdraw(self.abandoned.pop()))
+        self.applied(Free(self.abandoned.pop()))
 
     @rule(seconds=st.sampled_from([0.1, 1.5, 7.0]))
     def time_passes(self, seconds: float) -> None:
@@ -268,7 +281,7 @@ class FlowMachine(RuleBasedStateMachine):
     def an_operator_breaks_it(self) -> None:
         holder = self.state.live(self._moment())
         if holder is not None:
-            self.store.break_(NAME, holder.fence)
+            self.perform(self.store.break_(NAME, holder.fence))
             broken = [t for t, granted in self.messages.items() if granted.fence == holder.fence]
             for token in broken:
                 del self.messages[token]  # as below
@@ -314,14 +327,14 @@ class FlowMachine(RuleBasedStateMachine):
                 else:
                     self._arrives(one, 1, 0.001)
             if one.hold is not None:
-                self.begin(one, flow.release(one.hold))
+                self.begin(one, holding.release(STORE, one.hold, self.clock_now))
                 one.hold = None
                 self._arrives(one, 1, 0.001)
         for step in self.late:
             with suppress(UpgradeRefused):
                 self.applied(step)
         for request in self.abandoned:
-            self.applied(Withdraw(request))
+            self.applied(Free(request))
         last = Request(NAME, "last", TTL, "owner")
         assert isinstance(self.applied(Attempt(last)), Grant)
 

@@ -16,8 +16,8 @@ from lockkit.model.errors import DriverMissing
 try:
     import redis as _driver  # noqa: F401  (only to say clearly that it is missing)
 except ImportError as error:
-    raise DriverMissing("the Redis backend needs redis-py: pip install 'lockkit[redis]'") from error
+    raise DriverMissing("the Redis store needs redis-py: pip install 'lockkit[redis]'") from error
 
-from lockkit.stores.redis.backend import RedisBackend
+from lockkit.stores.redis.store import RedisStore
 
-__all__ = ["RedisBackend"]
+__all__ = ["RedisStore"]

@@ -8,10 +8,10 @@ request is retried by the flow, with the same token, or not at all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import redis
 from redis.exceptions import (
@@ -22,15 +22,18 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from lockkit.model.errors import OutcomeUnknown
 from lockkit.runtime import process
 from lockkit.stores.redis.failures import from_reply, lost_on_the_way, not_connected
-from lockkit.stores.redis.protocol import Command, load_scripts
 from lockkit.stores.redis.settings import Connection, Maker
 
-__all__ = ["Connections", "OwnConnections", "PooledConnections"]
-
-T = TypeVar("T")
+__all__ = [
+    "Connections",
+    "OwnConnections",
+    "PooledConnections",
+    "connect",
+    "exchange",
+    "pipeline",
+]
 
 
 class Connections(Protocol):
@@ -130,32 +133,6 @@ def _ask_whether_known(connection: Connection) -> None:
         connection.read_response(disable_decoding=True)
 
 
-def call(connections: Connections, command: Command) -> Any:
-    """Run a script; load it first if the server does not have it."""
-    try:
-        return exchange(connections, command.packed)
-    except NoScriptError:
-        return load_and_run(connections, [command])[0]
-
-
-def load_and_run(connections: Connections, commands: Sequence[Command]) -> list[Any]:
-    """At once, so that a server whose scripts are flushed again and again has no time for it."""
-    try:
-        loads = load_scripts(commands)
-        packed = [command.packed for command in commands]
-        return pipeline(connections, [*loads, *packed])[len(loads) :]
-    except NoScriptError as error:
-        raise from_reply(error) from error
-
-
-def look(request: Callable[[], T]) -> T:
-    """A request that only reads: once more, if its connection was stale."""
-    try:
-        return request()
-    except OutcomeUnknown:
-        return request()
-
-
 def exchange(connections: Connections, packed: bytes) -> Any:
     """One command and its reply. Raises lockkit's errors, or NoScriptError, which says that the
     script was not run."""
@@ -171,7 +148,7 @@ def exchange(connections: Connections, packed: bytes) -> Any:
         raise from_reply(error) from error
     except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)
-        _blame_the_way(error)
+        _translate_io_error(error)
         raise
     connections.give(connection)
     return reply
@@ -187,7 +164,7 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
         replies = [_read(connection) for _ in packed]
     except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)
-        _blame_the_way(error)
+        _translate_io_error(error)
         raise
     connections.give(connection)
     for reply in replies:
@@ -198,7 +175,7 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
     return replies
 
 
-def _blame_the_way(error: BaseException) -> None:
+def _translate_io_error(error: BaseException) -> None:
     """The driver's errors as lockkit's; an interruption passes, but its connection is unusable."""
     if isinstance(error, (BusyLoadingError, AuthenticationError)):
         raise from_reply(error) from error

@@ -7,33 +7,29 @@ is held, and an operator's decision with the proof that it is not. Records expir
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from lockkit.engine.effects import Step
 from lockkit.model.errors import DamagedRecord
 from lockkit.model.types import Claimed, Entry
-from lockkit.stores.base import Danger
-from lockkit.stores.redis.aio_link import Link
-from lockkit.stores.redis.connections import (
-    Connections,
-    call,
-    exchange,
-    load_and_run,
-    look,
-    pipeline,
-)
+from lockkit.stores.contract import Danger
 from lockkit.stores.redis.health import capacity, persistence, server
 from lockkit.stores.redis.layout import VERSION, Keys, bucket_of, encoded
-from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, evalsha, pack, script_of
+from lockkit.stores.redis.protocol import ALL_BUCKETS, Script, evalsha, pack, script_of
 from lockkit.stores.redis.replies import other_layout
+from lockkit.stores.redis.scripts import call, call_all, look, look_by_script
 
-__all__ = ["AsyncRedisRecords", "RedisRecords"]
+__all__ = ["RedisRecords"]
+
+_Page = tuple[list[tuple[str, Entry]], Any]
 
 PAGE = 100
 STATE_AND_FENCE = 17
 RUNNING, DONE = b"R", b"D"
 
+_OCCUPY = script_of("layout", "whole", "record_layout")
 _OCCUPY = script_of("layout", "whole", "record_layout")
 _CLAIM = script_of("layout", "whole", "clock", "record", "record_claim")
 _FINISH = script_of("layout", "whole", "clock", "record", "record_finish")
@@ -46,235 +42,132 @@ _REPAIR = script_of("layout", "whole", "clock", "record_repair")
 _OF_ANOTHER_TYPE = Entry(b"", 0, running=True, left=1.0)
 
 
-class _Commands:
-    """What both twins say."""
+class RedisRecords:
+    """See ``lockkit.stores.contract.Records``."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
-    def versions(self) -> list[bytes]:
-        """Of the layout of each bucket."""
-        return [pack(b"HGET", self._keys.bucket(bucket), b"v") for bucket in ALL_BUCKETS]
-
-    def occupy(self, versions: Sequence[bytes | None]) -> list[Command]:
-        """Take all buckets before the first order is claimed in one. Raises LayoutMismatch.
-
-        Another release keeps the same order in another bucket: there, too, it must meet us.
-        """
-        for version in versions:
-            if version not in (None, VERSION) and version.isdigit():
-                raise other_layout(version)
-        unused = (bucket for bucket, version in enumerate(versions) if version is None)
-        return [evalsha(_OCCUPY, [self._keys.bucket(bucket)], []) for bucket in unused]
-
-    def read(self, name: str) -> list[bytes]:
+    def read(self, name: str) -> Step[Entry | None]:
         _, record, _ = self._keys.record(name)
-        return [pack(b"GET", record), pack(b"PTTL", record)]
-
-    def claim(
-        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
-    ) -> Command:
-        state = RUNNING if running else DONE
-        keys = self._keys.record(name)
-        flag = b"1" if replaces else b"0"
-        return evalsha(_CLAIM, keys, [*_claim(name, fence), state, _ms(ttl), flag, payload])
-
-    def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> Command:
-        keys = self._keys.record(name)
-        return evalsha(_FINISH, keys, [*_claim(name, fence), _ms(ttl), payload])
-
-    def drop(self, name: str, fence: int) -> Command:
-        return evalsha(_DROP, self._keys.record(name), _claim(name, fence))
-
-    def resolve(
-        self, name: str, fence: int, payload: bytes, ttl: float, *, by: str, owner: str
-    ) -> Command:
-        keys, said = self._keys.record(name), (encoded(by), encoded(owner))
-        return evalsha(_RESOLVE, keys, [*_claim(name, fence), _ms(ttl), payload, *said])
-
-    def count(self, bucket: int) -> bytes:
-        return pack(b"ZCARD", self._keys.running(bucket))
-
-    def page(self, bucket: int, cursor: bytes) -> bytes:
-        return pack(b"ZSCAN", self._keys.running(bucket), cursor, b"COUNT", b"%d" % PAGE)
-
-    def list(self, bucket: int, names: Sequence[bytes]) -> Command:
-        records = [self._keys.record(name.decode(errors="surrogateescape"))[1] for name in names]
-        keys = [self._keys.bucket(bucket), self._keys.running(bucket), *records]
-        return evalsha(_LIST, keys, names)
-
-    def mark(self, name: str) -> Command:
-        return evalsha(_MARK, self._keys.record(name), [encoded(name)])
-
-    def repair(self, name: str, digest: bytes) -> Command:
-        return evalsha(_REPAIR, self._keys.record(name), [b"=" + encoded(name), digest])
-
-
-class RedisRecords:
-    """See ``lockkit.stores.base.Records``."""
-
-    def __init__(self, connections: Connections, keys: Keys) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._commands = _Commands(keys)
-
-    def read(self, name: str) -> Entry | None:
-        packed = self._commands.read(name)
         try:
-            return _entry(*look(lambda: pipeline(self._connections, packed)))
+            value, left = yield from look([pack(b"GET", record), pack(b"PTTL", record)])
         except DamagedRecord:
             return _OF_ANOTHER_TYPE
+        return _entry(value, left)
 
     def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
-    ) -> Claimed:
-        self._occupy()
-        command = self._commands.claim(
-            name, fence, payload, ttl, running=running, replaces=replaces
-        )
-        return Claimed(self._repeatable(command))
+    ) -> Step[Claimed]:
+        yield from self._occupy()
+        state = RUNNING if running else DONE
+        flag = b"1" if replaces else b"0"
+        arguments = [*_claim(name, fence), state, _ms(ttl), flag, payload]
+        return Claimed((yield from self._repeatable(_CLAIM, name, arguments)))
 
-    def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
-        return bool(self._repeatable(self._commands.finish(name, fence, payload, ttl)))
+    def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> Step[bool]:
+        arguments = [*_claim(name, fence), _ms(ttl), payload]
+        return bool((yield from self._repeatable(_FINISH, name, arguments)))
 
-    def drop(self, name: str, fence: int) -> bool:
-        return bool(self._repeatable(self._commands.drop(name, fence)))
+    def drop(self, name: str, fence: int) -> Step[bool]:
+        return bool((yield from self._repeatable(_DROP, name, _claim(name, fence))))
 
     def resolve(
         self, name: str, fence: int, payload: bytes, ttl: float, *, by: str = "", owner: str = ""
-    ) -> bool:
+    ) -> Step[bool]:
         """Not repeated: the second answer to a removal would be another one."""
-        command = self._commands.resolve(name, fence, payload, ttl, by=by, owner=owner)
-        return bool(call(self._connections, command))
+        arguments = [*_claim(name, fence), _ms(ttl), payload, encoded(by), encoded(owner)]
+        return bool((yield from call(evalsha(_RESOLVE, self._keys.record(name), arguments))))
 
-    def mark(self, name: str) -> None:
-        self._repeatable(self._commands.mark(name))
+    def mark(self, name: str) -> Step[None]:
+        yield from self._repeatable(_MARK, name, [encoded(name)])
 
-    def repair(self, name: str, is_damaged: Callable[[Entry], bool]) -> bool:
+    def repair(self, name: str, is_damaged: Callable[[Entry], bool]) -> Step[bool]:
         """Not repeated, as ``resolve`` is not."""
+        keys = self._keys.record(name)
         try:
-            value = self._ask(self._commands.read(name)[0])
+            value = yield from look(pack(b"GET", keys[1]))
             if value is None or not is_damaged(_read(value, 0.0)):
                 return False
             digest = hashlib.sha1(value, usedforsecurity=False).hexdigest().encode()
         except DamagedRecord:  # it is of another type
             digest = b""
-        return bool(call(self._connections, self._commands.repair(name, digest)))
+        return bool((yield from call(evalsha(_REPAIR, keys, [b"=" + encoded(name), digest]))))
 
-    def orphans(self, name: str | None = None) -> Iterator[tuple[str, Entry]]:
-        if name is not None:
-            with suppress(DamagedRecord):  # the bucket has a row of its own
-                yield from self._list(bucket_of(name), [encoded(name)])
-            return
-        packed = [self._commands.count(bucket) for bucket in ALL_BUCKETS]
-        try:
-            counts = look(lambda: pipeline(self._connections, packed))
-        except DamagedRecord:  # one of them is of another type
-            counts = [1] * len(packed)
-        for bucket, count in zip(ALL_BUCKETS, counts, strict=True):
-            if count:
-                yield from self._bucket(bucket)
+    def _occupy(self) -> Step[None]:
+        """Take all buckets before the first order is claimed in one. Raises LayoutMismatch.
 
-    def _occupy(self) -> None:
+        Another release keeps the same order in another bucket: there, too, it must meet us.
+        """
         if self._keys.are_occupied:
             return
-        packed = self._commands.versions()
+        buckets = [self._keys.bucket(bucket) for bucket in ALL_BUCKETS]
         with suppress(DamagedRecord):  # a bucket of another type is told where it is needed
-            found = look(lambda: pipeline(self._connections, packed))
-            if commands := self._commands.occupy(found):
-                look(lambda: load_and_run(self._connections, commands))
+            versions = yield from look([pack(b"HGET", bucket, b"v") for bucket in buckets])
+            for version in versions:
+                if version not in (None, VERSION) and version.isdigit():
+                    raise other_layout(version)
+            unused = [b for b, version in zip(buckets, versions, strict=True) if version is None]
+            yield from call_all([evalsha(_OCCUPY, [bucket], []) for bucket in unused])
             self._keys.are_occupied = True
 
-    def _bucket(self, bucket: int) -> Iterator[tuple[str, Entry]]:
-        """ZSCAN may return a name twice while names come and go."""
-        seen: set[bytes] = set()
-        cursor = b"0"
-        while True:
-            packed = self._commands.page(bucket, cursor)
-            try:
-                cursor, found = look(lambda: exchange(self._connections, packed))  # noqa: B023
-            except DamagedRecord:
-                yield self._keys.running(bucket).decode(), _OF_ANOTHER_TYPE
-                return
-            fresh = [name for name in found[::2] if name not in seen]
-            seen.update(fresh)
-            with suppress(DamagedRecord):
-                yield from self._list(bucket, fresh)
-            if cursor == b"0":
-                return
+    def orphans(self, name: str | None = None, cursor: Any = None) -> Step[_Page]:
+        """``cursor``: the buckets that have any, where the first of them was left, and what was
+        found in it: ZSCAN may return a name twice while names come and go."""
+        if name is not None:
+            return (yield from self._list(bucket_of(name), [encoded(name)])), None
+        if cursor is None:
+            cursor = ((yield from self._in_use()), b"0", set())
+        buckets, scanned, seen = cursor
+        if not buckets:
+            return [], None
+        index = self._keys.running(buckets[0])
+        try:
+            packed = pack(b"ZSCAN", index, scanned, b"COUNT", b"%d" % PAGE)
+            scanned, found = yield from look(packed)
+        except DamagedRecord:
+            return [(index.decode(), _OF_ANOTHER_TYPE)], (buckets[1:], b"0", set())
+        fresh = [one for one in found[::2] if one not in seen]
+        entries = yield from self._list(buckets[0], fresh)
+        if scanned == b"0":
+            return entries, (buckets[1:], b"0", set())
+        return entries, (buckets, scanned, {*seen, *fresh})
 
-    def health(self) -> Iterator[Danger]:
-        return persistence(self._ask)
+    def _in_use(self) -> Step[list[int]]:
+        """The buckets that have any."""
+        try:
+            counts = yield from look([pack(b"ZCARD", self._keys.running(b)) for b in ALL_BUCKETS])
+        except DamagedRecord:  # one of them is of another type
+            return list(ALL_BUCKETS)
+        return [bucket for bucket, count in zip(ALL_BUCKETS, counts, strict=True) if count]
 
-    def capacity(self) -> Iterator[Danger]:
-        return capacity(self._ask)
+    def health(self) -> Step[list[Danger]]:
+        return persistence()
 
-    def server(self) -> str | None:
-        return server(self._ask)
+    def capacity(self) -> Step[list[Danger]]:
+        return capacity()
 
-    def _ask(self, packed: bytes) -> Any:
-        return look(lambda: exchange(self._connections, packed))
+    def server(self) -> Step[str | None]:
+        return server()
 
-    def _list(self, bucket: int, names: Sequence[bytes]) -> Iterator[tuple[str, Entry]]:
+    def _list(self, bucket: int, names: Sequence[bytes]) -> Step[list[tuple[str, Entry]]]:
         if not names:
-            return
-        command = self._commands.list(bucket, names)
-        reply = look(lambda: call(self._connections, command))
-        for position, name in enumerate(names):
-            value, left = reply[2 * position : 2 * position + 2]
+            return []
+        records = [self._keys.record(name.decode(errors="surrogateescape"))[1] for name in names]
+        keys = [self._keys.bucket(bucket), self._keys.running(bucket), *records]
+        try:
+            reply = yield from look_by_script(evalsha(_LIST, keys, names))
+        except DamagedRecord:  # the bucket has a row of its own
+            return []
+        entries = []
+        for name, value, left in zip(names, reply[::2], reply[1::2], strict=True):
             entry = _entry(value or None, left)
             if entry is not None:
-                yield name.decode(errors="surrogateescape"), entry
+                entries.append((name.decode(errors="surrogateescape"), entry))
+        return entries
 
-    def _repeatable(self, command: Command) -> Any:
-        return look(lambda: call(self._connections, command))
-
-
-class AsyncRedisRecords:
-    """See ``lockkit.stores.base.AsyncRecords``."""
-
-    def __init__(self, link: Link, keys: Keys) -> None:
-        self._link = link
-        self._keys = keys
-        self._commands = _Commands(keys)
-
-    async def read(self, name: str) -> Entry | None:
-        packed = self._commands.read(name)
-        try:
-            return _entry(*await self._link.look(lambda: self._link.pipeline(packed)))
-        except DamagedRecord:
-            return _OF_ANOTHER_TYPE
-
-    async def claim(
-        self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
-    ) -> Claimed:
-        await self._occupy()
-        command = self._commands.claim(
-            name, fence, payload, ttl, running=running, replaces=replaces
-        )
-        return Claimed(await self._repeatable(command))
-
-    async def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> bool:
-        return bool(await self._repeatable(self._commands.finish(name, fence, payload, ttl)))
-
-    async def drop(self, name: str, fence: int) -> bool:
-        return bool(await self._repeatable(self._commands.drop(name, fence)))
-
-    async def mark(self, name: str) -> None:
-        await self._repeatable(self._commands.mark(name))
-
-    async def _occupy(self) -> None:
-        if self._keys.are_occupied:
-            return
-        packed = self._commands.versions()
-        with suppress(DamagedRecord):
-            found = await self._link.look(lambda: self._link.pipeline(packed))
-            if commands := self._commands.occupy(found):
-                await self._link.look(lambda: self._link.load_and_run(commands))
-            self._keys.are_occupied = True
-
-    async def _repeatable(self, command: Command) -> Any:
-        return await self._link.look(lambda: self._link.call(command))
+    def _repeatable(self, script: Script, name: str, arguments: Sequence[bytes]) -> Step[Any]:
+        return look_by_script(evalsha(script, self._keys.record(name), arguments))
 
 
 def _entry(value: bytes | None, left: int) -> Entry | None:

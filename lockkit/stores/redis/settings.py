@@ -11,7 +11,7 @@ from typing import Any
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.model.values import check_count, check_ttl, wrong
-from lockkit.stores.base import reject_unknown_options
+from lockkit.stores.contract import reject_unknown_options
 
 __all__ = ["Connection", "Maker", "maker"]
 

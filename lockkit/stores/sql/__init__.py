@@ -1,6 +1,6 @@
 """Locks in a database table: SQLite and PostgreSQL; another database is another dialect."""
 
-from lockkit.stores.sql.alchemy import SQLAlchemyBackend, create_table
-from lockkit.stores.sql.sqlite import SQLiteBackend
+from lockkit.stores.sql.alchemy import SQLAlchemyStore, create_table
+from lockkit.stores.sql.sqlite import SQLiteStore
 
-__all__ = ["SQLAlchemyBackend", "SQLiteBackend", "create_table"]
+__all__ = ["SQLAlchemyStore", "SQLiteStore", "create_table"]

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Capabilities
-from lockkit.stores.base import reject_unknown_options
-from lockkit.stores.sql.backend import SQLBackend
+from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_options
 from lockkit.stores.sql.beside import connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.postgresql import descriptor_of, failure, no_connection
-from lockkit.stores.sql.sqlite import CAPABILITIES as SQLITE_CAPABILITIES
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
+from lockkit.stores.sql.store import SQLStore
 
 if TYPE_CHECKING:
     import sqlalchemy
 
-__all__ = ["SQLAlchemyBackend", "create_table"]
+__all__ = ["SQLAlchemyStore", "create_table"]
 
 OPTIONS = ("engine", "timeout", "take_over_dead")
 PREFIX = "sqlalchemy+"
@@ -34,12 +32,12 @@ CONNECT_SECONDS: Final = "5"
 REMEDY = "call lockkit.stores.sql.create_table(engine) once, or in Flask LockKit.create_tables()"
 
 
-class SQLAlchemyBackend(SQLBackend):
+class SQLAlchemyStore(SQLStore):
     """Locks in the database of an SQLAlchemy engine. OPTIONS: ``engine``; ``timeout``, seconds a
     step waits for other writers; ``take_over_dead``, as of SQLite, where that is the database."""
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> SQLAlchemyBackend:
+    def from_settings(cls, settings: AliasSettings) -> SQLAlchemyStore:
         reject_unknown_options(settings, OPTIONS)
         engine = _engine(settings)
         dialect = engine.dialect.name
@@ -48,14 +46,13 @@ class SQLAlchemyBackend(SQLBackend):
                 f"the lock alias {settings.alias!r}: lockkit keeps no locks in {dialect} yet; "
                 "use PostgreSQL, SQLite or redis://"
             )
-        backend = cls(
-            _beside(engine) if dialect == "sqlite" else SQLAlchemyConnector(engine),
+        is_file = dialect == "sqlite"
+        return (SQLAlchemyFile if is_file else SQLAlchemyServer)(
+            _beside(engine) if is_file else SQLAlchemyConnector(engine),
             key_prefix=settings.key_prefix,
             busy_seconds=busy_seconds(settings),
-            takes_over=takes_over(settings) and dialect == "sqlite",
+            takes_over=takes_over(settings) and is_file,
         )
-        backend.capabilities = SQLITE_CAPABILITIES if dialect == "sqlite" else SERVER_CAPABILITIES
-        return backend
 
     def create_table(self) -> None:
         """Make the lock table, if it is not there. A SQLite file gets its own at the first lock."""
@@ -63,7 +60,12 @@ class SQLAlchemyBackend(SQLBackend):
             create_table(self.connector.engine)
 
 
-SERVER_CAPABILITIES = Capabilities(durable=True)
+class SQLAlchemyFile(SQLAlchemyStore, HostLocal):
+    """A file beside an SQLite database."""
+
+
+class SQLAlchemyServer(SQLAlchemyStore, ServerClock):
+    """A table in a PostgreSQL database."""
 
 
 def create_table(engine: sqlalchemy.Engine) -> None:

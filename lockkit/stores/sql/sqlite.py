@@ -24,17 +24,13 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.model.settings import AliasSettings, state_directory
-from lockkit.model.types import Capabilities
 from lockkit.model.values import check_ttl, wrong
-from lockkit.stores.base import reject_unknown_options
-from lockkit.stores.sql.backend import BUSY_SECONDS, SQLBackend
+from lockkit.stores.contract import HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
+from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
 
-__all__ = ["CAPABILITIES", "SQLiteBackend", "SQLiteConnector", "busy_seconds", "takes_over"]
-
-CAPABILITIES: Final = Capabilities(durable=True, host_local=True)
-"""The clock of SQLite is the host's wall clock: setting it forward ends leases early."""
+__all__ = ["SQLiteConnector", "SQLiteStore", "busy_seconds", "takes_over"]
 
 APPLICATION_ID: Final = 0x4C4B4954
 """'LKIT', in the header of a file of lockkit's."""
@@ -44,17 +40,16 @@ LAYOUT: Final = 1
 OPTIONS = ("timeout", "take_over_dead")
 
 
-class SQLiteBackend(SQLBackend):
-    """Locks in an SQLite file.
+class SQLiteStore(SQLStore, HostLocal):
+    """Locks in an SQLite file. Limit: its clock is the host's wall clock, so setting that forward
+    ends leases early.
 
     OPTIONS: ``timeout``, seconds a step waits for other writers; ``take_over_dead``, whether the
     leases of a process that is known to be gone are free at once, and not after their TTL; True.
     """
 
-    capabilities = CAPABILITIES
-
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> SQLiteBackend:
+    def from_settings(cls, settings: AliasSettings) -> SQLiteStore:
         reject_unknown_options(settings, OPTIONS)
         return cls(
             SQLiteConnector(path_of_url(settings)),

@@ -2,11 +2,11 @@
 
 ::
 
-    from lockkit.testing.conformance import KINDS, BackendConformance, Needs
+    from lockkit.testing.conformance import KINDS, StoreConformance, Needs
     from lockkit.testing.servers import RedisServer
     from lockkit.testing.store import RedisStore
 
-    class TestRedis(BackendConformance):
+    class TestRedis(StoreConformance):
         schemes = ("redis",)
         provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | KINDS | Needs.SCRIPTS
 
@@ -38,13 +38,13 @@ from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.several import SeveralTests
 from lockkit.testing.conformance.steps import StepTests
 
-__all__ = ["KINDS", "BackendConformance", "Needs"]
+__all__ = ["KINDS", "Needs", "StoreConformance"]
 
 KINDS = Needs.SHARED | Needs.REENTRANT
 """Every kind of lock."""
 
 
-class BackendConformance(
+class StoreConformance(
     StepTests,
     LeaseTests,
     NameTests,

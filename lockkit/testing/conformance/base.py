@@ -15,7 +15,8 @@ import pytest
 from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import LockState
-from lockkit.stores.registry import load_backend
+from lockkit.stores.contract import HostLocal, ProcessLocal, Pushed, Reentrant, Shared
+from lockkit.stores.registry import load_store
 from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.store import Store
@@ -194,16 +195,15 @@ class Suite:
         """So many other processes."""
         return lambda number: crew.take(number, api)
 
-    def test_it_provides_what_its_capabilities_claim(self, store: Store) -> None:
-        backend = load_backend(settings_from_url(store.url, **store.options))
-        claims = backend.capabilities
-        backend.close()
-        networked = not (claims.process_local or claims.host_local)
-        assert (Needs.PROCESSES in self.provides) is not claims.process_local
-        assert (Needs.SERVER in self.provides) is networked
-        assert (Needs.PUSH in self.provides) is (claims.push and networked)
-        assert (Needs.SHARED in self.provides) is claims.shared
-        assert (Needs.REENTRANT in self.provides) is claims.reentrant
+    def test_it_provides_what_its_store_declares(self, store: Store) -> None:
+        declared = load_store(settings_from_url(store.url, **store.options))
+        is_local = isinstance(declared, (ProcessLocal, HostLocal))
+        is_reentrant = isinstance(declared, Reentrant)
+        assert (Needs.PROCESSES in self.provides) is not isinstance(declared, ProcessLocal)
+        assert (Needs.SERVER in self.provides) is not is_local
+        assert (Needs.PUSH in self.provides) is (isinstance(declared, Pushed) and not is_local)
+        assert (Needs.SHARED in self.provides) is isinstance(declared, Shared)
+        assert (Needs.REENTRANT in self.provides) is is_reentrant
 
 
 def opened(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockkit.engine import steps
+from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import alive_for
@@ -44,7 +44,7 @@ class NetworkTests:
         """A client that is connected, and whose renewals do not meet the fault.
 
         A request that broke off is repeated even if the machine stalled meanwhile."""
-        monkeypatch.setattr(steps, "RETRY_WITHIN", SOON)
+        monkeypatch.setattr(holding, "RETRY_WITHIN", SOON)
         client = connect(proxied.url, ttl=30.0)
         client.lock("conformance:warm-up").acquire().release()
         return client

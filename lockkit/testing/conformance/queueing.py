@@ -124,14 +124,14 @@ class QueueTests:
         def as_it_should() -> bool:
             holder = claim(name, ttl=TTL)
             waiter = claim(name, Mode.ENQUEUE)
-            granted(other.backend, holder)
-            in_time = isinstance(other.backend.acquire(waiter), Busy)
+            granted(other, holder)
+            in_time = isinstance(other.perform(other.store.acquire(waiter)), Busy)
             eventually(lambda: not in_time or not held(client, name))
             lease = client.lock(name, fair=fair).try_acquire()
             if lease is not None:
                 assert lease.release()
-            other.backend.withdraw(waiter)
-            other.backend.release(holder)
+            other.perform(other.store.release(waiter._replace(queued=True)))
+            other.perform(other.store.release(holder))
             nothing_left(client, name)
             return in_time and (lease is not None) is not fair
 

@@ -182,24 +182,28 @@ class SemaphoreTests:
     def test_permits_and_locks_are_extended_together(self, client: AnyClient, name: str) -> None:
         requests = [permit(name), claim(f"{name}:mutex"), permit(name), permit(name)]
         for request in requests[:3]:
-            granted(client.backend, request)
-        renewals = client.backend.extend([r._replace(ttl=60.0, number=1) for r in requests])
+            granted(client, request)
+        renewals = client.perform(
+            client.store.extend([r._replace(ttl=60.0, number=1) for r in requests])
+        )
         assert [bool(renewal.left) for renewal in renewals] == [True, True, True, False]
-        shorter = client.backend.extend([r._replace(ttl=40.0, number=2) for r in requests[:1]])
+        shorter = client.perform(
+            client.store.extend([r._replace(ttl=40.0, number=2) for r in requests[:1]])
+        )
         assert shorter[0].left is not None
         lefts = [info.left for info in client.holders(name)]
         assert [round(left or 0, -1) for left in lefts] == [40.0, 60.0]
         for request in requests[:3]:
-            client.backend.release(request)
+            client.perform(client.store.release(request))
         nothing_left(client, name)
 
     @needs(Needs.SHARED)
     def test_the_same_token_gets_the_same_permit(self, client: AnyClient, name: str) -> None:
         request = permit(name)
-        fences = {granted(client.backend, request).fence for _ in range(3)}
+        fences = {granted(client, request).fence for _ in range(3)}
         assert len(fences) == 1
         assert sum(1 for _ in client.holders(name)) == 1
-        client.backend.release(request)
+        client.perform(client.store.release(request))
 
     @needs(Needs.SHARED)
     @pytest.mark.parametrize("permits", [0, -1, 1.5, True, "3", None])

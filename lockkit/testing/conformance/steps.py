@@ -7,8 +7,9 @@ import secrets
 import pytest
 
 from lockkit.model.types import Busy, Gone, Grant, Mode, Owner, Release, Request
-from lockkit.testing.blocking import AnyBackend, AnyClient
+from lockkit.stores.contract import Queued
 from lockkit.testing.conformance.base import TTL, Spawn, eventually, held, nothing_left, queued
+from lockkit.testing.protocols import AnyClient
 
 __all__ = ["StepTests"]
 
@@ -18,31 +19,34 @@ class StepTests:
         self, client: AnyClient, name: str
     ) -> None:
         request = claim(name)
-        first = granted(client.backend, request)
-        again = granted(client.backend, request)
+        first = granted(client, request)
+        again = granted(client, request)
         assert again.fence == first.fence
         assert again.left <= first.left
-        assert client.backend.release(request) is Release.RELEASED
+        assert client.perform(client.store.release(request)) is Release.RELEASED
 
     def test_a_retried_enqueueing_joins_once(self, client: AnyClient, name: str) -> None:
         with client.lock(name, ttl=30).acquire():
             request = claim(name, Mode.ENQUEUE)
-            first, again = client.backend.acquire(request), client.backend.acquire(request)
+            first, again = (
+                client.perform(client.store.acquire(request)),
+                client.perform(client.store.acquire(request)),
+            )
             assert isinstance(first, Busy) and isinstance(again, Busy)
             assert first.ticket == again.ticket > 0
             queued(client, name, 1)
-            client.backend.withdraw(request)
+            client.perform(client.store.release(request._replace(queued=True)))
         nothing_left(client, name)
 
     def test_a_try_joins_no_queue(self, client: AnyClient, name: str) -> None:
         with client.lock(name, ttl=30).acquire():
-            assert isinstance(client.backend.acquire(claim(name)), Busy)
+            assert isinstance(client.perform(client.store.acquire(claim(name))), Busy)
             queued(client, name, 0)
 
     def test_a_poll_never_joins(self, client: AnyClient, name: str) -> None:
-        assert isinstance(client.backend.acquire(claim(name, Mode.POLL)), Gone)
+        assert isinstance(client.perform(client.store.acquire(claim(name, Mode.POLL))), Gone)
         with client.lock(name, ttl=30).acquire():
-            assert isinstance(client.backend.acquire(claim(name, Mode.POLL)), Gone)
+            assert isinstance(client.perform(client.store.acquire(claim(name, Mode.POLL))), Gone)
             queued(client, name, 0)
         nothing_left(client, name)
 
@@ -52,8 +56,8 @@ class StepTests:
     ) -> None:
         """Its withdraw found nothing, and left a tombstone."""
         request = claim(name, mode)
-        client.backend.withdraw(request)
-        assert isinstance(client.backend.acquire(request), Gone)
+        client.perform(client.store.release(request._replace(queued=True)))
+        assert isinstance(client.perform(client.store.acquire(request)), Gone)
         nothing_left(client, name)
 
     def test_a_withdraw_in_doubt_buries_the_token_as_well(
@@ -61,45 +65,47 @@ class StepTests:
     ) -> None:
         """A second copy of the acquire may still be under way."""
         request = claim(name)
-        granted(client.backend, request)
-        client.backend.withdraw(request._replace(unsure=True))
-        assert isinstance(client.backend.acquire(request), Gone)
+        granted(client, request)
+        client.perform(client.store.release(request._replace(unsure=True)._replace(queued=True)))
+        assert isinstance(client.perform(client.store.acquire(request)), Gone)
         nothing_left(client, name)
 
     def test_a_withdraw_gives_back_a_grant_that_raced_it(
         self, client: AnyClient, name: str, spawn: Spawn
     ) -> None:
         holder, waiter = claim(name), claim(name, Mode.ENQUEUE)
-        granted(client.backend, holder)
-        busy = client.backend.acquire(waiter)
+        granted(client, holder)
+        busy = client.perform(client.store.acquire(waiter))
         assert isinstance(busy, Busy)
-        waiting = spawn(client.backend.wait, waiter, 1.0, busy)
+        waiting = spawn(lambda: client.perform(queue_of(client).wait(waiter, 1.0, busy)))
         following = spawn(client.lock(name).acquire)
         queued(client, name, 2)
-        client.backend.release(holder)
-        client.backend.withdraw(waiter)
+        client.perform(client.store.release(holder))
+        client.perform(client.store.release(waiter._replace(queued=True)))
         waiting.result()
         with following.result():
-            assert isinstance(client.backend.acquire(waiter._replace(mode=Mode.POLL)), Gone)
+            assert isinstance(
+                client.perform(client.store.acquire(waiter._replace(mode=Mode.POLL))), Gone
+            )
 
     def test_a_withdraw_leaves_the_queue_in_order(self, client: AnyClient, name: str) -> None:
         first, second = claim(name, Mode.ENQUEUE), claim(name, Mode.ENQUEUE)
         with client.lock(name, ttl=30).acquire():
-            client.backend.acquire(first)
-            client.backend.acquire(second)
-            client.backend.withdraw(first)
-            busy = client.backend.acquire(second._replace(mode=Mode.POLL))
+            client.perform(client.store.acquire(first))
+            client.perform(client.store.acquire(second))
+            client.perform(client.store.release(first._replace(queued=True)))
+            busy = client.perform(client.store.acquire(second._replace(mode=Mode.POLL)))
             assert isinstance(busy, Busy)
             assert busy.ahead == 0
-            client.backend.withdraw(second)
+            client.perform(client.store.release(second._replace(queued=True)))
         nothing_left(client, name)
 
     def test_the_token_of_another_does_nothing(self, client: AnyClient, name: str) -> None:
         with client.lock(name, ttl=30).acquire() as lease:
             stranger = claim(name)
-            assert client.backend.release(stranger) is Release.ABSENT
-            assert client.backend.extend([stranger])[0].left is None
-            client.backend.withdraw(stranger)
+            assert client.perform(client.store.release(stranger)) is Release.ABSENT
+            assert client.perform(client.store.extend([stranger]))[0].left is None
+            client.perform(client.store.release(stranger._replace(queued=True)))
             info = client.inspect(name)
             assert info is not None
             assert info.fence == lease.fencing_token
@@ -108,42 +114,43 @@ class StepTests:
         with client.lock(name, ttl=30).acquire() as lease:
             with client.lock(name + "x").acquire() as neighbour:
                 foreign = claim(name)._replace(token=neighbour.token)
-                assert client.backend.release(foreign) is Release.ABSENT
-                assert client.backend.extend([foreign])[0].left is None
+                assert client.perform(client.store.release(foreign)) is Release.ABSENT
+                assert client.perform(client.store.extend([foreign]))[0].left is None
             lease.check()
             assert held(client, name)
 
     def test_a_second_release_finds_nothing(self, client: AnyClient, name: str) -> None:
         request = claim(name)
-        granted(client.backend, request)
-        assert client.backend.release(request) is Release.RELEASED
-        assert client.backend.release(request) is Release.ABSENT
+        granted(client, request)
+        assert client.perform(client.store.release(request)) is Release.RELEASED
+        assert client.perform(client.store.release(request)) is Release.ABSENT
         nothing_left(client, name)
 
     def test_a_release_after_an_operators_says_so(self, client: AnyClient, name: str) -> None:
         request = claim(name)
-        fence = granted(client.backend, request).fence
+        fence = granted(client, request).fence
+        assert fence
         assert client.break_(name, fence=fence)
-        assert client.backend.release(request) is Release.BROKEN
-        assert client.backend.extend([request])[0].left is None
-        assert isinstance(client.backend.acquire(request), Gone)
+        assert client.perform(client.store.release(request)) is Release.BROKEN
+        assert client.perform(client.store.extend([request]))[0].left is None
+        assert isinstance(client.perform(client.store.acquire(request)), Gone)
 
     def test_extends_are_answered_one_by_one(self, client: AnyClient, name: str) -> None:
         requests = [claim(f"{name}:{number}") for number in range(5)]
         for request in requests[::2]:
-            granted(client.backend, request)
-        renewals = client.backend.extend([r._replace(ttl=20.0) for r in requests])
+            granted(client, request)
+        renewals = client.perform(client.store.extend([r._replace(ttl=20.0) for r in requests]))
         assert [r.left is not None for r in renewals] == [True, False, True, False, True]
         assert all(15 < r.left <= 20 for r in renewals if r.left is not None)
         for request in requests[::2]:
-            assert client.backend.release(request) is Release.RELEASED
+            assert client.perform(client.store.release(request)) is Release.RELEASED
 
     def test_an_extend_that_comes_after_a_later_one_changes_nothing(
         self, client: AnyClient, name: str
     ) -> None:
         """It was held up in the network; the later one is what its holder relies on."""
         request = claim(name)
-        granted(client.backend, request)
+        granted(client, request)
         for number, ttl, left in (
             (2, 60.0, 60.0),
             (1, 2.0, 60.0),
@@ -151,15 +158,15 @@ class StepTests:
             (3, 40.0, 40.0),
         ):
             extension = request._replace(ttl=ttl, number=number)
-            (renewal,) = client.backend.extend([extension])
+            (renewal,) = client.perform(client.store.extend([extension]))
             info = client.inspect(name)
             assert info is not None
             assert info.left is not None and left - 5 < info.left <= left
             assert renewal.left is not None and left - 5 < renewal.left <= left
-        assert client.backend.release(request) is Release.RELEASED
+        assert client.perform(client.store.release(request)) is Release.RELEASED
 
     def test_no_extends_are_no_work(self, client: AnyClient) -> None:
-        assert client.backend.extend([]) == []
+        assert client.perform(client.store.extend([])) == []
 
     def test_a_stale_handoff_message_is_no_grant(
         self, client: AnyClient, other: AnyClient, name: str
@@ -171,22 +178,22 @@ class StepTests:
         """
         holder, waiter = claim(name), claim(name, Mode.ENQUEUE, ttl=TTL)
         next_one = claim(name, Mode.ENQUEUE)
-        granted(other.backend, holder)
-        busy = client.backend.acquire(waiter)
+        granted(other, holder)
+        busy = client.perform(client.store.acquire(waiter))
         assert isinstance(busy, Busy)
-        client.backend.wait(waiter, 0.02, busy)  # so that it is ready for messages
-        other.backend.release(holder)
-        fence = eventually(lambda: polled(other.backend, next_one)).fence
+        client.perform(queue_of(client).wait(waiter, 0.02, busy))  # ready to hear
+        other.perform(other.store.release(holder))
+        fence = eventually(lambda: polled(other, next_one)).fence
         for request in (waiter._replace(mode=Mode.POLL), waiter):
-            reply = client.backend.acquire(request)
+            reply = client.perform(client.store.acquire(request))
             assert not isinstance(reply, Grant)
             if isinstance(reply, Busy):
-                assert client.backend.wait(request, 0.02, reply) is None
+                assert client.perform(queue_of(client).wait(request, 0.02, reply)) is None
         info = client.inspect(name)
         assert info is not None
         assert info.fence == fence
-        client.backend.withdraw(waiter)
-        other.backend.release(next_one)
+        client.perform(client.store.release(waiter._replace(queued=True)))
+        other.perform(other.store.release(next_one))
 
 
 def claim(name: str, mode: Mode = Mode.TRY, ttl: float = 30.0) -> Request:
@@ -195,12 +202,17 @@ def claim(name: str, mode: Mode = Mode.TRY, ttl: float = 30.0) -> Request:
     return Request(name, secrets.token_hex(16), ttl, owner, mode)
 
 
-def granted(backend: AnyBackend, request: Request) -> Grant:
-    reply = backend.acquire(request)
+def granted(client: AnyClient, request: Request) -> Grant:
+    reply = client.perform(client.store.acquire(request))
     assert isinstance(reply, Grant)
     return reply
 
 
-def polled(backend: AnyBackend, request: Request) -> Grant | None:
-    reply = backend.acquire(request)
+def polled(client: AnyClient, request: Request) -> Grant | None:
+    reply = client.perform(client.store.acquire(request))
     return reply if isinstance(reply, Grant) else None
+
+
+def queue_of(client: AnyClient) -> Queued:
+    assert isinstance(client.store, Queued)
+    return client.store

@@ -18,20 +18,20 @@ from django_project.spy import SpyBackend
 import lockkit
 from lockkit.model.errors import ConfigurationError, DriverMissing, UnknownBackend
 from lockkit.model.settings import URL_VARIABLE, AliasSettings
-from lockkit.stores.memory import MemoryBackend
+from lockkit.stores.memory import MemoryStore
 from lockkit.testing.servers import RedisServer
 from lockkit_django import alocks, locks
 
 TWO = {"default": "memory://", "other": {"LOCATION": "memory://", "TTL": 5, "KEY_PREFIX": "shop"}}
 
 
-class MeetingBackend(MemoryBackend):
+class MeetingBackend(MemoryStore):
     """Takes long to make: long enough for a second thread to make another one."""
 
     meeting = threading.Barrier(2)
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> MemoryBackend:
+    def from_settings(cls, settings: AliasSettings) -> MemoryStore:
         with suppress(threading.BrokenBarrierError):
             cls.meeting.wait(0.2)
         return super().from_settings(settings)
@@ -90,8 +90,8 @@ def test_a_change_of_settings_makes_another_client() -> None:
     with override_settings(LOCKKIT=TWO):
         changed = locks["default"]
         assert changed is not before
-        assert not isinstance(changed.backend, SpyBackend)
-    assert isinstance(locks["default"].backend, SpyBackend)
+        assert not isinstance(changed.store, SpyBackend)
+    assert isinstance(locks["default"].store, SpyBackend)
     with override_settings(LOCKKIT_VIEWS={"TIMEOUT": 1}):
         assert locks["default"] is locks["default"]
 
@@ -149,13 +149,13 @@ def test_an_async_client_is_closed_at_the_end_of_its_loop() -> None:
 
     async def view() -> Any:
         client = alocks["default"]
-        close = client.backend.close
+        close = client._wire.close
 
         async def closing() -> None:
             closed.append(asyncio.get_running_loop())
             await close()
 
-        client.backend.close = closing  # type: ignore[method-assign]
+        client._wire.close = closing  # type: ignore[method-assign]
         async with client.lock("a"):
             return client
 
@@ -226,7 +226,7 @@ def test_the_pool_of_a_django_redis_cache(redis_server: RedisServer) -> None:
         from django.core.cache import caches
 
         pool = caches["fast"].client.get_client(write=True).connection_pool
-        assert locks["default"].backend._connections._pool is pool  # type: ignore[attr-defined]
+        assert locks["default"].store._connections._pool is pool  # type: ignore[attr-defined]
         lease = locks["default"].lock("a").acquire()
         assert locks["direct"].lock("a").try_acquire() is None
         granted: list[int] = []

@@ -34,7 +34,7 @@ def rows(app: Flask) -> int:
 @pytest.fixture
 def at_release(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows that a second connection sees at the instant of each release."""
-    backend = app_locks(shop)["default"].backend
+    backend = app_locks(shop)["default"].store
     release, seen = backend.release, []
 
     def releasing(request: Any) -> Any:
@@ -126,7 +126,7 @@ def test_extensions_may_be_set_up_in_either_order(
         db.session.execute(sa.text("SELECT 1"))
         return "ok"
 
-    backend = app_locks(app)["default"].backend
+    backend = app_locks(app)["default"].store
     release = backend.release
 
     def releasing(request: Any) -> Any:

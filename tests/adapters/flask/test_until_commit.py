@@ -53,7 +53,7 @@ def context(shop: Flask) -> Iterator[Flask]:
 @pytest.fixture
 def at_release(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows that a second connection sees at the instant of each release of ``stock``."""
-    backend = app_locks(shop)["default"].backend
+    backend = app_locks(shop)["default"].store
     release, seen = backend.release, []
 
     def releasing(request: Any) -> Any:

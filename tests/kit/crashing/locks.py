@@ -1,55 +1,57 @@
-"""The backends of lockkit, with the points ``locked`` and ``committed`` at the locks of orders."""
+"""The stores of lockkit, with the points ``locked`` and ``committed`` at the locks of orders."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 from crashing.points import at
+from lockkit.engine.effects import Step
 from lockkit.model.types import Busy, Claimed, Gone, Grant, Release, Request
-from lockkit.stores.base import Backend
-from lockkit.stores.redis import RedisBackend
+from lockkit.stores.contract import Queued
+from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.records import RedisRecords
-from lockkit.stores.sql import SQLiteBackend
+from lockkit.stores.sql import SQLiteStore
 
 __all__ = ["StoppingRedis", "StoppingSQLite", "settings"]
 
 A = TypeVar("A")
 
 
-class Stopping(Backend):
+class Stopping(Queued):
     """The lock of an order is released after COMMIT or ROLLBACK."""
 
-    def acquire(self, request: Request) -> Grant | Busy | Gone:
-        return _granted(request, super().acquire(request))  # type: ignore[safe-super]
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        return _granted(request, (yield from super().acquire(request)))  # type: ignore[safe-super]
 
-    def wait(self, request: Request, seconds: float, busy: Busy) -> Grant | None:
-        return _granted(request, super().wait(request, seconds, busy))
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        answer = yield from super().wait(request, seconds, busy)  # type: ignore[safe-super]
+        return _granted(request, answer)
 
-    def release(self, request: Request) -> Release:
+    def release(self, request: Request) -> Step[Release]:
         if _is_order(request):
             at("committed")
-        return super().release(request)  # type: ignore[safe-super]
+        return (yield from super().release(request))  # type: ignore[safe-super]
 
 
-class StoppingRedis(Stopping, RedisBackend):
+class StoppingRedis(Stopping, RedisStore):
     def records(self) -> StoppingRecords:
-        return StoppingRecords(self._connections, self._protocol.keys)
+        return StoppingRecords(self._protocol.keys)
 
 
 class StoppingRecords(RedisRecords):
     """STORE = "redis": what is INSERT and COMMIT elsewhere."""
 
-    def claim(self, *args: Any, **options: Any) -> Claimed:
-        claimed = super().claim(*args, **options)
+    def claim(self, *args: Any, **options: Any) -> Step[Claimed]:
+        claimed = yield from super().claim(*args, **options)
         at("recorded")
         return claimed
 
-    def finish(self, *args: Any) -> bool:
+    def finish(self, *args: Any) -> Step[bool]:
         at("committing")
-        return super().finish(*args)
+        return (yield from super().finish(*args))
 
 
-class StoppingSQLite(Stopping, SQLiteBackend):
+class StoppingSQLite(Stopping, SQLiteStore):
     pass
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lockkit.stores.registry import SCHEMES
 
-SUITES = {"BackendConformance", "OverAWire"}
+SUITES = {"StoreConformance", "OverAWire"}
 
 
 def covered() -> Iterator[str]:

@@ -10,14 +10,14 @@ import pytest
 from database_settings import complete, environment, sqlite
 from django.db import connections
 
-from lockkit.testing.conformance import KINDS, BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, Needs, StoreConformance
 from lockkit.testing.store import Store
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
 
 
-class TestDjangoDatabase(BackendConformance):
+class TestDjangoDatabase(StoreConformance):
     schemes = ("django",)
     provides = Needs.PROCESSES | KINDS
     cycles = 600  # of a store without messages

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.testing.conformance import KINDS, BackendConformance
+from lockkit.testing.conformance import KINDS, StoreConformance
 from lockkit.testing.store import Store
 
 
-class TestMemory(BackendConformance):
+class TestMemory(StoreConformance):
     schemes = ("memory",)
     provides = KINDS
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from over_a_wire import OverAWire
 
-from lockkit.testing.conformance import KINDS, BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, Needs, StoreConformance
 from lockkit.testing.servers import RedisServer, ValkeyServer
 from lockkit.testing.store import RedisStore
 
@@ -15,7 +15,7 @@ PATIENT = {"options": {"socket_timeout": 10.0}}
 REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | KINDS | Needs.SCRIPTS
 
 
-class TestRedis(BackendConformance):
+class TestRedis(StoreConformance):
     """Debian's Redis, which forgets everything when it is restarted."""
 
     schemes = ("redis",)
@@ -29,7 +29,7 @@ class TestRedis(BackendConformance):
             yield RedisStore(server, options=PATIENT)
 
 
-class TestValkeyOverAUnixSocket(BackendConformance):
+class TestValkeyOverAUnixSocket(StoreConformance):
     """A current Valkey, which forgets nothing."""
 
     schemes = ("unix",)

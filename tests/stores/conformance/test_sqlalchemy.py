@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from lock_tables import table_at
 
-from lockkit.testing.conformance import KINDS, BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, Needs, StoreConformance
 from lockkit.testing.servers import PostgresServer
 from lockkit.testing.store import Store
 
 
-class TestSQLAlchemy(BackendConformance):
+class TestSQLAlchemy(StoreConformance):
     schemes = ("sqlalchemy",)
     provides = Needs.PROCESSES | KINDS
     cycles = 600  # of a store without messages
@@ -23,6 +23,6 @@ class TestSQLAlchemy(BackendConformance):
         with table_at(postgres_server) as url:
             yield Store(f"sqlalchemy+{url}")
 
-    test_it_provides_what_its_capabilities_claim = None
+    test_it_provides_what_its_store_declares = None
     """A server, but not yet with the promises under a failing network: those need a socket
     timeout, which libpq has not."""

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.testing.conformance import KINDS, BackendConformance, Needs
+from lockkit.testing.conformance import KINDS, Needs, StoreConformance
 from lockkit.testing.store import Store
 
 
-class TestSQLite(BackendConformance):
+class TestSQLite(StoreConformance):
     schemes = ("sqlite",)
     provides = Needs.PROCESSES | KINDS
 

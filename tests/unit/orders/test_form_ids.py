@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockkit.leases.giving_back import give_back
+from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
     Identity,

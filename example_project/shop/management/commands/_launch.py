@@ -50,7 +50,7 @@ def _prepare_database() -> None:
 def check_locks() -> None:
     """One cheap request. Raises CommandError when the store of the locks is down."""
     try:
-        locks["default"].backend.check()
+        locks["default"].perform(locks["default"].store.check())
     except BackendError as error:
         raise CommandError(f"the locks: {error}", returncode=STORE_DOWN) from error
     except ConfigurationError as error:

@@ -139,7 +139,7 @@ def test_what_may_go_better_next_time_is_rolled_back_and_runs_again(shop: Flask,
 def test_an_exception_that_propagates_is_rolled_back(
     shop: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = app_locks(shop)["default"].backend
+    backend = app_locks(shop)["default"].store
     release, in_use = backend.release, []
 
     def releasing(request: Any) -> Any:
@@ -285,7 +285,7 @@ def test_the_locks_are_released_after_the_commit(
 ) -> None:
     """At the instant of each release a second connection sees the order."""
     client = app_locks(shop)["default"]
-    release, seen = client.backend.release, []
+    release, seen = client.store.release, []
 
     def releasing(request: Any) -> Any:
         with shop.app_context(), db.engine.connect() as other:
@@ -293,7 +293,7 @@ def test_the_locks_are_released_after_the_commit(
             seen.append(other.execute(query).scalar_one())
         return release(request)
 
-    monkeypatch.setattr(client.backend, "release", releasing)
+    monkeypatch.setattr(client.store, "release", releasing)
     assert post(shop, "/locked").status_code == 200
     assert seen == [1, 1]  # the order's lock, and the view's
 

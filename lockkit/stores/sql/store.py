@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from lockkit.engine import grant
+from lockkit.engine.effects import Park, Signal, Step
 from lockkit.engine.last_words import last_words
 from lockkit.model import clock
 from lockkit.model.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
@@ -28,15 +28,19 @@ from lockkit.model.types import (
     Renewal,
     Request,
 )
-from lockkit.stores.base import Backend
+from lockkit.runtime.wires import CallWire, Lane, call
+from lockkit.stores.contract import Buried, Durable, Fenced, Listed, Page, Queued, Reentrant, Shared
 from lockkit.stores.sql.codec import encode, row_id
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.stores.sql.dialect import Dialect, expanded
-from lockkit.stores.sql.rows import Row, infos, infos_of_row, is_free, repaired, state_of
+from lockkit.stores.sql.polling import pause
+from lockkit.stores.sql.pruning import PRUNE_EVERY, prune_some
+from lockkit.stores.sql.rows import Row, infos, infos_of_row, repaired, state_of
 from lockkit.stores.sql.rules import acquired, extended, stored, taken_over
 from lockkit.stores.sql.words import values_of, words_in
+from lockkit.stores.wires import AsyncWire
 
-__all__ = ["SQLBackend"]
+__all__ = ["SQLStore"]
 
 T = TypeVar("T")
 Rule = Callable[[grant.State, int], grant.Outcome[T]]
@@ -53,16 +57,15 @@ READ_AT_ONCE = 100
 PAGE = 500
 """Rows per request of a listing."""
 
-DAY = 24 * 3600 * grant.SECOND
-PRUNE_EVERY = 32
-PRUNE_WINDOW = 128
-"""For one in so many new names, which a hash of the name says, its process looks at so many rows,
-at a random place, and deletes those of free names that were not used for a day. So do processes
-that use one name each. Four rows for each new one keep the table small, without an index on what
-changes and without a moment at which the whole table is read."""
+
+class _Cursor(NamedTuple):
+    """Where a listing goes on: after this row; None: all were read, and one could not be."""
+
+    after: str | None = ""
+    unreadable: LayoutMismatch | None = None
 
 
-class SQLBackend(Backend):
+class SQLStore(Queued, Fenced, Shared, Reentrant, Buried, Durable, Listed):
     """Locks in a table, through a connector. Thread-safe and fork-safe.
 
     Two connections per process: one for steps, and one for renewals, so that they do not queue
@@ -85,27 +88,63 @@ class SQLBackend(Backend):
         self._steps = Slot(connector)
         self._renewals = Slot(connector)
 
-    def acquire(self, request: Request) -> Grant | Busy | Gone:
+    def wire(self) -> CallWire:
+        return CallWire(self.close)
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        from lockkit.runtime.aio_wires import ThreadWire
+
+        return ThreadWire((lambda: None) if is_shared else self.close)
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         mine = stored(request)
         rule = taken_over if self._takes_over else acquired
-        return self._step(request.name, lambda state, now: rule(state, mine, now))
+        return call(
+            lambda: self._step(request.name, lambda state, now: rule(state, mine, now)),
+            route=request.token,
+        )
 
-    def release(self, request: Request) -> Release:
+    def release(self, request: Request) -> Step[Release]:
         mine = stored(request)
-        return self._step(request.name, lambda state, now: grant.release(state, mine, now))
+        return call(
+            lambda: self._step(request.name, lambda state, now: grant.release(state, mine, now)),
+            Lane.ENDING,
+            request.token,
+        )
 
-    def withdraw(self, request: Request) -> None:
-        mine = stored(request)
-        self._step(request.name, lambda state, now: grant.withdraw(state, mine, now))
+    def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        return call(lambda: self._extend_all(requests), Lane.RENEWING)
 
-    def break_(self, name: str, fence: int, by: str = "") -> bool:
-        return self._step(name, lambda state, now: grant.break_(state, fence, now, by))
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        """A table sends no message."""
+        yield Park(Signal(), pause(seconds, busy))
+        return None
 
-    def repair(self, name: str) -> bool:
+    def page(self, name: str | None, cursor: _Cursor | None = None) -> Step[Page]:
+        return call(lambda: self._page(name, cursor or _Cursor()))
+
+    def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
+        return call(lambda: self._step(name, lambda s, now: grant.break_(s, fence, now, by)))
+
+    def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
+        return call(lambda: self._last_words(name), Lane.RENEWING)
+
+    def repair(self, name: str) -> Step[bool]:
         row = row_id(self._prefix, name)
-        return self._try(self._steps, lambda c: repaired(c, self._dialect, row))
+        return call(lambda: self._try(self._steps, lambda c: repaired(c, self._dialect, row)))
 
-    def extend(self, requests: Sequence[Request]) -> list[Renewal]:
+    def prefixes(self) -> Step[dict[str, bool]]:
+        return call(self._prefixes)
+
+    def database(self) -> str:
+        return self.connector.described()
+
+    def close(self) -> None:
+        self._steps.close()
+        self._renewals.close()
+        self.connector.forget()
+
+    def _extend_all(self, requests: Sequence[Request]) -> list[Renewal]:
         """Read many rows at once; write each by itself, as every step does.
 
         Never in a transaction: a process that is paused within one would hold up everybody.
@@ -117,31 +156,16 @@ class SQLBackend(Backend):
             renewals += [self._extend_if_readable(request, rows) for request in batch]
         return renewals
 
-    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
-        if not self.connector.has_anything():  # who only looks must not own the file
-            return iter(())
-        if name is not None:
-            return self._one(name)
-        return self._all()
+    def _last_words(self, name: str | None) -> list[LockInfo]:
+        if not self.connector.has_anything():  # whoever only looks must not own the file
+            return []
+        return list(words_in(self._rows, self._dialect, self._prefix, name))
 
-    def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
-        if not self.connector.has_anything():
-            return iter(())
-        return words_in(self._rows, self._dialect, self._prefix, name)
-
-    def database(self) -> str:
-        return self.connector.described()
-
-    def prefixes(self) -> dict[str, bool]:
+    def _prefixes(self) -> dict[str, bool]:
         if not self.connector.has_anything():
             return {}
         found = self._rows(self._dialect.prefixes, {"prefix": self._prefix})
         return {prefix: bool(has_locks) for prefix, has_locks in found}
-
-    def close(self) -> None:
-        self._steps.close()
-        self._renewals.close()
-        self.connector.forget()
 
     @property
     def _dialect(self) -> Dialect:
@@ -224,29 +248,30 @@ class SQLBackend(Backend):
         found = self._try(self._renewals, lambda c: c.execute(statement, values)).rows
         return {row: (now, version, fence, state) for now, row, version, fence, state in found}
 
-    def _one(self, name: str) -> Iterator[LockInfo]:
-        for row in self._rows(self._dialect.read, {"id": row_id(self._prefix, name)}):
-            yield from infos(name, row)
-
-    def _all(self) -> Iterator[LockInfo]:
-        """In pages, so that neither memory nor a read transaction grows with what is held.
+    def _page(self, name: str | None, cursor: _Cursor) -> Page:
+        """So that neither memory nor a read transaction grows with what is held.
 
         A row that another release wrote is an error after all the others.
         """
-        after, unreadable = "", None
-        while True:
-            rows = self._rows(
-                self._dialect.page, {"after": after, "prefix": self._prefix, "most": PAGE}
-            )
-            for now, after, version, name, fence, text in rows:
-                try:
-                    yield from infos_of_row(self._prefix, after, name, (now, version, fence, text))
-                except LayoutMismatch as error:
-                    unreadable = unreadable or error
-            if len(rows) < PAGE:
-                break
-        if unreadable is not None:
-            raise unreadable
+        if cursor.unreadable is not None and cursor.after is None:
+            raise cursor.unreadable
+        if not self.connector.has_anything():  # whoever only looks must not own the file
+            return Page([])
+        if name is not None:
+            (row,) = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
+            return Page(list(infos(name, row)))
+        values: Parameters = {"after": cursor.after or "", "prefix": self._prefix, "most": PAGE}
+        rows = self._rows(self._dialect.page, values)
+        found: list[LockInfo] = []
+        after, unreadable = cursor
+        for now, after, version, one, fence, text in rows:
+            try:
+                found += infos_of_row(self._prefix, after, one, (now, version, fence, text))
+            except LayoutMismatch as error:
+                unreadable = unreadable or error
+        if len(rows) == PAGE:
+            return Page(found, _Cursor(after, unreadable))
+        return Page(found, unreadable and _Cursor(None, unreadable))
 
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
         return self._try(self._steps, lambda c: c.execute(statement, values)).rows
@@ -254,16 +279,9 @@ class SQLBackend(Backend):
     def _prune(self) -> None:
         """Delete some free rows that are older than a day. The clock keeps fences growing."""
         try:
-            self._steps.use(self._prune_some)
+            self._steps.use(lambda c: prune_some(c, self._dialect))
         except (Missed, BackendError):
             return  # there is a next time; the step that came before it was done
-
-    def _prune_some(self, connection: Connection) -> None:
-        now = connection.execute(self._dialect.clock, {}).rows[0][0]
-        values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
-        for row, version, fence, text in connection.execute(self._dialect.stale, values).rows:
-            if is_free((now, version, fence, text)):
-                connection.execute(self._dialect.delete, {"id": row, "version": version})
 
     def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
         """Try a step again while somebody else is faster or the store is busy."""

@@ -1,0 +1,73 @@
+"""What a step asks of the world: the whole of it. See ``stores.contract`` and ``runtime.run``.
+
+A step is a generator. It yields effects, is sent what came of each, and returns its result; an
+error of the store, an interrupt and a cancellation are thrown in at the ``yield``. So what is sent
+and how a reply is read is written once, for threads and for tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable
+from typing import Any, NamedTuple, TypeVar
+
+from lockkit.model.types import Request
+
+__all__ = ["Effect", "Exchange", "Later", "Listen", "Park", "Signal", "Step", "at_once"]
+
+R = TypeVar("R")
+
+
+class Exchange(NamedTuple):
+    """One request and its reply. The exchanges of one route are applied in the order in which they
+    were sent, also after one that was cancelled; those of no route in any."""
+
+    payload: Any  #: what the store and its wire agree on
+    route: Hashable = None
+
+
+class Signal:
+    """Set by any thread; waited for by one thread or task at a time.
+
+    No mutex: the setter writes ``is_set`` before it reads ``wake``, the waiter writes ``wake``
+    before it reads ``is_set``.
+    """
+
+    __slots__ = ("is_set", "wake")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.wake: Callable[[], object] | None = None
+
+    def set(self) -> None:
+        self.is_set = True
+        if (wake := self.wake) is not None:
+            wake()
+
+
+class Park(NamedTuple):
+    """Wait for the signal, at most so long."""
+
+    signal: Signal
+    seconds: float
+
+
+class Listen(NamedTuple):
+    """Have messages of the store come to this inbox from now on, until the wire is closed."""
+
+    inbox: Any
+
+
+class Later(NamedTuple):
+    """Release this claim in the background, again and again until the store has heard of it."""
+
+    request: Request
+
+
+Effect = Exchange | Park | Listen | Later
+Step = Generator[Effect, Any, R]
+
+
+def at_once(value: R) -> Step[R]:
+    """A step that asks for nothing."""
+    return value
+    yield  # type: ignore[unreachable]  # which makes it a generator

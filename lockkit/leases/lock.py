@@ -1,0 +1,217 @@
+"""What the clients and locks of both APIs have in common: everything but the waiting."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from lockkit.engine import flow
+from lockkit.engine.effects import Step
+from lockkit.leases.lease import BaseLease
+from lockkit.leases.reentry import Entries, Entry
+from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
+from lockkit.model.naming import check_name
+from lockkit.model.options import LockOptions
+from lockkit.model.types import UNSET, Claim, Kind, Mode, Request, Unset
+from lockkit.model.values import check_label, check_on_lost, check_timeout, check_ttl
+from lockkit.runtime import entrants
+from lockkit.runtime.hold import Hold
+from lockkit.runtime.tokens import new_token
+from lockkit.stores.contract import Reentrant
+from lockkit.stores.fair import queued
+
+if TYPE_CHECKING:
+    from lockkit.model.settings import AliasSettings
+    from lockkit.stores.contract import Store
+
+__all__ = ["REENTERED", "BaseClient", "BaseLock", "Terms"]
+
+AnyLease = TypeVar("AnyLease", bound=BaseLease)
+
+REMEMBERED_NAMES = 1024
+
+REENTERED = {Kind.RW, Kind.REENTRANT}
+"""Whoever holds such a name may enter it again."""
+
+
+class Terms(NamedTuple):
+    """What a lock asks for; checked."""
+
+    claim: Claim
+    name: str
+    ttl: float
+    timeout: float | None
+    label: str
+    on_lost: Callable[[Any], object] | None = None
+
+
+class Keeper(Protocol):
+    """Renews the holds of a client: see ``runtime.watchdog``."""
+
+    def watch(self, hold: Hold) -> None: ...
+
+    def unwatch(self, hold: Hold) -> None: ...
+
+
+class BaseClient(ABC, Generic[AnyLease]):
+    """Settings, their validation per call, and the hold times that Retry-After comes from."""
+
+    _watchdog: Keeper
+
+    def __init__(self, store: Store, settings: AliasSettings) -> None:
+        self.settings = settings
+        self.store = store
+        self._queue = queued(store)
+        self._entries = Entries()
+        self._held_for: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.settings.alias!r} at {self.settings.shown_location}>"
+
+    @abstractmethod
+    def _lease(self, hold: Hold, entry: Entry | None = None) -> AnyLease:
+        """Of this client's API."""
+
+    def retry_after(self, name: str) -> int:
+        """Whole seconds (1 to 60) after which another try is worth it, from recent hold times."""
+        return min(max(math.ceil(self._held_for.get(name, 0.0)), 1), 60)
+
+    def note_hold(self, name: str, seconds: float) -> None:
+        """Remember a hold time (moving average; of the names used last, so memory is bounded)."""
+        held = self._held_for
+        before = held.get(name)
+        if before is None and len(held) >= REMEMBERED_NAMES:
+            held.clear()
+        held[name] = seconds if before is None else (3 * before + seconds) / 4
+
+    def _terms(self, claim: Claim, name: str, options: LockOptions) -> Terms:
+        settings = self.settings
+        ttl, timeout = options.get("ttl", UNSET), options.get("timeout", UNSET)
+        return Terms(
+            claim,
+            self._name(name),
+            settings.ttl if ttl is UNSET else self._ttl(ttl),
+            settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
+            check_label(options.get("label", "")),
+            check_on_lost(options.get("on_lost")),
+        )
+
+    def _name(self, name: str) -> str:
+        return check_name(name)
+
+    def _ttl(self, ttl: object) -> float:
+        return check_ttl("ttl", ttl)
+
+    def _timeout(self, timeout: object) -> float | None:
+        return check_timeout("timeout", timeout)
+
+
+class BaseLock(Generic[AnyLease]):
+    """The description of a claim."""
+
+    __slots__ = ("_client", "_entered", "claim", "label", "name", "on_lost", "timeout", "ttl")
+
+    def __init__(self, client: BaseClient[AnyLease], terms: Terms) -> None:
+        self._client = client
+        self._entered: dict[int, list[AnyLease]] = {}
+        self.claim, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
+
+    def __repr__(self) -> str:
+        kind, permits, *_ = self.claim
+        used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
+        return f"<{type(self).__name__} {self.name!r}{used_as}>"
+
+    def _acquiring(
+        self, timeout: float | None | Unset, on_lost: Callable[[AnyLease], object] | None
+    ) -> Step[AnyLease]:
+        """Interrupted anywhere, it leaves neither a lease nor a place in the queue."""
+        client, is_reentrant = self._client, self.claim.kind is Kind.REENTRANT
+        tell = self.on_lost if on_lost is None else on_lost
+        if is_reentrant and (again := (yield from self._entering_again(tell))):
+            return again
+        wait = self.timeout if timeout is UNSET else client._timeout(timeout)
+        request = self._request(client, wait)
+        try:
+            granted = yield from flow.acquire(client._queue, request, wait, new_token)
+        except AcquireTimeout as refusal:
+            refusal.retry_after = client.retry_after(self.name)
+            raise
+        except (BackendError, ConfigurationError) as error:
+            error.about(self.name)
+            raise
+        request, fence, deadline, now, whole = granted
+        lease = client._lease(Hold(request, fence, deadline, now, whole=whole))
+        try:
+            lease._tell_when_lost(tell)
+            client._watchdog.watch(lease._hold)
+            if is_reentrant:
+                lease._entry = client._entries.begin(self._key(), lease._hold)
+        except BaseException:  # interrupted, or no thread can be started to renew it
+            yield from lease._releasing()
+            raise
+        return lease
+
+    def _entering_again(self, tell: Callable[[AnyLease], object] | None) -> Step[AnyLease | None]:
+        """One lease more on what its owner holds in this process: most often without a request."""
+        client = self._client
+        lease = client._entries.enter(self._key(), lambda e: client._lease(e.hold, e))
+        if lease is None or lease._entry is None:
+            return None
+        try:
+            if lease._entry.is_too_short(self.ttl):
+                yield from lease._extending(self.ttl)
+                lease._entry.extended(self.ttl)
+            if lease._tell_when_lost(tell):
+                client._watchdog.watch(lease._hold)
+        except BaseException:  # interrupted as well: nobody would leave this entry
+            yield from lease._releasing()
+            raise
+        return lease
+
+    def _is_inside(self) -> bool:
+        """Whether it would be entered again."""
+        return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
+
+    def _entrant(self) -> str:
+        """Who enters, now: by a word of the user's, or of our own for this thread or task."""
+        owner = self.claim.owner
+        return entrants.named(owner) if owner else self._itself()
+
+    def _key(self) -> tuple[str, str]:
+        return self.name, self._entrant()
+
+    def _kept(self) -> AnyLease | None:
+        """What is held already until a transaction ends, and would be given again."""
+        return None
+
+    def _itself(self) -> str:
+        """This thread or task, as one that enters."""
+        raise NotImplementedError
+
+    def _owner(self) -> str:
+        """This thread or task, for people."""
+        raise NotImplementedError
+
+    def _request(self, client: BaseClient[AnyLease], timeout: float | None) -> Request:
+        settings = client.settings
+        kind, permits, shared, _, fair = self.claim
+        if kind is Kind.REENTRANT and not isinstance(client.store, Reentrant):
+            kind = Kind.MUTEX  # entered again in this process, and unknown to the store
+        return Request(
+            self.name,
+            new_token(),
+            self.ttl,
+            self._owner(),
+            Mode.TRY if timeout == 0 else Mode.ENQUEUE,
+            settings.max_queue,
+            settings.max_hold,
+            False,
+            0,
+            kind,
+            permits,
+            shared,
+            self._entrant() if kind in REENTERED else "",
+            fair,
+        )

@@ -1,0 +1,83 @@
+"""Performs steps in a task, as ``run`` does with blocking calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockkit.engine.effects import Effect, Exchange, Later, Listen, Park, Step
+from lockkit.model.types import Request
+from lockkit.runtime.run import forget, has_ended
+
+if TYPE_CHECKING:
+    from lockkit.stores.wires import AsyncWire
+
+__all__ = ["arun", "to_its_end"]
+
+R = TypeVar("R")
+
+
+async def arun(  # noqa: C901  as ``run``
+    step: Step[R],
+    wire: AsyncWire,
+    later: Callable[[Request], object] = forget,
+    error: BaseException | None = None,
+) -> R:
+    """Perform a step to its end, awaiting each effect. A cancellation is thrown into the step.
+
+    Also one that a driver swallowed: asyncio.wait_for does so on Python 3.11 when its result and
+    the cancellation come at once.
+    """
+    reply: Any = None
+    heard = _cancellations()
+    try:
+        while True:
+            try:
+                if error is None:
+                    effect = step.send(reply)
+                else:
+                    thrown, error = error, None
+                    effect = step.throw(thrown)
+                if type(effect) is Exchange:
+                    reply = await wire.exchange(effect)
+                else:
+                    reply = await _arare(effect, wire, later)
+                if _cancellations() > heard:
+                    raise asyncio.CancelledError  # noqa: TRY301  as if it had come in time
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            except BaseException as failure:
+                if has_ended(step):
+                    raise
+                heard = _cancellations()
+                error = failure
+    except BaseException as interruption:  # as in ``run``
+        if has_ended(step):
+            raise
+        return await arun(step, wire, later, interruption)
+
+
+async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request], object]) -> Any:
+    if isinstance(effect, Park):
+        await wire.park(effect)
+    elif isinstance(effect, Later):
+        later(effect.request)
+    elif isinstance(effect, Listen):
+        await wire.listen(effect)
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
+
+
+_finishing: set[asyncio.Task[Any]] = set()
+
+
+async def to_its_end(work: Coroutine[Any, Any, R]) -> R:
+    """Await what must be carried out even if its task is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    _finishing.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_finishing.discard)
+    return await asyncio.shield(task)

@@ -1,0 +1,98 @@
+"""The wires of ``wires`` for tasks: what never blocks is called, and what does, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from lockkit.engine.effects import Exchange, Listen, Park, Signal
+from lockkit.runtime import process
+from lockkit.runtime.wires import THREADS, Call, Lane
+
+__all__ = ["AsyncLocalWire", "ThreadWire", "park_task"]
+
+
+async def park_task(signal: Signal, seconds: float) -> None:
+    """The same for a task."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def end() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def wake() -> None:
+        if not loop.is_closed():  # else nobody sleeps there any more
+            loop.call_soon_threadsafe(end)
+
+    signal.wake = wake
+    if not signal.is_set:
+        timer = loop.call_later(max(seconds, 0.0), end)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+
+class AsyncLocalWire:
+    """For what is in this process, and never blocks."""
+
+    async def exchange(self, exchange: Exchange) -> Any:
+        return exchange.payload.function()
+
+    async def park(self, effect: Park) -> None:
+        await park_task(effect.signal, effect.seconds)
+
+    async def listen(self, effect: Listen) -> None:
+        """Whoever sets the signals is in this process."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class ThreadWire(AsyncLocalWire):
+    """Calls in worker threads, started when they are needed.
+
+    Cancelling leaves a call that has begun running to its end; the next one of its route waits
+    for it.
+    """
+
+    def __init__(self, close: Callable[[], object]) -> None:
+        """``close``: closes what the calls have opened."""
+        self._close = close
+        self._last: dict[Hashable, Future[Any]] = {}  #: by route
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        """The threads stayed in the parent."""
+        self._lanes: dict[Lane, ThreadPoolExecutor] = {}
+
+    async def exchange(self, exchange: Exchange) -> Any:
+        (function, lane), route = exchange
+        if (before := self._last.get(route)) is not None and not before.done():
+            await asyncio.wait([asyncio.wrap_future(before)])
+        future = self._threads(lane).submit(function)
+        if route is not None:
+            self._last[route] = future
+            future.add_done_callback(lambda _: self._over(route, future))
+        return await asyncio.wrap_future(future)
+
+    def _over(self, route: Hashable, future: Future[Any]) -> None:
+        if self._last.get(route) is future:
+            self._last.pop(route, None)
+
+    def _threads(self, lane: Lane) -> ThreadPoolExecutor:
+        if lane not in self._lanes:
+            self._lanes[lane] = ThreadPoolExecutor(
+                THREADS[lane], thread_name_prefix="lockkit-offload"
+            )
+        return self._lanes[lane]
+
+    async def close(self) -> None:
+        await self.exchange(Exchange(Call(self._close, Lane.ENDING)))
+        lanes, self._lanes = self._lanes, {}
+        for threads in lanes.values():
+            threads.shutdown(wait=False)

@@ -1,0 +1,69 @@
+"""Performs steps with blocking calls; see ``engine.effects``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockkit.engine.effects import Effect, Exchange, Later, Listen, Park, Step
+from lockkit.model.types import Request
+
+if TYPE_CHECKING:
+    from lockkit.stores.wires import Wire
+
+__all__ = ["forget", "has_ended", "run"]
+
+R = TypeVar("R")
+
+
+def forget(_request: Request) -> None:
+    """The ``later`` of those who try again by themselves."""
+
+
+def run(  # noqa: C901  one loop, whose every line may be interrupted
+    step: Step[R],
+    wire: Wire,
+    later: Callable[[Request], object] = forget,
+    error: BaseException | None = None,
+) -> R:
+    """Perform a step to its end with blocking calls. ``error``: is raised where it waits.
+
+    Whatever ends an effect is thrown into the step, which cleans up with further effects; so is an
+    interrupt between any two lines, unless the step has ended.
+    """
+    reply: Any = None
+    try:
+        while True:
+            try:
+                if error is None:
+                    effect = step.send(reply)
+                else:
+                    thrown, error = error, None
+                    effect = step.throw(thrown)
+                if type(effect) is Exchange:
+                    reply = wire.exchange(effect)
+                else:
+                    reply = _rare(effect, wire, later)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            except BaseException as failure:
+                if has_ended(step):
+                    raise
+                error = failure
+    except BaseException as interruption:  # in the handlers above, or as the loop begins again
+        if has_ended(step):
+            raise
+        return run(step, wire, later, interruption)
+
+
+def has_ended(step: Step[Any]) -> bool:
+    return step.gi_frame is None  # type: ignore[attr-defined]  # all of them are generators
+
+
+def _rare(effect: Effect, wire: Wire, later: Callable[[Request], object]) -> Any:
+    if isinstance(effect, Park):
+        wire.park(effect)
+    elif isinstance(effect, Later):
+        later(effect.request)
+    elif isinstance(effect, Listen):
+        wire.listen(effect)

@@ -1,0 +1,263 @@
+"""What a store is: a few steps, each atomic in the store, and what it declares by its base classes.
+
+To write one: subclass Store and the traits that it keeps, and subclass
+``lockkit.testing.conformance.StoreConformance`` in your tests. docs/writing-a-store.md has a
+complete example. A step does not loop, retry or wait long: ``engine`` does that, for all stores.
+
+The rules, each of which the suite tests for every store:
+
+1. The same token gets the same answer, with what is left of its grant.
+2. ``left`` of a grant counts from before the step's first exchange, and may be less than was asked.
+3. BackendUnavailable: nothing of the whole step was applied. Once one exchange of it has changed
+   something, or may have, a failure is OutcomeUnknown.
+4. ``release`` of a request that is ``unsure`` undoes an acquire that may still be under way.
+5. A payload is one request, never a client's compound helper.
+6. Exchanges on one route are applied in the order sent, also after one that was cancelled.
+7. No mutex is held across a ``yield``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockkit.engine.effects import Step, at_once
+from lockkit.model.types import (
+    Busy,
+    Gone,
+    Grant,
+    LockInfo,
+    Release,
+    Renewal,
+    Request,
+)
+from lockkit.model.values import unknown_key
+
+if TYPE_CHECKING:
+    from lockkit.model.settings import AliasSettings
+    from lockkit.stores.records import Records
+    from lockkit.stores.wires import AsyncWire, Wire
+
+__all__ = [
+    "Buried",
+    "Danger",
+    "Durable",
+    "Fenced",
+    "HostLocal",
+    "Listed",
+    "Page",
+    "ProcessLocal",
+    "Pushed",
+    "Queued",
+    "Reentrant",
+    "ServerClock",
+    "Sessioned",
+    "Shared",
+    "Store",
+    "reject_unknown_options",
+    "traits_of",
+]
+
+
+class Danger(NamedTuple):
+    """Of a store's configuration: a word for it, a sentence, and what to do."""
+
+    identifier: str
+    text: str
+    remedy: str
+
+
+class Store(ABC):
+    """What every store can do. Names are valid lock names; the store adds the key prefix.
+
+    Errors: BackendUnavailable when the request was certainly not applied, OutcomeUnknown when it
+    was sent and no reply came.
+    """
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: AliasSettings) -> Store:
+        """Make one; no I/O. Unknown options raise ConfigurationError."""
+
+    def for_asyncio(self) -> Store:
+        """The one for another wire, of an event loop. Default: this very one, so that both have
+        what it keeps in this process."""
+        return self
+
+    @abstractmethod
+    def wire(self) -> Wire:
+        """What performs its exchanges for threads; no I/O."""
+
+    @abstractmethod
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        """What performs its exchanges for the tasks of one event loop; no I/O.
+
+        ``is_shared``: a blocking client uses this store as well, so nothing of it is closed."""
+
+    @abstractmethod
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        """One attempt."""
+
+    @abstractmethod
+    def release(self, request: Request) -> Step[Release]:
+        """Give back whatever this token has: the claim; where ``queued``, also its place in the
+        queue; where ``unsure``, also what an acquire that is still under way may get."""
+
+    @abstractmethod
+    def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        """Set what is left of each to its ttl, in one or few round trips.
+
+        Not after one of the same claim with a greater number: of such a one say what is left.
+        What is unreadable in one's place is an error in its answer, and in no other.
+        """
+
+    def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
+        """The last words of the lease with this fence. Default: none are kept."""
+        return at_once(None)
+
+    def check(self) -> Step[None]:
+        """One cheap request; raises BackendError when the store is down. Default: none."""
+        return at_once(None)
+
+    def health(self) -> Step[list[Danger]]:
+        """Dangers of the store's configuration to locks. Raises BackendError."""
+        return at_once([])
+
+    def database(self) -> str:
+        """Which one of the store's it is, for people, where LOCATION does not say it; no I/O."""
+        return ""
+
+    def prefixes(self) -> Step[dict[str, bool]]:
+        """The other key prefixes that clients have locked with there, and whether something of
+        theirs is kept now. Looks only. Default: not known."""
+        return at_once({})
+
+    def records(self) -> Records | None:
+        """Records beside the locks, if this store can keep any; no I/O."""
+        return None
+
+
+class Queued(Store):
+    """Claims wait in a queue of the store, and are granted in the order in which they joined it."""
+
+    @abstractmethod
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        """Wait for a grant by message, at most so long; None: ask again.
+
+        ``busy`` is the last answer; a message counts only for its ticket. The ``left`` of a grant
+        by message counts from the moment at which the request with that answer was sent.
+        """
+
+
+class Pushed(Queued):
+    """Its waiters are woken by messages, and need not poll."""
+
+
+class Fenced(Store):
+    """Grants carry a fencing token that grows strictly per name."""
+
+
+class Shared(Store):
+    """Claims that go together: semaphores and reader-writer locks."""
+
+
+class Reentrant(Store):
+    """Their owner may enter again, from any process. Elsewhere: within the process."""
+
+
+class Buried(Store):
+    """A release that is ``unsure`` leaves a tombstone. Elsewhere an acquire that arrives after it
+    has the name for one TTL."""
+
+
+class Durable(Store):
+    """Leases survive a restart of the store."""
+
+
+class ServerClock(Store):
+    """One clock, the server's, decides for all hosts."""
+
+
+class Sessioned(Store):
+    """Leases end with a connection, and never later than one TTL after it fell silent."""
+
+
+class ProcessLocal(Store):
+    """Excludes only within this process."""
+
+
+class HostLocal(Store):
+    """Excludes only on this host."""
+
+
+class Page(NamedTuple):
+    """Some rows, and where the next page begins; None: that was the last one."""
+
+    infos: list[LockInfo]
+    cursor: Any = None
+
+
+class Listed(Store):
+    """Operators see what is held, and can release it."""
+
+    @abstractmethod
+    def page(self, name: str | None, cursor: Any = None) -> Step[Page]:
+        """Some of the names that are held, abandoned or queued for, or just this one.
+
+        It writes nothing. A name whose record cannot be read is ``damaged``; what another release
+        wrote is raised after all the others.
+        """
+
+    @abstractmethod
+    def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
+        """An operator's release of exactly the holder with this fence. ``by``: who, and why."""
+
+    def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
+        """Of leases that were not released in the last day, at most a thousand; or of one name.
+        Default: none are kept."""
+        return at_once([])
+
+    def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
+        words = yield from self.last_words(name)
+        return next((info for info in words if info.fence == fence), None)
+
+    def repair(self, name: str) -> Step[bool]:
+        """Delete what is kept of a name, in one step with the proof that it cannot be read.
+
+        False: it can be read, so nothing was done. Default: nothing is ever damaged there.
+        """
+        return at_once(False)
+
+    def check(self) -> Step[None]:
+        yield from self.page("lockkit-check")
+
+
+TRAITS: tuple[type[Store], ...] = (
+    Queued,
+    Pushed,
+    Fenced,
+    Shared,
+    Reentrant,
+    Buried,
+    Listed,
+    Durable,
+    ServerClock,
+    Sessioned,
+    ProcessLocal,
+    HostLocal,
+)
+
+
+def traits_of(store: Store | type[Store]) -> frozenset[type[Store]]:
+    """What a store declares."""
+    kind = store if isinstance(store, type) else type(store)
+    return frozenset(trait for trait in TRAITS if issubclass(kind, trait))
+
+
+def reject_unknown_options(settings: AliasSettings, known: Sequence[str]) -> dict[str, Any]:
+    """The options, or a ConfigurationError that names the first one this store does not have."""
+    for key in settings.options:
+        if key not in known:
+            raise unknown_key(f"OPTIONS of the lock alias {settings.alias!r}", key, known)
+    return dict(settings.options)

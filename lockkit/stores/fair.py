@@ -1,0 +1,160 @@
+"""A queue for a store that has none: fair within the process, and jittered polls between processes.
+
+Only the first in a process's queue asks the store, so a process costs the store one waiter per
+name. Nothing is promised between processes: which of their first waiters asks next is chance.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+
+from lockkit.engine.effects import Park, Signal, Step
+from lockkit.model.clock import now
+from lockkit.model.errors import UnsupportedCapability
+from lockkit.model.settings import AliasSettings
+from lockkit.model.types import (
+    Busy,
+    Gone,
+    Grant,
+    LockInfo,
+    Mode,
+    Release,
+    Renewal,
+    Request,
+    alive_for,
+)
+from lockkit.runtime import process
+from lockkit.stores.contract import Queued, Store
+from lockkit.stores.wires import AsyncWire, Wire
+
+__all__ = ["FairQueue", "queued"]
+
+POLL = 0.01
+"""Seconds, more or less, between the polls of the first in the queue."""
+
+
+def queued(store: Store) -> Queued:
+    """The store itself, if it has a queue."""
+    return store if isinstance(store, Queued) else FairQueue(store)
+
+
+class _Waiter:
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.signal = Signal()
+        self.alive = 0.0  #: until then; one that was interrupted may stay in the queue
+
+
+class FairQueue(Queued):
+    """The steps of a store, behind a queue of this process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._mutex = threading.Lock()
+        self._queues: dict[str, list[_Waiter]] = {}
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Store:  # noqa: ARG003
+        raise UnsupportedCapability("a queue is made over a store, and not from settings")
+
+    def wire(self) -> Wire:
+        return self._store.wire()
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        return self._store.async_wire(is_shared=is_shared)
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        ahead, waits = self._place(request)
+        busy = Busy()
+        if not ahead:
+            reply = yield from self._store.acquire(request)
+            if not isinstance(reply, Busy):
+                self._leave(request)
+                return reply
+            busy = reply
+        if request.mode is Mode.TRY:
+            return busy._replace(ahead=ahead)
+        if not waits:
+            if request.max_queue is not None and ahead >= request.max_queue:
+                return busy._replace(full=True)
+            if request.mode is Mode.POLL:
+                return Gone()
+            ahead = self._join(request)
+        return busy._replace(ticket=1, ahead=ahead)
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        with self._mutex:
+            queue = self._alive(request.name)
+            mine = next((w for w in queue if w.token == request.token), None)
+            if mine is None:
+                return None
+            mine.signal.is_set = False
+            is_first = queue[0] is mine
+        pause = min(seconds, POLL * random.uniform(0.5, 1.5)) if is_first else seconds
+        yield Park(mine.signal, pause)
+        return None
+
+    def release(self, request: Request) -> Step[Release]:
+        waited = self._leave(request)
+        if waited and not request.unsure:
+            return Release.ABSENT  # it never was more than a place in our own queue
+        try:
+            return (yield from self._store.release(request))
+        finally:
+            self._wake_first(request.name)
+
+    def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        return self._store.extend(requests)
+
+    def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
+        return self._store.ended(name, fence)
+
+    def _alive(self, name: str) -> list[_Waiter]:
+        moment = now()
+        queue = [waiter for waiter in self._queues.get(name, ()) if waiter.alive > moment]
+        if queue:
+            self._queues[name] = queue
+        else:
+            self._queues.pop(name, None)
+        return queue
+
+    def _place(self, request: Request) -> tuple[int, bool]:
+        """How many are ahead of it, and whether it waits already."""
+        with self._mutex:
+            queue = self._alive(request.name)
+            for ahead, waiter in enumerate(queue):
+                if waiter.token == request.token:
+                    waiter.alive = now() + alive_for(request.ttl)
+                    return ahead, True
+            return len(queue), False
+
+    def _join(self, request: Request) -> int:
+        waiter = _Waiter(request.token)
+        waiter.alive = now() + alive_for(request.ttl)
+        with self._mutex:
+            queue = self._queues.setdefault(request.name, [])
+            queue.append(waiter)
+            return len(queue) - 1
+
+    def _leave(self, request: Request) -> bool:
+        """Whether it was in the queue."""
+        with self._mutex:
+            queue = self._queues.get(request.name, [])
+            found = [waiter for waiter in queue if waiter.token == request.token]
+            for waiter in found:
+                queue.remove(waiter)
+        if found:
+            self._wake_first(request.name)
+        return bool(found)
+
+    def _wake_first(self, name: str) -> None:
+        with self._mutex:
+            first = next(iter(self._alive(name)), None)
+        if first is not None:
+            first.signal.set()

@@ -1,0 +1,185 @@
+"""The asyncio wire: all tasks of an event loop share one connection, and one for the messages.
+
+Requests go out in the order in which they were asked for, and so do the replies come. A task that
+is cancelled no longer waits for its reply; the reply is read and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+
+from lockkit.engine.effects import Exchange, Listen, Park
+from lockkit.model.errors import BackendError, OutcomeUnknown
+from lockkit.runtime import process
+from lockkit.runtime.aio_wires import park_task
+from lockkit.stores.redis.failures import from_reply
+from lockkit.stores.redis.line import Line, connected
+from lockkit.stores.redis.pulse import Pulse
+from lockkit.stores.redis.settings import Maker
+from lockkit.stores.redis.subscription import Inbox
+
+__all__ = ["AsyncRedisWire"]
+
+
+class AsyncRedisWire:
+    """A payload is one packed command, or a list of them, which are sent at once."""
+
+    def __init__(self, make: Maker, inbox: Inbox) -> None:
+        self._make = make
+        self._inbox = inbox
+        self._inherited: list[object] = []
+        self._start()
+        process.after_fork(self._start_anew)
+
+    def _start(self) -> None:
+        self._line: Line | None = None
+        self._connecting: asyncio.Task[Line] | None = None
+        self._mail: Line | None = None  #: of the subscription
+        self._listening: asyncio.Task[None] | None = None
+
+    def _start_anew(self) -> None:
+        """In a forked child: the sockets are its parent's, to be neither used nor shut down."""
+        self._inherited += [self._line, self._connecting, self._mail, self._listening]
+        self._start()
+
+    async def exchange(self, effect: Exchange) -> Any:
+        line = self._line
+        if line is None or line.is_over:
+            line = await self._connected()
+        payload = effect.payload
+        if type(payload) is bytes:
+            return _checked(await line.ask(payload, 1))
+        replies = await line.ask(b"".join(payload), len(payload))
+        return [_checked(reply) for reply in (replies if len(payload) > 1 else [replies])]
+
+    async def park(self, effect: Park) -> None:
+        self._look_after()
+        await park_task(effect.signal, effect.seconds)
+
+    async def listen(self, _: Listen) -> None:
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._subscribe(), name="lockkit-listen")
+            self._listening.add_done_callback(self._listened)
+        await _joined(self._listening)
+
+    async def close(self) -> None:
+        """Whoever still waits, or comes later, asks the store again and again."""
+        self._inbox.forbid()
+        tasks = [task for task in (self._connecting, self._listening) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._line is not None:
+            await self._line.settled()
+        for line in (self._line, self._mail):
+            if line is not None:
+                line.abort()
+        self._line = self._mail = self._inbox.pulse = None
+        await asyncio.sleep(0)  # in which the loop closes their sockets
+
+    async def _connected(self) -> Line:
+        """One connection for all that ask for one now."""
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect(), name="lockkit-connect")
+            self._connecting.add_done_callback(self._has_connected)
+        line: Line = await _joined(self._connecting)
+        return line
+
+    async def _connect(self) -> Line:
+        self._line = await connected(self._make())
+        return self._line
+
+    def _has_connected(self, task: asyncio.Task[Line]) -> None:
+        self._connecting = None
+        _heard(task)
+
+    def _listened(self, task: asyncio.Task[None]) -> None:
+        self._listening = None
+        _heard(task)
+
+    async def _subscribe(self) -> None:
+        inbox = self._inbox
+        if inbox.is_open or inbox.is_forbidden:
+            return
+        connection = self._make()
+        line = await connected(connection)
+        try:
+            _checked(await line.ask(inbox.subscribe, 1))
+        except BackendError as error:
+            line.abort()
+            if not isinstance(error.__cause__, NoPermissionError):
+                raise
+            inbox.forbid()
+            return
+        except BaseException:  # cancelled: nobody else knows of it
+            line.abort()
+            raise
+        line.hear, line.on_end = inbox.hear, partial(self._broke, line)
+        self._mail = line
+        inbox.opened(Pulse(connection))
+
+    def _broke(self, line: Line) -> None:
+        if self._mail is not line:
+            return
+        self._mail = self._inbox.pulse = None
+        if self._inbox.is_awaited and not self._inbox.is_forbidden and self._listening is None:
+            self._listening = asyncio.create_task(self._resubscribe(), name="lockkit-listen")
+            self._listening.add_done_callback(self._listened)
+
+    async def _resubscribe(self) -> None:
+        """As long as somebody waits: whoever comes when nobody does subscribes anew.
+
+        Everybody asks the store: it may have granted unheard, or be down, or only be full.
+        """
+        inbox = self._inbox
+        while inbox.is_awaited and not (inbox.is_open or inbox.is_forbidden):
+            if (left := inbox.pace.left()) > 0:
+                inbox.have_all_ask()
+                await asyncio.sleep(left)
+            inbox.pace.tried()
+            try:
+                await self._subscribe()
+            except BackendError:
+                inbox.have_all_ask()
+
+    def _look_after(self) -> None:
+        """Each that comes to wait does so: nothing else hears that a subscription is silent."""
+        line, pulse = self._mail, self._inbox.pulse
+        if line is None or pulse is None:
+            return
+        if pulse.is_dead:
+            line.abort()
+        elif pulse.is_due:
+            pulse.asked()
+            line.say(self._inbox.subscribe)
+
+
+def _checked(reply: Any) -> Any:
+    """Raises lockkit's errors, or NoScriptError, which says that the script was not run."""
+    if isinstance(reply, ResponseError):
+        if isinstance(reply, NoScriptError):
+            raise reply
+        raise from_reply(reply) from reply
+    return reply
+
+
+async def _joined(task: asyncio.Task[Any]) -> Any:
+    """What it brings. It goes on if the one that waits is cancelled; its error is raised anew for
+    each that waits."""
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise OutcomeUnknown("the client was closed")
+    error = task.exception()
+    if error is None:
+        return task.result()
+    raise type(error)(*error.args) from error.__cause__
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,172 @@
+"""One connection of an event loop: requests out, and replies in, in one order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from lockkit.model.clock import now
+from lockkit.model.errors import OutcomeUnknown
+from lockkit.stores.redis.failures import not_connected
+from lockkit.stores.redis.resp import Replies
+from lockkit.stores.redis.settings import Connection
+
+__all__ = ["Line", "connected"]
+
+SETTLED_WITHIN = 1.0
+"""Seconds that a close waits for the replies to what was sent."""
+
+
+class Line(asyncio.Protocol):
+    """One connection that redis-py has made: requests out, replies in, in one order."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._transport: Any = connection._writer.transport
+        self._patience: float = connection.socket_timeout
+        self._replies = Replies()
+        self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
+        self._several: list[Any] = []  #: of the first that is owed
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self.hear: Callable[[Any], None] | None = None  #: what nobody has asked for
+        self.on_end: Callable[[], None] | None = None
+        self._transport.set_protocol(self)
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over or self._transport.is_closing()
+
+    def ask(self, packed: bytes, replies: int) -> asyncio.Future[Any]:
+        """The reply; of several a list."""
+        future = self._loop.create_future()
+        try:
+            self._owed.append((future, replies, now()))
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._patience, self._look)
+            self._transport.write(packed)
+        except BaseException:  # interrupted: it may be owed and not sent, and replies would be
+            self.abort()  # taken for those of others
+            raise
+        return future
+
+    def say(self, packed: bytes) -> None:
+        """What is answered to ``hear``."""
+        self._transport.write(packed)
+
+    async def settled(self) -> None:
+        """What was sent is not cut short, if the server answers soon."""
+        end = now() + SETTLED_WITHIN
+        while self._owed and not self._is_over and now() < end:  # noqa: ASYNC110  replies pass by
+            await asyncio.sleep(0.001)
+
+    def abort(self) -> None:
+        self._transport.abort()
+        self._over("the connection to the Redis server was closed", ConnectionError("closed"))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for reply in self._replies.feed(data):
+                self._take(reply)
+        except ValueError:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        text = "the connection to the Redis server broke before its reply"
+        self._over(text, error or ConnectionError("closed by the server"))
+
+    def _take(self, reply: Any) -> None:
+        if not self._owed:
+            if self.hear is not None:
+                self.hear(reply)
+            return
+        future, count, _ = self._owed[0]
+        if count > 1:
+            self._several.append(reply)
+            if len(self._several) < count:
+                return
+            reply, self._several = self._several, []
+        self._owed.popleft()
+        if not future.done():  # else its task was cancelled
+            future.set_result(reply)
+
+    def _look(self) -> None:
+        """The first that is owed has been asked for longest."""
+        self._timer = None
+        if not self._owed:
+            return
+        left = self._owed[0][2] + self._patience - now()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._transport.abort()
+            self._over("the Redis server did not reply in time", TimeoutError())
+
+    def _over(self, text: str, cause: Exception) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._owed:
+            future, *_ = self._owed.popleft()
+            if not future.done():
+                error = OutcomeUnknown(text)
+                error.__cause__ = cause
+                future.set_exception(error)
+        _forget_stream(self._connection)
+        if self.on_end is not None:
+            self.on_end()
+
+
+async def connected(connection: Connection) -> Line:
+    """Raises BackendUnavailable or StoreRefused."""
+    connection.redis_connect_func = _greet
+    try:
+        await connection.connect()
+        return Line(connection)
+    except (RedisError, OSError) as error:
+        _abort(connection)
+        raise not_connected(error) from error
+    except BaseException:  # cancelled: nobody else knows of it
+        _abort(connection)
+        raise
+
+
+async def _greet(connection: Connection) -> None:
+    """As redis-py does, but what it sends goes out in one piece.
+
+    ``writelines`` of a transport that the other side has just closed leaves its file descriptor
+    with the event loop, on CPython 3.12 and 3.13 (gh-136234): the next connection that gets the
+    same number then never hears that it is connected.
+    """
+    transport = connection._writer.transport
+    connection._writer.writelines = partial(_write_joined, transport)
+    await connection.on_connect()
+    if connection.password is None:  # see _ask_whether_known in ``connections``
+        await connection.send_command("PING", check_health=False)
+        with suppress(ResponseError):
+            await connection.read_response(disable_decoding=True)
+
+
+def _write_joined(transport: asyncio.WriteTransport, pieces: Sequence[bytes]) -> None:
+    transport.write(b"".join(pieces))
+
+
+def _abort(connection: Connection) -> None:
+    """Now: redis-py waits for the server, over TLS, which may be silent."""
+    if connection._writer is not None:
+        connection._writer.transport.abort()
+    _forget_stream(connection)
+
+
+def _forget_stream(connection: Connection) -> None:
+    """redis-py warns of a connection that is collected with one."""
+    connection._writer = connection._reader = None

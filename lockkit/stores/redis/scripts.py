@@ -1,0 +1,60 @@
+"""Steps that every user of a Redis server needs: a script, and a request that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from lockkit.engine.effects import Exchange, Step
+from lockkit.model.errors import OutcomeUnknown
+from lockkit.stores.redis.failures import from_reply
+from lockkit.stores.redis.protocol import Command, load_scripts
+
+__all__ = ["call", "call_all", "look", "look_by_script"]
+
+
+def call(command: Command) -> Step[Any]:
+    """Run a script; load it first if the server does not have it."""
+    try:
+        return (yield Exchange(command.packed))
+    except NoScriptError:
+        return (yield from _load_and_run([command]))[0]
+
+
+def call_all(commands: Sequence[Command]) -> Step[list[Any]]:
+    """Run some, at once."""
+    if not commands:
+        return []
+    try:
+        replies: list[Any] = yield Exchange([command.packed for command in commands])
+    except NoScriptError:
+        replies = yield from _load_and_run(commands)
+    return replies
+
+
+def _load_and_run(commands: Sequence[Command]) -> Step[list[Any]]:
+    """At once, so that a server whose scripts are flushed again and again has no time for it."""
+    try:
+        loads = load_scripts(commands)
+        replies: list[Any] = yield Exchange([*loads, *(command.packed for command in commands)])
+    except NoScriptError as error:
+        raise from_reply(error) from error
+    return replies[len(loads) :]
+
+
+def look(packed: bytes | list[bytes]) -> Step[Any]:
+    """A request that only reads: once more, if its connection was stale."""
+    try:
+        return (yield Exchange(packed))
+    except OutcomeUnknown:
+        return (yield Exchange(packed))
+
+
+def look_by_script(command: Command) -> Step[Any]:
+    """A script that may be run twice: once more, if its connection was stale."""
+    try:
+        return (yield from call(command))
+    except OutcomeUnknown:
+        return (yield from call(command))

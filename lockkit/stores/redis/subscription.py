@@ -1,0 +1,149 @@
+"""Grants by message: what the waiting claims of one process or event loop expect, and hear.
+
+No I/O: a wire subscribes, reads, and gives what it reads to ``hear``. After every (re)subscription
+each waiter asks the store once, because a message may have been missed: the store's state decides,
+a message only saves asking. While there is no subscription, because the server takes no more
+connections, each asks after every try to have one again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lockkit.engine.effects import Listen, Park, Signal, Step
+from lockkit.model.clock import now
+from lockkit.stores.redis.protocol import pack
+from lockkit.stores.redis.pulse import Pulse
+from lockkit.stores.redis.replies import read_message
+
+__all__ = ["Inbox", "Pace", "Slot", "open_inbox"]
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between two tries to subscribe again: doubled each time, up to the second."""
+
+
+class Pace:
+    """When to try again: at once after what worked, then later each time."""
+
+    def __init__(self) -> None:
+        self._pause = 0.0
+        self._last = -math.inf
+
+    def left(self) -> float:
+        """Seconds until the next try, or less than none."""
+        return self._last + self._pause - now()
+
+    def tried(self) -> None:
+        moment = now()
+        if moment - self._last > 2 * LONGEST_PAUSE:
+            self._pause = 0.0  # it worked for a while
+        self._last = moment
+        self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
+
+    def worked(self) -> None:
+        self._pause = 0.0
+
+
+class Slot(Signal):
+    """One waiting claim: where its message goes."""
+
+    __slots__ = ("epoch", "message")
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+        self.message: tuple[int, int] | None = None  #: ticket, fence
+
+
+class Inbox:
+    """The channel of one process or event loop, and its waiting claims."""
+
+    def __init__(self, channel: bytes) -> None:
+        self.start_anew(channel)
+
+    def start_anew(self, channel: bytes) -> None:
+        """In a forked child, for one: what its parent waits for is its parent's."""
+        self.channel = channel
+        self.pace = Pace()
+        self.pulse: Pulse | None = None  #: of the subscription, while there is one
+        self.is_forbidden = False  #: to listen: waiters must ask
+        self._slots: dict[str, Slot] = {}
+        self._epoch = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.pulse is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._slots)
+
+    @property
+    def subscribe(self) -> bytes:
+        """What is sent to subscribe, and to ask whether the server knows the subscription."""
+        return pack(b"SUBSCRIBE", self.channel)
+
+    def expect(self, token: str) -> None:
+        """A message for this token may come from now on."""
+        self._slots[token] = Slot(self._epoch)
+
+    def forget(self, token: str) -> None:
+        self._slots.pop(token, None)
+
+    def doubt(self) -> None:
+        """A claim that waited is gone from the store: maybe nobody has heard of its grant."""
+        if self.pulse is not None:
+            self.pulse.doubt()
+
+    def wait(self, token: str, ticket: int, seconds: float) -> Step[int | None]:
+        """The fence of a grant of this enqueueing, or None: time is over, or better ask."""
+        slot = self._slots.get(token)
+        if slot is None:
+            return None
+        deadline = now() + seconds
+        while True:
+            message, slot.message = slot.message, None
+            if message is not None and message[0] == ticket:
+                return message[1]
+            if slot.epoch != self._epoch:
+                slot.epoch = self._epoch
+                return None
+            left = deadline - now()
+            if left <= 0:
+                return None
+            slot.is_set = False  # before the next look: what comes in between is seen there
+            if slot.epoch == self._epoch and not slot.message:
+                yield Park(slot, left)
+
+    def hear(self, reply: Any) -> None:
+        """What was read from the subscription."""
+        self.pace.worked()
+        if self.pulse is not None:
+            self.pulse.heard()
+        message = read_message(reply)
+        slot = self._slots.get(message.token) if message else None
+        if message is not None and slot is not None:
+            slot.message = (message.ticket, message.fence)
+            slot.set()
+
+    def opened(self, pulse: Pulse) -> None:
+        """There is a subscription."""
+        self.have_all_ask()  # first: interrupted in between, the next one makes it anew
+        self.pulse = pulse
+
+    def forbid(self) -> None:
+        """There will be none any more."""
+        self.is_forbidden = True
+        self.have_all_ask()
+
+    def have_all_ask(self) -> None:
+        self._epoch += 1
+        for slot in list(self._slots.values()):
+            slot.set()
+
+
+def open_inbox(inbox: Inbox) -> Step[None]:
+    """Have messages come, if they do not yet. Raises a BackendError."""
+    if not inbox.is_open and not inbox.is_forbidden:
+        yield Listen(inbox)

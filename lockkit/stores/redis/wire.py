@@ -1,0 +1,203 @@
+"""The blocking wire: one exchange at a time on a connection, and one subscription for all threads.
+
+Leader and followers: one of the waiting threads reads the subscription for all of them, and hands
+the reading over when it leaves. A listener thread of its own would cost a thread switch per grant.
+Nothing is locked meanwhile: a leader that waits no more, because it was interrupted anywhere, is
+replaced by whoever looks next.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from lockkit.engine.effects import Exchange, Listen, Park, Signal
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError
+from lockkit.runtime import native, process
+from lockkit.stores.redis.connections import Connections, connect, exchange, pipeline
+from lockkit.stores.redis.failures import lost_on_the_way
+from lockkit.stores.redis.pulse import Pulse
+from lockkit.stores.redis.settings import Connection
+from lockkit.stores.redis.subscription import Inbox
+
+__all__ = ["RedisWire"]
+
+
+class RedisWire:
+    """A payload is one packed command, or a list of them, which are sent at once."""
+
+    def __init__(self, connections: Connections, inbox: Inbox) -> None:
+        self._connections = connections
+        self._inbox = inbox
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._waiting: dict[Signal, native.Wake] = {}
+        self._leader: Signal | None = None  #: as long as it waits
+        self._choosing = threading.RLock()  # the handler of a signal may come to wait, too
+        self._opening = threading.Lock()
+        self._connection: Connection | None = None  #: of the subscription
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody expects a message."""
+        return self._inbox.is_awaited
+
+    def exchange(self, effect: Exchange) -> Any:
+        payload = effect.payload
+        if type(payload) is bytes:
+            return exchange(self._connections, payload)
+        return pipeline(self._connections, payload)
+
+    def listen(self, _: Listen) -> None:
+        with self._opening:
+            if self._connection is None and not self._inbox.is_forbidden:
+                self._subscribe()
+
+    def park(self, effect: Park) -> None:
+        signal, seconds = effect
+        deadline = now() + seconds
+        wake = native.Wake(threading.Lock)
+        try:
+            self._waiting[signal] = wake
+            signal.wake = wake.set
+            while not signal.is_set and (left := deadline - now()) > 0:
+                if self._leads(signal):
+                    self._lead(signal, wake, deadline)
+                else:
+                    wake.wait(left)
+        finally:
+            self._waiting.pop(signal, None)
+            if self._inbox.is_forbidden:
+                self._hang_up()
+            self._promote()
+
+    def close(self) -> None:
+        """Whoever still waits, or comes later, asks the store again and again."""
+        with self._opening:
+            self._inbox.forbid()
+            if self._connection is not None:
+                _end(self._connection)
+        self._hang_up()
+        self._connections.close()
+
+    def _leads(self, signal: Signal) -> bool:
+        """Whether this one reads: it does already, or nobody does."""
+        with self._choosing:
+            if not self._is_led:
+                self._leader = signal
+            return self._leader is signal
+
+    @property
+    def _is_led(self) -> bool:
+        return self._leader in self._waiting
+
+    def _lead(self, signal: Signal, wake: native.Wake, deadline: float) -> None:
+        """Read for everybody, until there is something for us or our time is over."""
+        pace = self._inbox.pace
+        while not signal.is_set:
+            left = deadline - now()
+            if left <= 0:
+                return
+            connection = self._connection
+            if connection is None:
+                wake.wait(left if self._inbox.is_forbidden else max(min(left, pace.left()), 0.0))
+                if pace.left() <= 0:
+                    self._resubscribe(None)
+                return
+            try:
+                alive = self._read(connection, left)
+            except (RedisError, OSError):
+                alive = False
+            except BaseException:  # interrupted within a reply: the next leader starts anew
+                self._drop(connection)
+                raise
+            if not alive:
+                self._resubscribe(connection)
+                return
+
+    def _read(self, connection: Connection, left: float) -> bool:
+        """One reply, if it comes soon; whether the connection is worth another look."""
+        pulse = self._inbox.pulse
+        if pulse is None:
+            return False
+        if pulse.is_due:
+            pulse.asked()
+            self._say_subscribe(connection)
+        if connection.can_read(timeout=max(min(left, pulse.left()), 0)):
+            self._inbox.hear(connection.read_response(disable_decoding=True))
+        return not pulse.is_dead
+
+    def _promote(self) -> None:
+        """Have one of the others read from now on, if nobody does."""
+        if self._is_led:
+            return
+        for wake in list(self._waiting.values()):
+            wake.set()
+            return
+
+    def _hang_up(self) -> None:
+        """Close the connection of a closed client, unless somebody reads it, who then does so."""
+        with self._choosing:
+            if self._is_led:
+                return
+            connection = self._connection
+        if connection is not None:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._inbox.pulse = None
+            self._connection = None
+        connection.disconnect()
+
+    def _resubscribe(self, broken: Connection | None) -> None:
+        """Everybody asks the store: it may have granted unheard, or be down, or only be full."""
+        inbox = self._inbox
+        with self._opening:
+            if self._connection is not broken:
+                return  # another one that came to wait was faster
+            if broken is not None:
+                self._drop(broken)
+            if inbox.is_forbidden:
+                return
+            if inbox.pace.left() > 0:
+                inbox.have_all_ask()
+                return
+            inbox.pace.tried()
+            try:
+                self._subscribe()
+            except BackendError:
+                inbox.have_all_ask()
+
+    def _subscribe(self) -> None:
+        connection = self._connections.fresh()
+        connect(connection)
+        try:
+            self._say_subscribe(connection)
+            connection.read_response(disable_decoding=True)
+        except NoPermissionError:
+            connection.disconnect()
+            self._inbox.forbid()
+        except RedisError as error:
+            connection.disconnect()
+            raise lost_on_the_way(error) from error
+        else:
+            self._connection = connection
+            self._inbox.opened(Pulse(connection))
+
+    def _say_subscribe(self, connection: Connection) -> None:
+        connection.send_packed_command([self._inbox.subscribe], check_health=False)
+
+
+def _end(connection: Connection) -> None:
+    """Have its reader hear that it is over. To close it under a reader is a race: its number may be
+    that of another file by the time of that read."""
+    with suppress(OSError, AttributeError):  # it may just have broken by itself
+        socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)
