@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
 from lockkit.model.clock import now
+from lockkit.model.errors import UnsupportedCapability
 
 __all__ = [
     "Belief",
@@ -97,7 +98,10 @@ class Belief:
         """Call just before release. A lost claim was relied on until the last known deadline."""
         moment = now()
         end = moment if self._look(moment) else min(moment, self._until)
-        fence = self.claim.fencing_token
+        try:
+            fence = self.claim.fencing_token
+        except UnsupportedCapability:  # the store has none
+            fence = 0
         return Interval(self.name, self.owner, self.start, end, fence, self.shared)
 
     def _look(self, moment: float) -> bool:
@@ -163,7 +167,7 @@ class History:
             Overlap(first, second)
             for intervals in self._by_name()
             for first, second in pairwise(intervals)
-            if second.fence <= first.fence
+            if second.fence and second.fence <= first.fence
         ]
 
     def _by_name(self) -> list[list[Interval]]:

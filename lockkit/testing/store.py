@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, Server
 
-__all__ = ["Proxied", "RedisStore", "ServerStore", "Store"]
+__all__ = ["Proxied", "RedisStore", "ScriptedStore", "ServerStore", "Store"]
 
 
 class Proxied(NamedTuple):
@@ -61,15 +61,19 @@ class ServerStore(Store):
         self.server.restart()
 
     def kill_subscriptions(self) -> None:
-        """Close the connections on which waiters get messages. Needs.PUSH."""
+        """Close the connections on which waiters get messages, if it sends any."""
         raise NotImplementedError
+
+
+class ScriptedStore(ServerStore):
+    """A server that caches scripts."""
 
     def forget_scripts(self) -> None:
-        """Drop our scripts from the server's cache. Needs.SCRIPTS."""
+        """Drop our scripts from the server's cache."""
         raise NotImplementedError
 
 
-class RedisStore(ServerStore):
+class RedisStore(ScriptedStore):
     """Redis, Valkey, and servers with the same protocol; over TCP, TLS or a unix socket."""
 
     server: RedisServer

@@ -24,5 +24,3 @@ class OverAWire(
 ):
     """Whatever a connection can spoil. What the store decides by itself is the same over each:
     single steps, leases in time, several names, the kinds of locks."""
-
-    test_it_provides_what_its_store_declares = None

@@ -2,32 +2,35 @@
 
 ::
 
-    from lockkit.testing.conformance import KINDS, StoreConformance, Needs
+    from lockkit.stores.redis import RedisStore
+    from lockkit.testing import store
+    from lockkit.testing.conformance import StoreConformance
     from lockkit.testing.servers import RedisServer
-    from lockkit.testing.store import RedisStore
 
     class TestRedis(StoreConformance):
         schemes = ("redis",)
-        provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | KINDS | Needs.SCRIPTS
+        tested = RedisStore
+        reached = store.RedisStore
 
         @pytest.fixture(scope="class")
         @classmethod
         def store(cls):
             with RedisServer() as server:
-                yield RedisStore(server)
+                yield store.RedisStore(server)
 
-Every test runs twice, through the blocking and through the asyncio API. Tests of what the store has
-not (a server, messages, scripts) are not there; a test compares what is provided with the backend's
-capabilities, so that nobody is excused from what it claims.
+Every test runs twice, through the blocking and through the asyncio API. The traits of the store's
+class choose the tests, and so does how it is reached (a server can be restarted); none can be
+switched off by hand.
 """
 
 from __future__ import annotations
 
 from lockkit.testing.conformance.asynchronous import AsyncTests
-from lockkit.testing.conformance.base import Needs, Suite
+from lockkit.testing.conformance.base import Suite
 from lockkit.testing.conformance.death import DeathTests
 from lockkit.testing.conformance.exclusion import ExclusionTests
 from lockkit.testing.conformance.leases import LeaseTests
+from lockkit.testing.conformance.listing import ListingTests
 from lockkit.testing.conformance.names import NameTests
 from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.outages import OutageTests
@@ -38,15 +41,13 @@ from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.several import SeveralTests
 from lockkit.testing.conformance.steps import StepTests
 
-__all__ = ["KINDS", "Needs", "StoreConformance"]
-
-KINDS = Needs.SHARED | Needs.REENTRANT
-"""Every kind of lock."""
+__all__ = ["StoreConformance"]
 
 
 class StoreConformance(
     StepTests,
     LeaseTests,
+    ListingTests,
     NameTests,
     ExclusionTests,
     QueueTests,
@@ -60,4 +61,4 @@ class StoreConformance(
     AsyncTests,
     Suite,
 ):
-    """All of it. Override ``store``; set ``schemes`` and ``provides``."""
+    """All of it. Override ``store``; set ``schemes`` and ``tested``."""

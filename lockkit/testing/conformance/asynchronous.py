@@ -12,13 +12,13 @@ import pytest
 
 from lockkit import aio
 from lockkit.model.errors import AcquireTimeout, LeaseLost
+from lockkit.stores.contract import Listed, Queued
 from lockkit.testing.conformance.base import (
     INJECTIONS,
     LONGEST,
     ROOMY,
     SOON,
     TTL,
-    Needs,
     at_least_once,
     needs,
 )
@@ -32,6 +32,7 @@ SEED = 20_001
 Scene = Callable[[aio.AsyncLockClient], Awaitable[None]]
 
 
+@needs(Listed, Queued)
 class AsyncTests:
     def test_fifty_waiters_and_one_releaser(self, store: Store, name: str) -> None:
         """All in one event loop: waiting must not keep the releaser from its turn."""
@@ -153,7 +154,7 @@ class AsyncTests:
 
         play(store, scene)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_a_request_that_arrives_after_its_cancelled_acquire(
         self, store: ServerStore, name: str
     ) -> None:

@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from enum import Flag, auto
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import pytest
 
 from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import LockState
-from lockkit.stores.contract import HostLocal, ProcessLocal, Pushed, Reentrant, Shared
+from lockkit.stores import contract
 from lockkit.stores.registry import load_store
 from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
@@ -25,6 +24,7 @@ __all__ = [
     "INJECTIONS",
     "LONGEST",
     "PATIENT",
+    "PROCESSES",
     "PROMPT",
     "QUICK",
     "ROOMY",
@@ -34,7 +34,6 @@ __all__ = [
     "TTL",
     "Agents",
     "Connect",
-    "Needs",
     "Spawn",
     "Suite",
     "at_least_once",
@@ -79,26 +78,27 @@ INJECTIONS = 5
 """How often each fault happens, through each of the two APIs."""
 
 T = TypeVar("T")
-Test = TypeVar("Test", bound=Callable[..., None])
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-class Needs(Flag):
-    """Features that a test needs and a store provides."""
+class Without(NamedTuple):
+    """A store that does not declare this trait."""
 
-    NOTHING = 0
-    PROCESSES = auto()  #: several processes can use it
-    SERVER = auto()  #: a ServerStore
-    PUSH = auto()  #: wakes waiters by messages over a connection that can be cut
-    SHARED = auto()  #: names that several may hold: semaphores, reader-writer locks
-    REENTRANT = auto()  #: locks that their owner may enter again
-    SCRIPTS = auto()  #: the server caches scripts, and can forget them
+    trait: type[contract.Store]
 
 
-def needs(what: Needs) -> Callable[[Test], Test]:
-    """Run this test only for stores that provide these features."""
+Wanted = type[contract.Store] | type[Store] | Without
+
+PROCESSES = Without(contract.ProcessLocal)  # type: ignore[type-abstract]
+"""Several processes can use the store."""
+
+
+def needs(*wanted: Wanted) -> Callable[[Test], Test]:
+    """Run this test, or those of this class, only for stores that declare these traits, and are
+    reached in this way."""
 
     def mark(test: Test) -> Test:
-        test.__dict__["needs"] = what
+        setattr(test, "needs", wanted)  # noqa: B010  neither a function nor a class has it
         return test
 
     return mark
@@ -126,7 +126,11 @@ class Suite:
     schemes: ClassVar[tuple[str, ...]] = ()
     """The URL schemes that this subclass covers."""
 
-    provides: ClassVar[Needs] = Needs.NOTHING
+    tested: ClassVar[type[contract.Store]]
+    """The store's class: its traits choose the tests."""
+
+    reached: ClassVar[type[Store]] = Store
+    """The class of the fixture ``store``: a server can be asked more."""
 
     cycles: ClassVar[int] = 2000
     """Lock cycles of the exclusion test, both APIs together."""
@@ -134,12 +138,20 @@ class Suite:
     def __init_subclass__(cls) -> None:
         """Take out what this store cannot be asked: a skipped test looks like a missing server."""
         super().__init_subclass__()
+        by_hand = [n for n, test in vars(cls).items() if n.startswith("test_") and test is None]
+        if by_hand:
+            raise TypeError(f"{cls.__name__} switches off {by_hand}: its traits say what it can do")
         if not cls.schemes:
             return
-        for attribute in dir(cls):
-            wanted = getattr(getattr(cls, attribute), "needs", Needs.NOTHING)
-            if isinstance(wanted, Needs) and wanted not in cls.provides:
-                setattr(cls, attribute, None)
+        for name in dir(cls):
+            if name.startswith("test_") and not all(map(cls._has, _wanted(cls, name))):
+                setattr(cls, name, None)
+
+    @classmethod
+    def _has(cls, wanted: Wanted) -> bool:
+        if isinstance(wanted, Without):
+            return not issubclass(cls.tested, wanted.trait)
+        return issubclass(cls.tested, wanted) or issubclass(cls.reached, wanted)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -195,15 +207,18 @@ class Suite:
         """So many other processes."""
         return lambda number: crew.take(number, api)
 
-    def test_it_provides_what_its_store_declares(self, store: Store) -> None:
-        declared = load_store(settings_from_url(store.url, **store.options))
-        is_local = isinstance(declared, (ProcessLocal, HostLocal))
-        is_reentrant = isinstance(declared, Reentrant)
-        assert (Needs.PROCESSES in self.provides) is not isinstance(declared, ProcessLocal)
-        assert (Needs.SERVER in self.provides) is not is_local
-        assert (Needs.PUSH in self.provides) is (isinstance(declared, Pushed) and not is_local)
-        assert (Needs.SHARED in self.provides) is isinstance(declared, Shared)
-        assert (Needs.REENTRANT in self.provides) is is_reentrant
+    def test_it_is_what_the_url_leads_to(self, store: Store) -> None:
+        """So nobody is excused from what the store declares."""
+        found = load_store(settings_from_url(store.url, **store.options))
+        assert contract.traits_of(found) == contract.traits_of(self.tested)
+        assert isinstance(store, self.reached)
+
+
+def _wanted(suite: type[Suite], name: str) -> tuple[Wanted, ...]:
+    """What a test needs, and what all tests of its class do."""
+    owner = next(kind for kind in suite.__mro__ if name in vars(kind))
+    own: tuple[Wanted, ...] = getattr(vars(owner)[name], "needs", ())
+    return (*own, *vars(owner).get("needs", ()))
 
 
 def opened(
@@ -264,14 +279,18 @@ def waits(client: AnyClient, name: str, waiting: Future[Any]) -> bool:
 
 def held(client: AnyClient, name: str) -> bool:
     """Whether somebody has it; what has expired nobody has."""
+    if not isinstance(client.store, contract.Listed):
+        lease = client.lock(name).try_acquire()
+        return lease is None or not lease.release()
     info = client.inspect(name)
     return info is not None and info.state is LockState.HELD
 
 
 def nothing_left(client: AnyClient, name: str) -> None:
     """Nobody has it, nobody waits for it, and the next one gets it at once."""
-    info = client.inspect(name)
-    assert info is None, f"left behind: {info}"
+    if isinstance(client.store, contract.Listed):
+        info = client.inspect(name)
+        assert info is None, f"left behind: {info}"
     lease = client.lock(name).try_acquire()
     assert lease is not None
     assert lease.release()

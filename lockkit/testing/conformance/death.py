@@ -11,15 +11,16 @@ import pytest
 
 from lockkit.model.clock import now
 from lockkit.model.types import alive_for
+from lockkit.stores.contract import Fenced, Listed
 from lockkit.testing.agent import Agent, AgentFailed
 from lockkit.testing.blocking import AnyClient, Api
 from lockkit.testing.checkers import FencedRegister
 from lockkit.testing.conformance.base import (
     INJECTIONS,
+    PROCESSES,
     SLACK,
     TTL,
     Agents,
-    Needs,
     Spawn,
     eventually,
     held,
@@ -33,10 +34,11 @@ from lockkit.testing.conformance.queueing import take
 __all__ = ["DeathTests"]
 
 
+@needs(Listed, Fenced)
 class DeathTests:
     """Each fault happens in several processes, on as many names, at once."""
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_a_killed_holder_is_followed_when_its_lease_expires(
         self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
     ) -> None:
@@ -52,7 +54,7 @@ class DeathTests:
             assert lease.fencing_token > fence
             assert lease.release()
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_killed_waiters_do_not_stall_the_others(
         self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
     ) -> None:
@@ -74,7 +76,7 @@ class DeathTests:
             assert granted - released < alive_for(TTL) + SLACK
             assert lease.release()
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_a_holder_stopped_past_its_ttl_knows_at_its_first_look(  # noqa: PLR0917 - fixtures
         self,
         client: AnyClient,
@@ -106,7 +108,7 @@ class DeathTests:
             lease.check()
             assert lease.release()
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_a_grant_that_came_while_a_waiter_was_stopped_is_stale(
         self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
     ) -> None:
@@ -133,7 +135,7 @@ class DeathTests:
             assert future.result()["fence"] > holder.fencing_token
             agent.call("release", handle=each)
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_an_interrupted_waiter_leaves_nothing(
         self, client: AnyClient, agents: Agents, api: Api, name: str
     ) -> None:
@@ -154,7 +156,7 @@ class DeathTests:
             assert lease.release()
             nothing_left(client, each)
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_a_forked_child_owns_nothing_of_its_parents(
         self, client: AnyClient, agents: Agents, api: Api, name: str
     ) -> None:

@@ -8,10 +8,12 @@ from typing import ClassVar
 
 import pytest
 
+from lockkit.stores import contract
+from lockkit.stores.contract import ProcessLocal
 from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, Api
 from lockkit.testing.checkers import Counter, History, Interval
-from lockkit.testing.conformance.base import Agents, Connect, Needs, Spawn, needs
+from lockkit.testing.conformance.base import PROCESSES, Agents, Connect, Spawn, needs
 
 __all__ = ["ExclusionTests"]
 
@@ -22,9 +24,9 @@ LONGEST = 4 * ANSWER_SECONDS
 
 class ExclusionTests:
     cycles: ClassVar[int]
-    provides: ClassVar[Needs]
+    tested: ClassVar[type[contract.Store]]
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_eight_processes_exclude_one_another(
         self, agents: Agents, api: Api, name: str, tmp_path: Path
     ) -> None:
@@ -39,7 +41,7 @@ class ExclusionTests:
             history += (Interval(*interval) for interval in future.result(LONGEST))
         judge(history, counter, share * WORKERS)
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_those_who_do_not_wait_their_turn_exclude_one_another(
         self, agents: Agents, api: Api, name: str
     ) -> None:
@@ -59,7 +61,7 @@ class ExclusionTests:
     ) -> None:
         """Two clients replace the processes if the store is within one process."""
         counter = Counter(tmp_path / "counter")
-        several = Needs.PROCESSES in self.provides
+        several = not issubclass(self.tested, ProcessLocal)
         share = (200 if several else self.cycles // 2) // WORKERS
         clients = [connect(), connect()]
         running = [

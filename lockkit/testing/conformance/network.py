@@ -10,6 +10,7 @@ from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import alive_for
+from lockkit.stores.contract import Pushed
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     INJECTIONS,
@@ -17,7 +18,6 @@ from lockkit.testing.conformance.base import (
     SLACK,
     SOON,
     Connect,
-    Needs,
     Spawn,
     at_least_once,
     eventually,
@@ -49,7 +49,7 @@ class NetworkTests:
         client.lock("conformance:warm-up").acquire().release()
         return client
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_the_reply_to_acquire_is_dropped(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -64,7 +64,7 @@ class NetworkTests:
             assert lease.release() is True
             nothing_left(other, name)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_the_reply_to_release_is_dropped(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -75,7 +75,7 @@ class NetworkTests:
             assert fault.happened.wait(SOON)
             nothing_left(other, name)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_the_reply_to_extend_is_dropped(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -87,7 +87,7 @@ class NetworkTests:
                 assert 95 + number < lease.remaining() <= 100 + number
         nothing_left(other, name)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_no_reply_at_all_is_neither_success_nor_failure(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -102,7 +102,7 @@ class NetworkTests:
             eventually(lambda: not held(other, name))
             nothing_left(other, name)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_a_store_that_cannot_be_reached(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -125,7 +125,7 @@ class NetworkTests:
         eventually(lambda: not held(other, name))  # told as soon as it can be reached
         nothing_left(other, name + "x")
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_waiters_survive_cut_connections(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str, spawn: Spawn
     ) -> None:
@@ -142,7 +142,7 @@ class NetworkTests:
             waiting.result().release()  # False if the machine stalled: the grant was a short one
             nothing_left(other, name)
 
-    @needs(Needs.PUSH)
+    @needs(Pushed, ServerStore)
     def test_waiters_survive_a_killed_subscription(
         self,
         client: AnyClient,
@@ -168,7 +168,7 @@ class NetworkTests:
             taken.release()
             nothing_left(other, name)
 
-    @needs(Needs.PUSH)
+    @needs(Pushed, ServerStore)
     def test_a_subscription_killed_while_nobody_waits_is_missed(
         self,
         client: AnyClient,

@@ -15,7 +15,6 @@ from lockkit.testing.conformance.base import (
     INJECTIONS,
     TTL,
     Connect,
-    Needs,
     Spawn,
     at_least_once,
     eventually,
@@ -24,7 +23,7 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     waits,
 )
-from lockkit.testing.store import Proxied, ServerStore
+from lockkit.testing.store import Proxied, ScriptedStore, ServerStore
 
 __all__ = ["OutageTests"]
 
@@ -32,9 +31,9 @@ __all__ = ["OutageTests"]
 class OutageTests:
     """Only for stores with a server of their own."""
 
-    @needs(Needs.SCRIPTS)
+    @needs(ScriptedStore)
     def test_forgotten_scripts_are_loaded_again(
-        self, client: AnyClient, other: AnyClient, store: ServerStore, name: str
+        self, client: AnyClient, other: AnyClient, store: ScriptedStore, name: str
     ) -> None:
         for _ in range(INJECTIONS):
             store.forget_scripts()
@@ -49,12 +48,12 @@ class OutageTests:
             assert lease.release()
             nothing_left(other, name)
 
-    @needs(Needs.SCRIPTS)
+    @needs(ScriptedStore)
     def test_forgotten_scripts_do_not_stop_waiting_or_renewal(
         self,
         client: AnyClient,
         other: AnyClient,
-        store: ServerStore,
+        store: ScriptedStore,
         name: str,
         spawn: Spawn,
     ) -> None:
@@ -71,7 +70,7 @@ class OutageTests:
 
         at_least_once(unimpressed)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_clients_survive_a_restart_and_fences_keep_growing(
         self, client: AnyClient, other: AnyClient, store: ServerStore, name: str
     ) -> None:
@@ -96,7 +95,7 @@ class OutageTests:
                 assert taken.release()
             nothing_left(client, name)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_a_waiter_survives_a_restart_or_is_told(
         self,
         client: AnyClient,
@@ -117,7 +116,7 @@ class OutageTests:
             eventually(partial(_is_gone, other, name))  # what it was granted after it was told
             nothing_left(other, name)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_renewal_under_a_slow_network(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -137,7 +136,7 @@ class OutageTests:
 
         at_least_once(renewed)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_a_renewal_that_fails_leaves_it_unknown_until_one_is_done(
         self, connect: Connect, proxied: Proxied, name: str
     ) -> None:
@@ -156,7 +155,7 @@ class OutageTests:
 
         at_least_once(known_again)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_renewal_under_a_server_that_hangs_for_a_while(
         self, client: AnyClient, store: ServerStore, name: str
     ) -> None:
@@ -171,7 +170,7 @@ class OutageTests:
 
         at_least_once(kept)
 
-    @needs(Needs.SERVER)
+    @needs(ServerStore)
     def test_a_lease_is_lost_at_its_deadline_also_when_nobody_can_say_so(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:

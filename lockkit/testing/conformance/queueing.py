@@ -10,14 +10,15 @@ import pytest
 from lockkit.model.clock import now
 from lockkit.model.errors import AcquireTimeout, TooManyWaiters
 from lockkit.model.types import Busy, Mode, alive_for
+from lockkit.stores.contract import Fenced, Listed, Queued
 from lockkit.testing.blocking import AnyClient, AnyLease, Api
 from lockkit.testing.conformance.base import (
+    PROCESSES,
     PROMPT,
     SLACK,
     TTL,
     Agents,
     Connect,
-    Needs,
     Spawn,
     at_least_once,
     each_time,
@@ -38,6 +39,7 @@ RACES = 50
 SEED = 20_000
 
 
+@needs(Queued, Listed, Fenced)
 class QueueTests:
     def test_waiters_are_granted_in_the_order_they_came(
         self, connect: Connect, name: str, spawn: Spawn
@@ -63,7 +65,7 @@ class QueueTests:
 
         each_time(in_order, ORDERS)
 
-    @needs(Needs.PROCESSES)
+    @needs(PROCESSES)
     def test_processes_are_granted_in_the_order_they_came(
         self, client: AnyClient, agents: Agents, api: Api, name: str
     ) -> None:

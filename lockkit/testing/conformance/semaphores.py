@@ -6,15 +6,16 @@ import pytest
 
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, KindMismatch
 from lockkit.model.types import Kind, LockState, Request
+from lockkit.stores.contract import Listed, Shared
 from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, AnyLease, Api
 from lockkit.testing.checkers import History, Interval
 from lockkit.testing.conformance.base import (
+    PROCESSES,
     ROOMY,
     TTL,
     Agents,
     Connect,
-    Needs,
     Spawn,
     at_least_once,
     eventually,
@@ -32,8 +33,9 @@ CYCLES = 40
 LONGEST = 4 * ANSWER_SECONDS
 
 
+@needs(Shared, Listed)
 class SemaphoreTests:
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_so_many_have_a_permit_and_no_more(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -48,7 +50,7 @@ class SemaphoreTests:
             assert lease.release()
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_a_permit_expires_by_itself(
         self, client: AnyClient, connect: Connect, name: str, spawn: Spawn
     ) -> None:
@@ -61,7 +63,7 @@ class SemaphoreTests:
         assert all(lease.release() for lease in (follower, *kept))
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_those_who_wait_for_permits_get_them_in_order(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -83,7 +85,7 @@ class SemaphoreTests:
 
         at_least_once(in_order)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_one_who_gives_up_leaves_permits_to_the_others(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -94,7 +96,7 @@ class SemaphoreTests:
         assert all(lease.release() for lease in leases)
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_a_name_is_one_kind_at_a_time(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -110,7 +112,7 @@ class SemaphoreTests:
             queued(client, name, 0)
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_of_several_numbers_of_permits_the_smallest_applies(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -132,7 +134,7 @@ class SemaphoreTests:
         assert all(lease.release() for lease in leases)
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_those_of_another_number_of_permits_wait_in_turn(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -144,7 +146,7 @@ class SemaphoreTests:
             assert waiting.result().release()
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_what_a_semaphore_has_left_behind_is_no_other_kind(
         self, client: AnyClient, connect: Connect, name: str
     ) -> None:
@@ -162,7 +164,7 @@ class SemaphoreTests:
         assert all(lease.release() for lease in again)
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_each_permit_is_listed_and_can_be_broken(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -178,7 +180,7 @@ class SemaphoreTests:
         assert [lease.release() for lease in leases] == [True, False, True]
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_permits_and_locks_are_extended_together(self, client: AnyClient, name: str) -> None:
         requests = [permit(name), claim(f"{name}:mutex"), permit(name), permit(name)]
         for request in requests[:3]:
@@ -197,7 +199,7 @@ class SemaphoreTests:
             client.perform(client.store.release(request))
         nothing_left(client, name)
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     def test_the_same_token_gets_the_same_permit(self, client: AnyClient, name: str) -> None:
         request = permit(name)
         fences = {granted(client, request).fence for _ in range(3)}
@@ -205,13 +207,13 @@ class SemaphoreTests:
         assert sum(1 for _ in client.holders(name)) == 1
         client.perform(client.store.release(request))
 
-    @needs(Needs.SHARED)
+    @needs(Shared)
     @pytest.mark.parametrize("permits", [0, -1, 1.5, True, "3", None])
     def test_permits_are_a_number(self, client: AnyClient, name: str, permits: object) -> None:
         with pytest.raises(ConfigurationError, match="permits is"):
             client.semaphore(name, permits)  # type: ignore[arg-type]
 
-    @needs(Needs.SHARED | Needs.PROCESSES)
+    @needs(Shared, PROCESSES)
     def test_processes_share_a_semaphore(self, agents: Agents, api: Api, name: str) -> None:
         running = [
             agent.share(api=api, name=name, uses=["semaphore:2"], cycles=CYCLES)

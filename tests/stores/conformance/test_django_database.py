@@ -10,8 +10,9 @@ import pytest
 from database_settings import complete, environment, sqlite
 from django.db import connections
 
-from lockkit.testing.conformance import KINDS, Needs, StoreConformance
+from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.store import Store
+from lockkit_django.stores.database import DatabaseFile
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -19,7 +20,7 @@ django.setup()
 
 class TestDjangoDatabase(StoreConformance):
     schemes = ("django",)
-    provides = Needs.PROCESSES | KINDS
+    tested = DatabaseFile
     cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")

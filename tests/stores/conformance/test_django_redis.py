@@ -13,10 +13,10 @@ from django.test import override_settings
 from over_a_wire import OverAWire
 from places import KIT
 
-from lockkit.testing.conformance import Needs
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit.testing.store import Proxied, RedisStore
+from lockkit_django.stores.redis import DjangoRedisStore
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -47,7 +47,8 @@ class CacheStore(RedisStore):
 
 class TestDjangoRedis(OverAWire):
     schemes = ("django-redis",)
-    provides = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | Needs.SCRIPTS
+    tested = DjangoRedisStore
+    reached = RedisStore
     cycles = 800
 
     @pytest.fixture(scope="class")

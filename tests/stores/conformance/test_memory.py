@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.testing.conformance import KINDS, StoreConformance
+from lockkit.stores.memory import MemoryStore
+from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.store import Store
 
 
 class TestMemory(StoreConformance):
     schemes = ("memory",)
-    provides = KINDS
+    tested = MemoryStore
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -5,21 +5,21 @@ from collections.abc import Iterator
 import pytest
 from over_a_wire import OverAWire
 
-from lockkit.testing.conformance import KINDS, Needs, StoreConformance
+from lockkit.stores import redis as redis_store
+from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import RedisServer, ValkeyServer
 from lockkit.testing.store import RedisStore
 
 PATIENT = {"options": {"socket_timeout": 10.0}}
 """For a machine that stalls: no test is about a server that takes so long to answer."""
 
-REDIS = Needs.PROCESSES | Needs.SERVER | Needs.PUSH | KINDS | Needs.SCRIPTS
-
 
 class TestRedis(StoreConformance):
     """Debian's Redis, which forgets everything when it is restarted."""
 
     schemes = ("redis",)
-    provides = REDIS
+    tested = redis_store.RedisStore
+    reached = RedisStore
     cycles = 10_000
 
     @pytest.fixture(scope="class")
@@ -33,7 +33,8 @@ class TestValkeyOverAUnixSocket(StoreConformance):
     """A current Valkey, which forgets nothing."""
 
     schemes = ("unix",)
-    provides = REDIS
+    tested = redis_store.RedisStore
+    reached = RedisStore
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -46,7 +47,8 @@ class TestValkeyOverAUnixSocket(StoreConformance):
 @pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
 class TestRedisOverTLS(OverAWire):
     schemes = ("rediss",)
-    provides = REDIS & ~KINDS
+    tested = redis_store.RedisStore
+    reached = RedisStore
     cycles = 800
 
     @pytest.fixture(scope="class")

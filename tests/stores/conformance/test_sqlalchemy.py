@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 from lock_tables import table_at
 
-from lockkit.testing.conformance import KINDS, Needs, StoreConformance
+from lockkit.stores.sql.alchemy import SQLAlchemyServer
+from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import PostgresServer
 from lockkit.testing.store import Store
 
 
 class TestSQLAlchemy(StoreConformance):
     schemes = ("sqlalchemy",)
-    provides = Needs.PROCESSES | KINDS
+    tested = SQLAlchemyServer
     cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
@@ -22,7 +23,3 @@ class TestSQLAlchemy(StoreConformance):
     def store(cls, postgres_server: PostgresServer) -> Iterator[Store]:
         with table_at(postgres_server) as url:
             yield Store(f"sqlalchemy+{url}")
-
-    test_it_provides_what_its_store_declares = None
-    """A server, but not yet with the promises under a failing network: those need a socket
-    timeout, which libpq has not."""

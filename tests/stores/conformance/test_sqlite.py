@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.testing.conformance import KINDS, Needs, StoreConformance
+from lockkit.stores.sql import SQLiteStore
+from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.store import Store
 
 
 class TestSQLite(StoreConformance):
     schemes = ("sqlite",)
-    provides = Needs.PROCESSES | KINDS
+    tested = SQLiteStore
 
     @pytest.fixture(scope="class")
     @classmethod

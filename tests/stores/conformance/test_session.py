@@ -1,0 +1,128 @@
+"""A double of a session lock: whoever holds it holds it by a connection, and loses it with that."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import lockkit
+from lockkit.engine.effects import Step, at_once
+from lockkit.model.clock import now
+from lockkit.model.errors import LeaseLost
+from lockkit.model.settings import AliasSettings
+from lockkit.model.types import Busy, Gone, Grant, Release, Renewal, Request
+from lockkit.runtime.aio_wires import AsyncLocalWire
+from lockkit.runtime.wires import CallWire
+from lockkit.stores.contract import ProcessLocal, Sessioned
+from lockkit.testing.conformance import StoreConformance
+from lockkit.testing.store import Store
+
+
+class Session:
+    """A connection: silent for a TTL, or killed, it ends, and what it holds is free."""
+
+    def __init__(self, ttl: float) -> None:
+        self.ends = now() + ttl
+        self.number = 0
+
+    @property
+    def is_open(self) -> bool:
+        return now() < self.ends
+
+
+class SessionStore(Sessioned, ProcessLocal):
+    """One session for each claim, as a lock of a database's session has."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self.sessions: dict[str, tuple[str, Session]] = {}  #: name: token, session
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> SessionStore:
+        return server
+
+    def wire(self) -> CallWire:
+        return CallWire()
+
+    def async_wire(self, *, is_shared: bool = False) -> Any:
+        return AsyncLocalWire()
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        with self._mutex:
+            session = self._session(request)
+            if session is None:
+                if request.name in self.sessions:
+                    return at_once(Busy())
+                session = Session(request.ttl)
+                self.sessions[request.name] = request.token, session
+            return at_once(Grant(request.token, None, session.ends - now()))
+
+    def release(self, request: Request) -> Step[Release]:
+        with self._mutex:
+            if self._session(request) is None:
+                return at_once(Release.ABSENT)
+            del self.sessions[request.name]
+            return at_once(Release.RELEASED)
+
+    def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        return at_once([self._beat(request) for request in requests])
+
+    def kill(self, name: str) -> None:
+        """As an operator kills a backend of the database."""
+        self.sessions[name][1].ends = 0.0
+
+    def _beat(self, request: Request) -> Renewal:
+        with self._mutex:
+            session = self._session(request)
+            if session is None:
+                return Renewal(None)
+            if request.number >= session.number:
+                session.number, session.ends = request.number, now() + request.ttl
+            return Renewal(session.ends - now())
+
+    def _session(self, request: Request) -> Session | None:
+        """The claim's own; what has ended holds nothing."""
+        token, session = self.sessions.get(request.name, ("", None))
+        if session is not None and not session.is_open:
+            del self.sessions[request.name]
+            return None
+        return session if token == request.token else None
+
+
+server = SessionStore()
+MODULE = sys.modules[__name__]
+OPTIONS = {"backend": "session_double:SessionStore"}
+sys.modules["session_double"] = MODULE
+
+
+class TestSession(StoreConformance):
+    schemes = ("session",)
+    tested = SessionStore
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Store:
+        return Store("session://", options=OPTIONS)
+
+
+def test_it_dies_with_its_connection() -> None:
+    client = lockkit.LockClient(server, lockkit.connect("memory://", ttl=30).settings)
+    lease = client.lock("killed").acquire()
+    server.kill("killed")
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert not lease.release()
+    with client.lock("killed", timeout=0):
+        pass
+    client.close()
+
+
+def test_no_test_is_switched_off_by_hand() -> None:
+    with pytest.raises(TypeError, match="test_busy_at_once"):
+
+        class _(StoreConformance):
+            test_busy_at_once = None  # type: ignore[assignment]
