@@ -34,7 +34,7 @@ from lockkit.model.errors import (
     UnsupportedCapability,
     UpgradeRefused,
 )
-from lockkit.model.naming import name
+from lockkit.model.names import name
 from lockkit.model.options import ClientOptions
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import LeaseState, LockInfo, LockState, Owner

@@ -16,8 +16,6 @@ from lockkit.operate.arguments import is_run, program_at
 from lockkit.operate.text import printable
 from lockkit.stores.registry import load_store
 
-__all__ = ["main"]
-
 OURS = ("--url", "--key-prefix")
 
 

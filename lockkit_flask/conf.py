@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockkit.model.checks import check_setting_names
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import URL_VARIABLE, AliasSettings, empty_variable, read_settings
-from lockkit.model.values import check_setting_names
 from lockkit.orders import OrderSettings, read_order_settings
 from lockkit.web.view_lock import ViewSettings, read_view_settings
 

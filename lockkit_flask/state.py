@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flask import current_app
 
+from lockkit.model.checks import unknown_key
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.values import unknown_key
 from lockkit.per_loop import PerLoop
 from lockkit.stores.registry import load_store
 from lockkit_flask.leases.client import AsyncFlaskLockClient, FlaskLockClient

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from lockkit.model.types import Request
 
-__all__ = ["Effect", "Exchange", "Later", "Listen", "Park", "Signal", "Step", "at_once"]
-
 R = TypeVar("R")
 
 

@@ -39,8 +39,6 @@ from lockkit.model.types import (
 if TYPE_CHECKING:
     from lockkit.stores.contract import Queued
 
-__all__ = ["Granted", "acquire"]
-
 OWN = (
     ": this very thread or task, which would wait for itself. Use the lease that it has (in a "
     "view, that of lock_view), or say reentrant=True in both places"

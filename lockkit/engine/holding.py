@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from lockkit.runtime.hold import Hold
     from lockkit.stores.contract import Store
 
-__all__ = ["broke_off", "downgrade", "extend", "give_back", "release", "renew"]
-
 Clock = Callable[[], float]
 
 HEARD = 16

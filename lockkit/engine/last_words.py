@@ -13,8 +13,6 @@ from typing import NamedTuple
 from lockkit.engine.state import GRACE_SECONDS, SECOND, Holder, State
 from lockkit.model.types import Kind, LockInfo, LockState, Owner, Waiting
 
-__all__ = ["DAY", "SLOTS", "Words", "infos_of", "last_words", "slot_of", "words_info"]
-
 DAY = 24 * 3600 * SECOND
 SLOTS = 1000
 

@@ -9,17 +9,6 @@ from dataclasses import dataclass, field
 
 from lockkit.model.types import Kind, Request, alive_for
 
-__all__ = [
-    "GRACE_SECONDS",
-    "MOST_SHARED",
-    "MOST_TOMBS",
-    "SECOND",
-    "TOMB_SECONDS",
-    "Holder",
-    "State",
-    "Waiter",
-]
-
 SECOND = 1_000_000
 TOMB_SECONDS = 600
 """How long a withdrawn token stays refused: longer than a request can linger in a network."""

@@ -14,11 +14,11 @@ from lockkit.leases.default_store import chosen_url
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock, Terms
+from lockkit.model.checks import check_fence
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.model.options import ClientOptions, KindOptions
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import UNSET, LockInfo, Unset
-from lockkit.model.values import check_fence
 from lockkit.runtime import entrants, process
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_watchdog import AsyncWatchdog
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lockkit.leases.reentry import Entry
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.contract import Store
-
-__all__ = ["AsyncLease", "AsyncLock", "AsyncLockClient", "connect"]
 
 R = TypeVar("R")
 

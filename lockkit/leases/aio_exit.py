@@ -20,8 +20,6 @@ from lockkit.stores.registry import load_store
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
 
-__all__ = ["AtExit"]
-
 
 class AtExit:
     """Releases what the tasks of one client still hold. Limits: not in ``memory://``, which ends

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
-__all__ = ["Block", "begun", "enter", "leave", "leaving", "unenter"]
-
 L = TypeVar("L", bound="_Leases")
 S = TypeVar("S")
 P = ParamSpec("P")

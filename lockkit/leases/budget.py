@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lockkit.model.clock import now
 
-__all__ = ["Budget"]
-
 
 class Budget:
     """One deadline for all of them. ``timeout`` in seconds; None: there is none."""

@@ -17,10 +17,10 @@ from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock, Terms
 from lockkit.leases.renewing import Renewing
+from lockkit.model.checks import check_fence
 from lockkit.model.errors import AcquireTimeout
 from lockkit.model.options import KindOptions
 from lockkit.model.types import UNSET, LockInfo, Unset
-from lockkit.model.values import check_fence
 from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lockkit.leases.reentry import Entry
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.contract import Store
-
-__all__ = ["Lease", "Lock", "LockClient"]
 
 R = TypeVar("R")
 

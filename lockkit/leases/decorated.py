@@ -21,8 +21,6 @@ from lockkit.model.types import Unset
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease
 
-__all__ = ["LeasedOrSkipped", "LockedOptions", "Name", "Skipped", "WithLease"]
-
 Name: TypeAlias = str | Callable[..., str]
 """A template over the arguments, or what gets them and returns a name."""
 

@@ -7,8 +7,6 @@ from types import CodeType, FrameType, FunctionType
 
 from lockkit.model.errors import ConfigurationError
 
-__all__ = ["is_written_above", "refuse_bare"]
-
 
 def refuse_bare(decorator: str, name: object) -> None:
     """Raise ConfigurationError for ``@decorator`` without parentheses, where its name stands.

@@ -11,16 +11,14 @@ from lockkit.leases.client import LockClient
 from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.environment import environment
+from lockkit.model.checks import check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
-from lockkit.model.naming import Template, check_name
+from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
 from lockkit.model.types import UNSET
-from lockkit.model.values import check_timeout, check_ttl
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
-
-__all__ = ["Clients", "locked", "locked_by"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

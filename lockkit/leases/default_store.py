@@ -7,8 +7,6 @@ import warnings
 
 from lockkit.model.settings import URL_VARIABLE, empty_variable, state_directory
 
-__all__ = ["chosen_url", "default_url", "unchosen"]
-
 _told: set[str] = set()
 
 

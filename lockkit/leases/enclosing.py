@@ -54,16 +54,6 @@ from lockkit.model.types import Unset
 if TYPE_CHECKING:
     from lockkit.leases.multi import AsyncMultiLock, MultiLock
 
-__all__ = [
-    "AliasClients",
-    "AsyncEnclosingClient",
-    "AsyncEnclosingLock",
-    "EnclosingClient",
-    "Locked",
-    "as_locked",
-    "locked_with",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.per_loop import PerLoop
 
-__all__ = ["environment"]
-
 
 class Environment:
     """Clients of the store that $LOCKKIT_URL names now: one per process, or per loop."""

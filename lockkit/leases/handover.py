@@ -13,8 +13,6 @@ from lockkit.runtime import entrants
 if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
-__all__ = ["handed_over", "leave_thread"]
-
 
 def handed_over(lease: AnyAsyncLease, client: LockClient) -> AnyLease:
     """The same claim as a lease of a blocking client of the same store, which renews it from now

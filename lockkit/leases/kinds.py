@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseClient, BaseLock, Terms
+from lockkit.model.checks import check_kind, check_owner, check_permits
 from lockkit.model.errors import ConfigurationError, UnsupportedCapability
 from lockkit.model.options import (
     KindOptions,
@@ -16,15 +17,12 @@ from lockkit.model.options import (
     OwnedOptions,
     check_options,
 )
-from lockkit.model.types import Claim, Kind
-from lockkit.model.values import check_kind, check_owner, check_permits
+from lockkit.model.types import Kind, Usage
 from lockkit.stores.contract import Listed, Reentrant, Shared
 
-__all__ = ["Kinds", "RWLock"]
-
-MUTEX, BARGE = Claim(), Claim(fair=False)
-REENTRANT = Claim(Kind.REENTRANT)
-READ, WRITE = Claim(Kind.RW, shared=True), Claim(Kind.RW)
+MUTEX, BARGE = Usage(), Usage(fair=False)
+REENTRANT = Usage(Kind.REENTRANT)
+READ, WRITE = Usage(Kind.RW, shared=True), Usage(Kind.RW)
 
 LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS, KIND_OPTIONS = (
     kind.__optional_keys__ for kind in (LockOptions, OwnedOptions, MutexOptions, KindOptions)
@@ -80,7 +78,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         lease that expired and the next request.
         """
         own = self._own("lock()", options, MUTEX_OPTIONS)
-        return self._make(self._terms(self._claim(options), name, options), **own)
+        return self._make(self._terms(self._usage(options), name, options), **own)
 
     def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> L:
         """A lock that up to ``permits`` may hold at once; each lease is one permit.
@@ -93,9 +91,9 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         """
         own = self._own("semaphore()", options, LOCK_OPTIONS)
         fair = options.get("fair", True)
-        claim = Claim(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
+        usage = Usage(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
         self._needs_sharing()
-        return self._make(self._terms(claim, name, options), **own)
+        return self._make(self._terms(usage, name, options), **own)
 
     def rwlock(self, name: str, **options: Unpack[OwnedOptions]) -> RWLock[L]:
         """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
@@ -111,7 +109,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         self._needs_sharing()
         owner, fair = check_owner(options.get("owner", "")), options.get("fair", True)
         read = self._terms(READ._replace(owner=owner, fair=fair), name, options)
-        write = read._replace(claim=WRITE._replace(owner=owner, fair=fair))
+        write = read._replace(usage=WRITE._replace(owner=owner, fair=fair))
         return RWLock(self._make(read, **own), self._make(write, **own))
 
     def of_kind(self, kind: str, name: str, **options: Unpack[KindOptions]) -> L:
@@ -145,7 +143,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         check_options(where, options, {*known, *own})
         return {key: options[key] for key in own & options.keys()}
 
-    def _claim(self, options: MutexOptions) -> Claim:
+    def _usage(self, options: MutexOptions) -> Usage:
         owner, fair = options.get("owner", ""), options.get("fair", True)
         if not options.get("reentrant", False):
             if owner:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from lockkit.leases.multi import AsyncMultiLease, MultiLease
     from lockkit.leases.reentry import Entry
 
-__all__ = ["BaseLease", "give_back", "give_back_async"]
-
 
 class Keeper(Protocol):
     """What a lease is held for, such as a transaction."""

@@ -11,11 +11,11 @@ from lockkit.engine import flow
 from lockkit.engine.effects import Step
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.reentry import Entries, Entry
+from lockkit.model.checks import check_label, check_on_lost, check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
-from lockkit.model.naming import check_name
+from lockkit.model.names import check_name
 from lockkit.model.options import LockOptions
-from lockkit.model.types import UNSET, Claim, Kind, Mode, Request, Unset
-from lockkit.model.values import check_label, check_on_lost, check_timeout, check_ttl
+from lockkit.model.types import UNSET, Kind, Mode, Request, Unset, Usage
 from lockkit.runtime import entrants
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.tokens import new_token
@@ -25,8 +25,6 @@ from lockkit.stores.fair import queued
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.contract import Store
-
-__all__ = ["REENTERED", "BaseClient", "BaseLock", "Terms"]
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
 
@@ -39,7 +37,7 @@ REENTERED = {Kind.RW, Kind.REENTRANT}
 class Terms(NamedTuple):
     """What a lock asks for; checked."""
 
-    claim: Claim
+    usage: Usage
     name: str
     ttl: float
     timeout: float | None
@@ -86,11 +84,11 @@ class BaseClient(ABC, Generic[AnyLease]):
             held.clear()
         held[name] = seconds if before is None else (3 * before + seconds) / 4
 
-    def _terms(self, claim: Claim, name: str, options: LockOptions) -> Terms:
+    def _terms(self, usage: Usage, name: str, options: LockOptions) -> Terms:
         settings = self.settings
         ttl, timeout = options.get("ttl", UNSET), options.get("timeout", UNSET)
         return Terms(
-            claim,
+            usage,
             self._name(name),
             settings.ttl if ttl is UNSET else self._ttl(ttl),
             settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
@@ -111,15 +109,15 @@ class BaseClient(ABC, Generic[AnyLease]):
 class BaseLock(Generic[AnyLease]):
     """The description of a claim."""
 
-    __slots__ = ("_client", "_entered", "claim", "label", "name", "on_lost", "timeout", "ttl")
+    __slots__ = ("_client", "_entered", "label", "name", "on_lost", "timeout", "ttl", "usage")
 
     def __init__(self, client: BaseClient[AnyLease], terms: Terms) -> None:
         self._client = client
         self._entered: dict[int, list[AnyLease]] = {}
-        self.claim, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
+        self.usage, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
 
     def __repr__(self) -> str:
-        kind, permits, *_ = self.claim
+        kind, permits, *_ = self.usage
         used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
         return f"<{type(self).__name__} {self.name!r}{used_as}>"
 
@@ -127,7 +125,7 @@ class BaseLock(Generic[AnyLease]):
         self, timeout: float | None | Unset, on_lost: Callable[[AnyLease], object] | None
     ) -> Step[AnyLease]:
         """Interrupted anywhere, it leaves neither a lease nor a place in the queue."""
-        client, is_reentrant = self._client, self.claim.kind is Kind.REENTRANT
+        client, is_reentrant = self._client, self.usage.kind is Kind.REENTRANT
         tell = self.on_lost if on_lost is None else on_lost
         if is_reentrant and (again := (yield from self._entering_again(tell))):
             return again
@@ -172,11 +170,11 @@ class BaseLock(Generic[AnyLease]):
 
     def _is_inside(self) -> bool:
         """Whether it would be entered again."""
-        return self.claim.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
+        return self.usage.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
 
     def _entrant(self) -> str:
         """Who enters, now: by a word of the user's, or of our own for this thread or task."""
-        owner = self.claim.owner
+        owner = self.usage.owner
         return entrants.named(owner) if owner else self._itself()
 
     def _key(self) -> tuple[str, str]:
@@ -196,7 +194,7 @@ class BaseLock(Generic[AnyLease]):
 
     def _request(self, client: BaseClient[AnyLease], timeout: float | None) -> Request:
         settings = client.settings
-        kind, permits, shared, _, fair = self.claim
+        kind, permits, shared, _, fair = self.usage
         if kind is Kind.REENTRANT and not isinstance(client.store, Reentrant):
             kind = Kind.MUTEX  # entered again in this process, and unknown to the store
         return Request(

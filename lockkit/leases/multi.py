@@ -18,10 +18,10 @@ from lockkit.leases.blocks import begun, enter, leave, leaving, unenter
 from lockkit.leases.budget import Budget
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.multi_lease import AsyncMultiLease, MultiLease, releasing_all
+from lockkit.model.checks import check_timeout
 from lockkit.model.errors import AcquireTimeout, BackendError
 from lockkit.model.log import log
 from lockkit.model.types import UNSET, Unset
-from lockkit.model.values import check_timeout
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLock, AsyncLockClient

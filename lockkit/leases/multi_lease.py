@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease, AsyncLockClient
     from lockkit.leases.client import Lease, LockClient
 
-__all__ = ["AsyncMultiLease", "MultiLease", "ViewLease", "releasing_all"]
-
 AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
 
 

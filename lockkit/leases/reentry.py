@@ -10,8 +10,6 @@ from lockkit.model.clock import now
 from lockkit.runtime import process
 from lockkit.runtime.hold import Hold
 
-__all__ = ["Entries", "Entry"]
-
 L = TypeVar("L")
 
 Key = tuple[str, str]

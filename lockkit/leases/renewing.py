@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from lockkit.stores.contract import Queued
     from lockkit.stores.wires import Wire
 
-__all__ = ["Renewing"]
-
 R = TypeVar("R")
 
 

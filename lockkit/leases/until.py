@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
     from lockkit.leases.lock import Terms
 
-__all__ = [
-    "CommitLock",
-    "InAtomic",
-    "InAtomicOptions",
-    "Transaction",
-    "TransactionOptions",
-    "Until",
-    "check_in_atomic",
-    "check_until",
-    "only_blocking",
-    "refuse_level",
-]
-
 InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]
 
@@ -168,6 +155,6 @@ class CommitLock(Lock):
         held = lease._hold.request
         if lease.lost or lease._client is not self._client or held.name != self.name:
             return False
-        if held.kind is not self.claim.kind or held.shared > self.claim.shared:
+        if held.kind is not self.usage.kind or held.shared > self.usage.shared:
             return False
         return held.kind not in REENTERED or held.entrant == self._entrant()

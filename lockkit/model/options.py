@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
+from lockkit.model.checks import unknown_key
 from lockkit.model.types import Unset
-from lockkit.model.values import unknown_key
 
 
 class ClientOptions(TypedDict, total=False):

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lockkit.model.checks import Check, check_count, check_timeout, check_ttl, read_mapping, wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.options import check_options
-from lockkit.model.values import Check, check_count, check_timeout, check_ttl, read_mapping, wrong
 
 DEFAULT_ALIAS = "default"
 URL_VARIABLE = "LOCKKIT_URL"

@@ -13,31 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from lockkit.model.errors import LockError
 
-__all__ = [
-    "UNSET",
-    "Busy",
-    "Capabilities",
-    "Claim",
-    "Claimed",
-    "Entry",
-    "Gone",
-    "Grant",
-    "Kind",
-    "LeaseState",
-    "LockInfo",
-    "LockState",
-    "Mode",
-    "Owner",
-    "Release",
-    "Renewal",
-    "Request",
-    "Unset",
-    "Waiting",
-    "alive_for",
-    "drift",
-    "is_placed",
-]
-
 
 class Unset(Enum):
     """The type of UNSET: 'not given', which is not the same as None."""
@@ -109,7 +84,7 @@ class LeaseState(StrEnum):
     LOST = "lost"  #: it can no longer be relied on, or was released. Final
 
 
-class Claim(NamedTuple):
+class Usage(NamedTuple):
     """The way in which a name is requested."""
 
     kind: Kind = Kind.MUTEX
@@ -131,7 +106,7 @@ class Request(NamedTuple):
     max_hold: float | None = None  #: seconds the holder means to renew it at most
     unsure: bool = False  #: an earlier request with this token got no reply
     number: int = 0  #: of an extension: the store ignores it after one with a larger number
-    kind: Kind = Kind.MUTEX  #: for this and the following fields see Claim
+    kind: Kind = Kind.MUTEX  #: for this and the following fields see Usage
     permits: int = 0
     shared: bool = False
     entrant: str = ""  #: who may enter again; printable, without spaces
@@ -203,7 +178,7 @@ class LockState(StrEnum):
     ORPHAN = "orphan"  #: an order was begun, nobody holds its lock, and its end is not known
 
 
-class Claimed(IntEnum):
+class ClaimReply(IntEnum):
     """The answer to a claim."""
 
     NOT_HELD = -1  #: nothing was written: the lease is not held any more
@@ -211,7 +186,7 @@ class Claimed(IntEnum):
     WRITTEN = 1
 
 
-class Entry(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record beside a lock: opaque bytes, and the lease under which they were written."""
 
     payload: bytes
@@ -261,20 +236,6 @@ class LockInfo(NamedTuple):
     def used_as(self) -> str:
         """The kind, for people: ``semaphore 3``."""
         return f"{self.kind.value} {self.permits}" if self.permits else self.kind.value
-
-
-class Capabilities(NamedTuple):
-    """The promises of a backend. The conformance suite tests each."""
-
-    fencing: bool = True  #: fencing tokens that grow strictly per name
-    fifo: bool = True  #: grants in the order of enqueueing
-    push: bool = False  #: a message wakes a waiter, which need not poll
-    server_clock: bool = True  #: a store shared by hosts decides by one clock
-    durable: bool = False  #: leases survive a restart of the store
-    process_local: bool = False  #: excludes only within this process
-    host_local: bool = False  #: excludes only on this host
-    shared: bool = True  #: several leases on one name: semaphores, reader-writer locks
-    reentrant: bool = True  #: locks that their owner may enter again
 
 
 def drift(ttl: float) -> float:

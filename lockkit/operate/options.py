@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lockkit.model.naming import check_name
+from lockkit.model.names import check_name
 from lockkit.model.types import UNSET
 from lockkit.operate.formats import FORMATS
 from lockkit.operate.listing import SORTS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.naming import json_value, parse_json
+from lockkit.model.names import json_value, parse_json
 
 if TYPE_CHECKING:
     from lockkit.orders.request import OrderRequest

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
-from lockkit.model.types import Claimed, Entry, LockInfo, LockState
+from lockkit.model.types import ClaimReply, LockInfo, LockState, StoredRecord
 from lockkit.orders.record import DuplicateKeyError, Record, RecordState, unreadable
 from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import Wired, dump, is_newer, load
@@ -82,9 +82,9 @@ class RedisRecords:
         claimed = yield from self._records.claim(
             name, fence, payload, record.left, running=running, replaces=replaces
         )
-        if claimed is Claimed.NOT_HELD:
+        if claimed is ClaimReply.NOT_HELD:
             raise LeaseLost("the order's lease is not held any more", name=name)
-        if claimed is Claimed.TAKEN:
+        if claimed is ClaimReply.TAKEN:
             raise DuplicateKeyError
 
 
@@ -102,7 +102,7 @@ def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
             yield _info(found, load(entry.payload), entry)
 
 
-def _entries(locks: LockClient, name: str | None) -> Iterator[tuple[str, Entry]]:
+def _entries(locks: LockClient, name: str | None) -> Iterator[tuple[str, StoredRecord]]:
     records, cursor = locks.store.records(), None
     while records is not None:
         found, cursor = locks.perform(records.orphans(name, cursor))
@@ -133,7 +133,7 @@ def resolve(locks: LockClient, orphan: LockInfo, *, done: bool, by: str = "") ->
     return False
 
 
-def _decided(entry: Entry, *, done: bool) -> tuple[bytes, str]:
+def _decided(entry: StoredRecord, *, done: bool) -> tuple[bytes, str]:
     """What to write in its place, and whose it is."""
     wired = load(entry.payload)
     owner = wired.owner.encode() if wired and wired.owner else ""
@@ -146,7 +146,7 @@ def _decided(entry: Entry, *, done: bool) -> tuple[bytes, str]:
     return dump(replace(wired.record, state=RecordState.TOMBSTONE), wired.owner), owner
 
 
-def _record(key: str, entry: Entry | None) -> Record | None:
+def _record(key: str, entry: StoredRecord | None) -> Record | None:
     """The record of an entry. An entry that the store still has is not expired."""
     if entry is None:
         return None
@@ -156,7 +156,7 @@ def _record(key: str, entry: Entry | None) -> Record | None:
     return replace(wired.record, key=key, left=max(entry.left, 1))
 
 
-def _read(entry: Entry) -> Wired | None:
+def _read(entry: StoredRecord) -> Wired | None:
     """The record, if it agrees with the store on whether the order is running; otherwise None."""
     wired = load(entry.payload)
     if wired is None or (wired.record.state == RecordState.RUNNING) != entry.running:
@@ -164,7 +164,7 @@ def _read(entry: Entry) -> Wired | None:
     return wired
 
 
-def _is_damaged(entry: Entry) -> bool:
+def _is_damaged(entry: StoredRecord) -> bool:
     return _read(entry) is None and not is_newer(entry.payload)
 
 
@@ -175,7 +175,7 @@ def _payload(record: Record) -> bytes:
     )
 
 
-def _info(name: str, wired: Wired | None, entry: Entry) -> LockInfo:
+def _info(name: str, wired: Wired | None, entry: StoredRecord) -> LockInfo:
     age = None if wired is None else max(wired.record.left - entry.left, 0.0)
     owner = None if wired is None else wired.owner
     return LockInfo(name, LockState.ORPHAN, owner, entry.fence, age=age, left=entry.left)

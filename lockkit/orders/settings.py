@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.model.errors import ConfigurationError
-from lockkit.model.settings import DEFAULT_ALIAS
-from lockkit.model.values import (
+from lockkit.model.checks import (
     Check,
     check_count,
     check_flag,
@@ -23,6 +21,8 @@ from lockkit.model.values import (
     required,
     wrong,
 )
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.orders.orderid import IdSource
 
 SOURCE = "LOCKKIT_ORDERS"

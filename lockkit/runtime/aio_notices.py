@@ -17,8 +17,6 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.notices import said
 from lockkit.runtime.schedule import Deadlines
 
-__all__ = ["AsyncNotices"]
-
 
 class AsyncNotices:
     """Tells the holders of one client, in the event loop in which it is used."""

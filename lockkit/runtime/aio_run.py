@@ -13,8 +13,6 @@ from lockkit.runtime.run import forget, has_ended
 if TYPE_CHECKING:
     from lockkit.stores.wires import AsyncWire
 
-__all__ = ["arun", "to_its_end"]
-
 R = TypeVar("R")
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from lockkit.stores.contract import Store
     from lockkit.stores.wires import AsyncWire
 
-__all__ = ["AsyncWatchdog"]
-
 
 class AsyncWatchdog:
     """Renews the holds of one client."""

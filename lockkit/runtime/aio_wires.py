@@ -11,8 +11,6 @@ from lockkit.engine.effects import Exchange, Listen, Park, Signal
 from lockkit.runtime import process
 from lockkit.runtime.wires import THREADS, Call, Lane
 
-__all__ = ["AsyncLocalWire", "ThreadWire", "park_task"]
-
 
 async def park_task(signal: Signal, seconds: float) -> None:
     """The same for a task."""

@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from lockkit.model.log import log
 from lockkit.runtime import native, process
 
-__all__ = ["Background"]
-
 LONGEST_SLEEP = 60.0
 
 

@@ -16,8 +16,6 @@ from lockkit.runtime import process
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["named", "of_task", "of_thread", "part_from_thread"]
-
 _numbers = itertools.count(1)
 
 

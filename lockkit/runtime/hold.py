@@ -11,8 +11,6 @@ from lockkit.model.errors import LeaseLost
 from lockkit.model.types import Request, drift
 from lockkit.runtime import process
 
-__all__ = ["Hold"]
-
 _numbers = count(1)
 """Of extensions, in the order in which they were asked for; drawing one is atomic."""
 

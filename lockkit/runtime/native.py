@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Wake", "is_patched", "lock", "start"]
-
 
 def is_patched() -> bool:
     """Whether a thread that is started now would be a greenlet."""

@@ -15,8 +15,6 @@ from lockkit.runtime.background import Background
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import Deadlines
 
-__all__ = ["Notices", "said"]
-
 
 class Notices(Background):
     """Tells the holders of one client; the thread starts with the first that wants to be told."""

@@ -18,24 +18,6 @@ from typing import Any
 from lockkit.model.clock import now
 from lockkit.model.types import Owner
 
-__all__ = [
-    "acting_for",
-    "after_fork",
-    "around_fork",
-    "at_exit",
-    "generation",
-    "host",
-    "instance_id",
-    "is_dead",
-    "is_generation",
-    "operator",
-    "owner",
-    "owner_text",
-    "space",
-    "started",
-]
-
-
 REMEMBERED_OWNERS = 256
 
 EXIT_SECONDS = 3.0

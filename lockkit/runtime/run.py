@@ -11,8 +11,6 @@ from lockkit.model.types import Request
 if TYPE_CHECKING:
     from lockkit.stores.wires import Wire
 
-__all__ = ["forget", "has_ended", "run"]
-
 R = TypeVar("R")
 
 

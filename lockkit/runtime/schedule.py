@@ -8,8 +8,6 @@ from lockkit.model.types import Request
 from lockkit.runtime import native
 from lockkit.runtime.hold import Hold
 
-__all__ = ["Deadlines", "Schedule"]
-
 RETRY = 0.25
 """Seconds between two tries to withdraw from a store that is down."""
 

@@ -6,8 +6,6 @@ import os
 
 from lockkit.runtime import process
 
-__all__ = ["new_token"]
-
 TOKEN_BYTES = 16
 TOKENS_AT_ONCE = 128
 

@@ -27,8 +27,6 @@ from lockkit.runtime.schedule import Schedule
 if TYPE_CHECKING:
     from lockkit.stores.contract import Store
 
-__all__ = ["Watchdog"]
-
 R = TypeVar("R")
 
 

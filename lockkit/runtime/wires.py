@@ -15,9 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 from lockkit.engine.effects import Exchange, Listen, Park, Signal, Step
 from lockkit.runtime import native
 
-__all__ = ["Call", "CallWire", "Lane", "call", "park"]
-
-
 R = TypeVar("R")
 
 

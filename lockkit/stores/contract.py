@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.engine.effects import Step, at_once
+from lockkit.model.checks import unknown_key
 from lockkit.model.types import (
     Busy,
     Gone,
@@ -32,32 +33,11 @@ from lockkit.model.types import (
     Renewal,
     Request,
 )
-from lockkit.model.values import unknown_key
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.records import Records
     from lockkit.stores.wires import AsyncWire, Wire
-
-__all__ = [
-    "Buried",
-    "Danger",
-    "Durable",
-    "Fenced",
-    "HostLocal",
-    "Listed",
-    "Page",
-    "ProcessLocal",
-    "Pushed",
-    "Queued",
-    "Reentrant",
-    "ServerClock",
-    "Sessioned",
-    "Shared",
-    "Store",
-    "reject_unknown_options",
-    "traits_of",
-]
 
 
 class Danger(NamedTuple):

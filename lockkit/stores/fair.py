@@ -29,8 +29,6 @@ from lockkit.runtime import process
 from lockkit.stores.contract import Queued, Store
 from lockkit.stores.wires import AsyncWire, Wire
 
-__all__ = ["FairQueue", "queued"]
-
 POLL = 0.01
 """Seconds, more or less, between the polls of the first in the queue."""
 

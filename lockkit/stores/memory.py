@@ -42,8 +42,6 @@ from lockkit.stores.contract import (
 )
 from lockkit.stores.wires import AsyncWire
 
-__all__ = ["MemoryStore"]
-
 T = TypeVar("T")
 
 _EPOCH = time.time() - now()

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.engine.effects import Step
-from lockkit.model.types import Claimed, Entry
+from lockkit.model.types import ClaimReply, StoredRecord
 
 if TYPE_CHECKING:
     from lockkit.stores.contract import Danger
-
-__all__ = ["Records"]
 
 
 class Records(Protocol):
@@ -22,11 +20,11 @@ class Records(Protocol):
     Errors as of ``Store``.
     """
 
-    def read(self, name: str) -> Step[Entry | None]: ...
+    def read(self, name: str) -> Step[StoredRecord | None]: ...
 
     def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
-    ) -> Step[Claimed]:
+    ) -> Step[ClaimReply]:
         """Write, while the lease is held. ``replaces``: over one left running by an older one."""
 
     def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> Step[bool]:
@@ -44,12 +42,12 @@ class Records(Protocol):
     def mark(self, name: str) -> Step[None]:
         """Have the record listed from now on: it has ended, and cannot be read."""
 
-    def repair(self, name: str, is_damaged: Callable[[Entry], bool]) -> Step[bool]:
+    def repair(self, name: str, is_damaged: Callable[[StoredRecord], bool]) -> Step[bool]:
         """Delete the record of this name if it is damaged, and nobody holds its lock."""
 
     def orphans(
         self, name: str | None = None, cursor: Any = None
-    ) -> Step[tuple[list[tuple[str, Entry]], Any]]:
+    ) -> Step[tuple[list[tuple[str, StoredRecord]], Any]]:
         """A page, and where the next one begins: what is running while nobody holds its lock, and
         what was marked; or what has this name, also if it has ended."""
 

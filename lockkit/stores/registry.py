@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.contract import Store
 
-__all__ = ["SCHEMES", "load_store"]
-
 ENTRY_POINTS = "lockkit.backends"
 SCHEMES = {
     "memory": "lockkit.stores.memory:MemoryStore",

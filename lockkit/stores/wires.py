@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 from lockkit.engine.effects import Exchange, Listen, Park
 
-__all__ = ["AsyncWire", "Wire"]
-
 
 class Wire(Protocol):
     """Performs effects with blocking calls, from any thread."""

@@ -139,7 +139,7 @@ class HeldLock:
 
 
 def _request(name: str) -> Request:
-    from lockkit.model.naming import check_name
+    from lockkit.model.names import check_name
     from lockkit.model.types import Owner, Request
     from lockkit.runtime.tokens import new_token
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from lockkit.model.conversions import ConversionError
 from lockkit.model.errors import InvalidName
-from lockkit.model.naming import Field, Template, json_value, parse_json, typed_json
+from lockkit.model.names import Field, Template, json_value, parse_json, typed_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

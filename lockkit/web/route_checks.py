@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockkit.model.naming import Field
+from lockkit.model.names import Field
 
 if TYPE_CHECKING:
     from lockkit.web.view_lock import ViewLock

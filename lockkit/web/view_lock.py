@@ -18,16 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from lockkit.model.errors import (
-    ConfigurationError,
-    InvalidName,
-    LockHeld,
-    TooManyWaiters,
-)
-from lockkit.model.naming import Template, check_name
-from lockkit.model.settings import DEFAULT_ALIAS
-from lockkit.model.types import UNSET, Unset
-from lockkit.model.values import (
+from lockkit.model.checks import (
     check_count,
     check_kind,
     check_timeout,
@@ -35,6 +26,15 @@ from lockkit.model.values import (
     read_mapping,
     wrong,
 )
+from lockkit.model.errors import (
+    ConfigurationError,
+    InvalidName,
+    LockHeld,
+    TooManyWaiters,
+)
+from lockkit.model.names import Template, check_name
+from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.types import UNSET, Unset
 from lockkit.runtime.either import at_once, value
 from lockkit.web.name_fields import FieldError, RequestView, lock_name
 from lockkit.web.waiting_room import WaitingRoom

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler
 
+from lockkit.model.checks import unknown_key
 from lockkit.model.settings import AliasSettings
-from lockkit.model.values import unknown_key
 from lockkit.per_loop import PerLoop
 from lockkit.runtime import process
 from lockkit.stores.registry import load_store

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core import checks
 
+from lockkit.model.checks import check_setting_names
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.values import check_setting_names
 from lockkit.stores.contract import HostLocal, ProcessLocal
 from lockkit.stores.registry import load_store
 from lockkit_django import conf

@@ -18,9 +18,9 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
+from lockkit.model.checks import unknown_key
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.values import unknown_key
 from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_options
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Parameters, Result

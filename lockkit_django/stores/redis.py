@@ -13,9 +13,9 @@ import redis
 from django.conf import settings as django_settings
 from django.core.cache import caches
 
+from lockkit.model.checks import unknown_key
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
-from lockkit.model.values import unknown_key
 from lockkit.stores.contract import reject_unknown_options
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.wires import AsyncWire

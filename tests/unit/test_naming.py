@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import lockkit
 from lockkit.model.conversions import converted
 from lockkit.model.errors import ConfigurationError, InvalidName
-from lockkit.model.naming import Template, check_name, json_value, percent_encoded, typed_json
+from lockkit.model.names import Template, check_name, json_value, percent_encoded, typed_json
 
 WRITTEN = 0x40000
 """Behind it, Unicode has nothing that is printed, and will not for long."""

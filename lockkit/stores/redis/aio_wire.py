@@ -22,8 +22,6 @@ from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.settings import Maker
 from lockkit.stores.redis.subscription import Inbox
 
-__all__ = ["AsyncRedisWire"]
-
 
 class AsyncRedisWire:
     """A payload is one packed command, or a list of them, which are sent at once."""

@@ -26,15 +26,6 @@ from lockkit.runtime import process
 from lockkit.stores.redis.failures import from_reply, lost_on_the_way, not_connected
 from lockkit.stores.redis.settings import Connection, Maker
 
-__all__ = [
-    "Connections",
-    "OwnConnections",
-    "PooledConnections",
-    "connect",
-    "exchange",
-    "pipeline",
-]
-
 
 class Connections(Protocol):
     """Where connections come from and go to."""

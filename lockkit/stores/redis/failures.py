@@ -13,8 +13,6 @@ from lockkit.model.errors import (
 )
 from lockkit.stores.redis.replies import script_error
 
-__all__ = ["from_reply", "lost_on_the_way", "not_connected", "refused"]
-
 REFUSALS = {
     "READONLY": "the server is a read-only replica: point LOCATION at the primary",
     "LOADING": "the server is still loading its data",

@@ -12,8 +12,6 @@ from lockkit.stores.contract import Danger
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.scripts import look
 
-__all__ = ["capacity", "eviction", "persistence", "server"]
-
 
 def eviction() -> Step[list[Danger]]:
     """An evicting server loses locks under memory pressure."""

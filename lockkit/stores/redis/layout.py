@@ -12,8 +12,6 @@ from __future__ import annotations
 import binascii
 from functools import lru_cache
 
-__all__ = ["BUCKETS", "PREFIXES", "VERSION", "Keys", "bucket_of", "encoded"]
-
 VERSION = b"4"
 BUCKETS = 64
 

@@ -17,8 +17,6 @@ from lockkit.stores.redis.failures import not_connected
 from lockkit.stores.redis.resp import Replies
 from lockkit.stores.redis.settings import Connection
 
-__all__ = ["Line", "connected"]
-
 SETTLED_WITHIN = 1.0
 """Seconds that a close waits for the replies to what was sent."""
 

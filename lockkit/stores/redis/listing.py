@@ -22,8 +22,6 @@ from lockkit.stores.redis.replies import (
 )
 from lockkit.stores.redis.scripts import call, look, look_by_script
 
-__all__ = ["RedisListing"]
-
 PAGE = 250
 
 

@@ -16,8 +16,6 @@ from lockkit.engine.state import SECOND
 from lockkit.model.types import Kind, Request, alive_for
 from lockkit.stores.redis.layout import BUCKETS, PREFIXES, Keys, bucket_of, encoded
 
-__all__ = ["Command", "Protocol", "Script", "evalsha", "load_scripts", "pack", "script_of"]
-
 B = TypeVar("B")
 
 NO_CHANNEL = b"-"

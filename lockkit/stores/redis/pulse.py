@@ -5,8 +5,6 @@ from __future__ import annotations
 from lockkit.model.clock import now
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection
 
-__all__ = ["SILENCE", "Pulse"]
-
 SILENCE = 5.0
 """Seconds without a word from the server, after which it is asked for one."""
 

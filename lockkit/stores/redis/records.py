@@ -13,7 +13,7 @@ from typing import Any
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import DamagedRecord
-from lockkit.model.types import Claimed, Entry
+from lockkit.model.types import ClaimReply, StoredRecord
 from lockkit.stores.contract import Danger
 from lockkit.stores.redis.health import capacity, persistence, server
 from lockkit.stores.redis.layout import VERSION, Keys, bucket_of, encoded
@@ -21,9 +21,7 @@ from lockkit.stores.redis.protocol import ALL_BUCKETS, Script, evalsha, pack, sc
 from lockkit.stores.redis.replies import other_layout
 from lockkit.stores.redis.scripts import call, call_all, look, look_by_script
 
-__all__ = ["RedisRecords"]
-
-_Page = tuple[list[tuple[str, Entry]], Any]
+_Page = tuple[list[tuple[str, StoredRecord]], Any]
 
 PAGE = 100
 STATE_AND_FENCE = 17
@@ -39,7 +37,7 @@ _LIST = script_of("layout", "whole", "clock", "record_list")
 _MARK = script_of("clock", "record_mark")
 _REPAIR = script_of("layout", "whole", "clock", "record_repair")
 
-_OF_ANOTHER_TYPE = Entry(b"", 0, running=True, left=1.0)
+_OF_ANOTHER_TYPE = StoredRecord(b"", 0, running=True, left=1.0)
 
 
 class RedisRecords:
@@ -48,7 +46,7 @@ class RedisRecords:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
-    def read(self, name: str) -> Step[Entry | None]:
+    def read(self, name: str) -> Step[StoredRecord | None]:
         _, record, _ = self._keys.record(name)
         try:
             value, left = yield from look([pack(b"GET", record), pack(b"PTTL", record)])
@@ -58,12 +56,12 @@ class RedisRecords:
 
     def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
-    ) -> Step[Claimed]:
+    ) -> Step[ClaimReply]:
         yield from self._occupy()
         state = RUNNING if running else DONE
         flag = b"1" if replaces else b"0"
         arguments = [*_claim(name, fence), state, _ms(ttl), flag, payload]
-        return Claimed((yield from self._repeatable(_CLAIM, name, arguments)))
+        return ClaimReply((yield from self._repeatable(_CLAIM, name, arguments)))
 
     def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> Step[bool]:
         arguments = [*_claim(name, fence), _ms(ttl), payload]
@@ -82,7 +80,7 @@ class RedisRecords:
     def mark(self, name: str) -> Step[None]:
         yield from self._repeatable(_MARK, name, [encoded(name)])
 
-    def repair(self, name: str, is_damaged: Callable[[Entry], bool]) -> Step[bool]:
+    def repair(self, name: str, is_damaged: Callable[[StoredRecord], bool]) -> Step[bool]:
         """Not repeated, as ``resolve`` is not."""
         keys = self._keys.record(name)
         try:
@@ -150,7 +148,7 @@ class RedisRecords:
     def server(self) -> Step[str | None]:
         return server()
 
-    def _list(self, bucket: int, names: Sequence[bytes]) -> Step[list[tuple[str, Entry]]]:
+    def _list(self, bucket: int, names: Sequence[bytes]) -> Step[list[tuple[str, StoredRecord]]]:
         if not names:
             return []
         records = [self._keys.record(name.decode(errors="surrogateescape"))[1] for name in names]
@@ -170,18 +168,18 @@ class RedisRecords:
         return look_by_script(evalsha(script, self._keys.record(name), arguments))
 
 
-def _entry(value: bytes | None, left: int) -> Entry | None:
+def _entry(value: bytes | None, left: int) -> StoredRecord | None:
     """``left`` in milliseconds: -2 when it expired between the two replies."""
     if value is None or left == -2:  # noqa: PLR2004
         return None
     return _read(value, max(left, 0) / 1000)
 
 
-def _read(value: bytes, seconds: float) -> Entry:
+def _read(value: bytes, seconds: float) -> StoredRecord:
     state, fence = value[:1], value[1:STATE_AND_FENCE]
     if not (fence.isdigit() and len(value) >= STATE_AND_FENCE and state in {RUNNING, DONE}):
-        return Entry(b"", 0, running=True, left=seconds)  # nothing can be read of it
-    return Entry(value[STATE_AND_FENCE:], int(fence), state == RUNNING, seconds)
+        return StoredRecord(b"", 0, running=True, left=seconds)  # nothing can be read of it
+    return StoredRecord(value[STATE_AND_FENCE:], int(fence), state == RUNNING, seconds)
 
 
 def _claim(name: str, fence: int) -> tuple[bytes, bytes, bytes]:

@@ -17,7 +17,7 @@ from lockkit.model.errors import (
     LockError,
     UpgradeRefused,
 )
-from lockkit.model.naming import check_name
+from lockkit.model.names import check_name
 from lockkit.model.types import (
     Busy,
     Gone,
@@ -33,21 +33,6 @@ from lockkit.model.types import (
 )
 from lockkit.stores.redis.layout import VERSION, encoded
 from lockkit.stores.redis.protocol import KINDS, SHARED
-
-__all__ = [
-    "Message",
-    "count_details",
-    "damaged_bucket",
-    "other_layout",
-    "read_acquire",
-    "read_details",
-    "read_extend",
-    "read_message",
-    "read_page",
-    "read_release",
-    "read_words",
-    "script_error",
-]
 
 DIGITS = 16  # of a number; what is read may be anything
 KIND_OF = {code: kind for kind, code in KINDS.items()}

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-__all__ = ["Replies"]
-
 MISSING: Final = object()
 """The rest of a reply has not come yet."""
 

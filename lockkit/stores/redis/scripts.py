@@ -12,8 +12,6 @@ from lockkit.model.errors import OutcomeUnknown
 from lockkit.stores.redis.failures import from_reply
 from lockkit.stores.redis.protocol import Command, load_scripts
 
-__all__ = ["call", "call_all", "look", "look_by_script"]
-
 
 def call(command: Command) -> Step[Any]:
     """Run a script; load it first if the server does not have it."""

@@ -8,12 +8,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from lockkit.model.checks import check_count, check_ttl, wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.values import check_count, check_ttl, wrong
 from lockkit.stores.contract import reject_unknown_options
-
-__all__ = ["Connection", "Maker", "maker"]
 
 Connection = Any  # redis-py's connections have no common, typed base
 

@@ -50,8 +50,6 @@ from lockkit.stores.redis.subscription import Inbox, open_inbox
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
 
-__all__ = ["RedisStore"]
-
 
 class RedisStore(RedisListing, Pushed, Fenced, Shared, Reentrant, Buried, Listed, ServerClock):
     """Locks in one Redis or Valkey server. See the package for guarantee and limits."""

@@ -17,8 +17,6 @@ from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.replies import read_message
 
-__all__ = ["Inbox", "Pace", "Slot", "open_inbox"]
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries to subscribe again: doubled each time, up to the second."""
 

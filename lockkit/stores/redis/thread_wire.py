@@ -10,8 +10,6 @@ from lockkit.runtime.background import LONGEST_SLEEP, Background
 from lockkit.runtime.wires import Call
 from lockkit.stores.redis.wire import RedisWire
 
-__all__ = ["ThreadRedisWire"]
-
 
 class ThreadRedisWire(ThreadWire):
     """What is awaited is done by a blocking wire; a thread of its own reads the messages."""

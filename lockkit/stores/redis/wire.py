@@ -25,8 +25,6 @@ from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.settings import Connection
 from lockkit.stores.redis.subscription import Inbox
 
-__all__ = ["RedisWire"]
-
 
 class RedisWire:
     """A payload is one packed command, or a list of them, which are sent at once."""

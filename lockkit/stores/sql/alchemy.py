@@ -24,8 +24,6 @@ from lockkit.stores.sql.store import SQLStore
 if TYPE_CHECKING:
     import sqlalchemy
 
-__all__ = ["SQLAlchemyStore", "create_table"]
-
 OPTIONS = ("engine", "timeout", "take_over_dead")
 PREFIX = "sqlalchemy+"
 CONNECT_SECONDS: Final = "5"

@@ -11,8 +11,6 @@ from pathlib import Path
 from lockkit.runtime import process
 from lockkit.stores.sql.sqlite import SQLiteConnection, SQLiteConnector
 
-__all__ = ["TemporaryConnector", "connector_beside", "path_beside"]
-
 
 def connector_beside(database: str) -> SQLiteConnector:
     """For the database of that name, as Django and SQLAlchemy know it; in memory or in a file."""

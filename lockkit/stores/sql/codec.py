@@ -12,8 +12,6 @@ from lockkit.engine.grant import Holder, State, Waiter
 from lockkit.model.errors import UNNAMED, DamagedRecord, LayoutMismatch
 from lockkit.model.types import Kind
 
-__all__ = ["FREE", "damaged_record", "decode", "encode", "is_whole", "row_id", "token_digest"]
-
 FREE: Final = ""
 """The state of a name that nobody holds or waits for. Its row stays, for its fencing token."""
 

@@ -17,8 +17,6 @@ from lockkit.runtime import process
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.guard import limited
 
-__all__ = ["Connection", "Connector", "Missed", "Parameters", "Result", "Slot", "Stale"]
-
 T = TypeVar("T")
 
 Parameters = Mapping[str, str | int]

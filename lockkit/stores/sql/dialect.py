@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass, fields
 from importlib import resources
 
-__all__ = ["Dialect", "load_dialect"]
-
 _STATEMENT = re.compile(r"^-- name: (\w+)\n(.*?)(?=^-- name:|\Z)", re.DOTALL | re.MULTILINE)
 
 

@@ -17,8 +17,6 @@ from typing import TypeVar
 from lockkit.model.clock import now
 from lockkit.runtime.background import LONGEST_SLEEP, Background
 
-__all__ = ["limited"]
-
 T = TypeVar("T")
 
 STEP_SECONDS = 5.0

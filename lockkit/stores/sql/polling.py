@@ -6,8 +6,6 @@ import random
 
 from lockkit.model.types import Busy
 
-__all__ = ["pause"]
-
 POLL_LEAST = 0.0005
 POLL_STEP = 0.005
 POLL_LONG = 0.05

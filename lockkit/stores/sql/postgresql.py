@@ -11,8 +11,6 @@ from lockkit.model.errors import (
 )
 from lockkit.stores.sql.connector import Missed, Stale
 
-__all__ = ["descriptor_of", "failure", "no_connection"]
-
 MISSED = frozenset({"23505", "25P02", "40001", "40P01", "55P03"})
 """unique violation, failed transaction, serialization failure, deadlock, lock not available"""
 

@@ -9,8 +9,6 @@ from lockkit.stores.sql.connector import Connection
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.rows import is_free
 
-__all__ = ["DAY", "PRUNE_EVERY", "prune_some"]
-
 DAY = 24 * 3600 * SECOND
 PRUNE_EVERY = 32
 PRUNE_WINDOW = 128

@@ -14,8 +14,6 @@ from lockkit.stores.sql.connector import Connection, Missed
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.words import is_words
 
-__all__ = ["Row", "infos", "infos_of_row", "is_free", "repaired", "state_of"]
-
 Row = Sequence[Any]
 """The database's clock, version, fence and state; all but the clock are None if there is no row."""
 

@@ -7,8 +7,6 @@ from lockkit.model.types import Busy, Gone, Grant, Mode, Owner, Renewal, Request
 from lockkit.runtime import process
 from lockkit.stores.sql.codec import token_digest
 
-__all__ = ["acquired", "extended", "stored", "taken_over"]
-
 
 def stored(request: Request) -> Request:
     """The request with what the table knows of its token."""

@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from lockkit.model.checks import check_ttl, wrong
 from lockkit.model.errors import (
     BackendError,
     BackendUnavailable,
@@ -24,13 +25,10 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.model.settings import AliasSettings, state_directory
-from lockkit.model.values import check_ttl, wrong
 from lockkit.stores.contract import HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
-
-__all__ = ["SQLiteConnector", "SQLiteStore", "busy_seconds", "takes_over"]
 
 APPLICATION_ID: Final = 0x4C4B4954
 """'LKIT', in the header of a file of lockkit's."""

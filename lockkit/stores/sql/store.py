@@ -40,8 +40,6 @@ from lockkit.stores.sql.rules import acquired, extended, stored, taken_over
 from lockkit.stores.sql.words import values_of, words_in
 from lockkit.stores.wires import AsyncWire
 
-__all__ = ["SQLStore"]
-
 T = TypeVar("T")
 Rule = Callable[[grant.State, int], grant.Outcome[T]]
 

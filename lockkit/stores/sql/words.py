@@ -20,8 +20,6 @@ from lockkit.stores.sql.codec import FREE, decode, is_whole, row_id
 from lockkit.stores.sql.connector import Parameters
 from lockkit.stores.sql.dialect import Dialect
 
-__all__ = ["is_words", "prefix_of_words", "row_of_words", "rows_of", "values_of", "words_in"]
-
 MARK = '{"words":'
 PAGE = 500
 

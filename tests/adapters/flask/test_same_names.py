@@ -12,7 +12,7 @@ from flask import Flask
 from werkzeug.test import EnvironBuilder
 
 from lockkit.model.errors import InvalidName
-from lockkit.model.naming import Template
+from lockkit.model.names import Template
 from lockkit.web.name_fields import lock_name
 from lockkit_flask.web.request import RequestView
 

@@ -10,7 +10,7 @@ import pytest
 
 import lockkit
 from lockkit.model.errors import ConfigurationError, InvalidName
-from lockkit.model.naming import Template
+from lockkit.model.names import Template
 from lockkit.web.name_fields import AnonymousUser, FieldError, lock_name
 from lockkit.web.refusal import refusal_of
 from lockkit.web.view_lock import ViewLock

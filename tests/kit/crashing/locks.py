@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from crashing.points import at
 from lockkit.engine.effects import Step
-from lockkit.model.types import Busy, Claimed, Gone, Grant, Release, Request
+from lockkit.model.types import Busy, ClaimReply, Gone, Grant, Release, Request
 from lockkit.stores.contract import Queued
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.records import RedisRecords
@@ -41,7 +41,7 @@ class StoppingRedis(Stopping, RedisStore):
 class StoppingRecords(RedisRecords):
     """STORE = "redis": what is INSERT and COMMIT elsewhere."""
 
-    def claim(self, *args: Any, **options: Any) -> Step[Claimed]:
+    def claim(self, *args: Any, **options: Any) -> Step[ClaimReply]:
         claimed = yield from super().claim(*args, **options)
         at("recorded")
         return claimed
