@@ -78,7 +78,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         lease that expired and the next request.
         """
         own = self._own("lock()", options, MUTEX_OPTIONS)
-        return self._make(self._terms(self._usage(options), name, options), **own)
+        return self._make(self._terms(self._mutex_usage(options), name, options), **own)
 
     def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> L:
         """A lock that up to ``permits`` may hold at once; each lease is one permit.
@@ -143,7 +143,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         check_options(where, options, {*known, *own})
         return {key: options[key] for key in own & options.keys()}
 
-    def _usage(self, options: MutexOptions) -> Usage:
+    def _mutex_usage(self, options: MutexOptions) -> Usage:
         owner, fair = options.get("owner", ""), options.get("fair", True)
         if not options.get("reentrant", False):
             if owner:

@@ -109,15 +109,15 @@ class BaseClient(ABC, Generic[AnyLease]):
 class BaseLock(Generic[AnyLease]):
     """The description of a claim."""
 
-    __slots__ = ("_client", "_entered", "label", "name", "on_lost", "timeout", "ttl", "usage")
+    __slots__ = ("_client", "_entered", "_usage", "label", "name", "on_lost", "timeout", "ttl")
 
     def __init__(self, client: BaseClient[AnyLease], terms: Terms) -> None:
         self._client = client
         self._entered: dict[int, list[AnyLease]] = {}
-        self.usage, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
+        self._usage, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
 
     def __repr__(self) -> str:
-        kind, permits, *_ = self.usage
+        kind, permits, *_ = self._usage
         used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
         return f"<{type(self).__name__} {self.name!r}{used_as}>"
 
@@ -125,7 +125,7 @@ class BaseLock(Generic[AnyLease]):
         self, timeout: float | None | Unset, on_lost: Callable[[AnyLease], object] | None
     ) -> Step[AnyLease]:
         """Interrupted anywhere, it leaves neither a lease nor a place in the queue."""
-        client, is_reentrant = self._client, self.usage.kind is Kind.REENTRANT
+        client, is_reentrant = self._client, self._usage.kind is Kind.REENTRANT
         tell = self.on_lost if on_lost is None else on_lost
         if is_reentrant and (again := (yield from self._entering_again(tell))):
             return again
@@ -170,11 +170,11 @@ class BaseLock(Generic[AnyLease]):
 
     def _is_inside(self) -> bool:
         """Whether it would be entered again."""
-        return self.usage.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
+        return self._usage.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
 
     def _entrant(self) -> str:
         """Who enters, now: by a word of the user's, or of our own for this thread or task."""
-        owner = self.usage.owner
+        owner = self._usage.owner
         return entrants.named(owner) if owner else self._itself()
 
     def _key(self) -> tuple[str, str]:
@@ -194,7 +194,7 @@ class BaseLock(Generic[AnyLease]):
 
     def _request(self, client: BaseClient[AnyLease], timeout: float | None) -> Request:
         settings = client.settings
-        kind, permits, shared, _, fair = self.usage
+        kind, permits, shared, _, fair = self._usage
         if kind is Kind.REENTRANT and not isinstance(client.store, Reentrant):
             kind = Kind.MUTEX  # entered again in this process, and unknown to the store
         return Request(

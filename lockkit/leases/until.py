@@ -155,6 +155,6 @@ class CommitLock(Lock):
         held = lease._hold.request
         if lease.lost or lease._client is not self._client or held.name != self.name:
             return False
-        if held.kind is not self.usage.kind or held.shared > self.usage.shared:
+        if held.kind is not self._usage.kind or held.shared > self._usage.shared:
             return False
         return held.kind not in REENTERED or held.entrant == self._entrant()
