@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -172,6 +172,16 @@ class _Fence(_BigInteger):
             return "%s"
         greatest = "MAX" if connection.vendor == "sqlite" else "GREATEST"
         return f"{greatest}({connection.ops.quote_name(self.column)}, %s)"
+
+    def get_placeholder_sql(
+        self, value: Any, compiler: SQLCompiler, connection: Any
+    ) -> tuple[str, Sequence[Any]]:
+        """The same, as Django asks for it from 6.1 on."""
+        placeholder = self.get_placeholder(value, compiler, connection)
+        if not hasattr(value, "as_sql"):
+            return placeholder, (value,)
+        sql, parameters = compiler.compile(value)
+        return placeholder % sql, parameters
 
     def deconstruct(self) -> Any:
         name, _, args, options = super().deconstruct()
