@@ -22,8 +22,7 @@ try:
     from lockkit_flask.orders.idempotent import idempotent
     from lockkit_flask.orders.open_order import CurrentOrder, current_order
     from lockkit_flask.signals import order_conflict, order_orphaned, order_replayed
-    from lockkit_flask.state import AppLocks, alocks, locks
-    from lockkit_flask.tasks import locked
+    from lockkit_flask.state import AppLocks, alocks, locked, locks
     from lockkit_flask.web.lock_view import lock_view
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("flask", "werkzeug"):

@@ -16,7 +16,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     Protocol,
     TypeVar,
     Unpack,
@@ -27,6 +26,7 @@ from lockkit.engine.effects import Step
 from lockkit.leases.aio_client import AsyncLock, AsyncLockClient
 from lockkit.leases.client import Lease, Lock, LockClient
 from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
+from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.decorator import locked_by
 from lockkit.leases.kinds import RWLock
 from lockkit.leases.lock import Terms
@@ -227,37 +227,48 @@ class Locked(Protocol):
     ) -> LeasedOrSkipped: ...
 
 
-def as_locked(function: Callable[..., Any]) -> Locked:
-    """The types of an adapter's ``locked``."""
-    return function
+def locked_by_alias(
+    blocking: Callable[[str], LockClient], in_loop: Callable[[str], AsyncLockClient]
+) -> Locked:
+    """``locked`` of an adapter, whose clients these functions find when a call needs one."""
+
+    def locked(
+        name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+    ) -> Callable[..., Any]:
+        """As ``lockkit.locked``, with the lock alias ``alias`` of LOCKKIT.
+
+        The function's transactions belong inside it: called inside one that is open, it raises
+        OpenTransaction, as that would COMMIT after the release. (In Flask: with changes in
+        ``db.session``, or inside an order; a call needs an app context.) ``until="commit"`` holds
+        the lock until that has ended; ``in_atomic="allow"`` is for what is not in the database.
+        """
+        refuse_bare("locked", name)
+        check_options("@locked", options, _LOCKED_OPTIONS)
+        check_in_atomic(options.get("in_atomic", "refuse"))
+        check_until(options.get("until"))
+        clients = _Alias(blocking, in_loop, options.pop("alias", DEFAULT_ALIAS))
+        decorate = locked_by(clients, name, when_held, lease_as, options)
+
+        def decorate_checked(function: Callable[..., Any]) -> Callable[..., Any]:
+            wrapper: Callable[..., Any] = decorate(function)
+            if inspect.iscoroutinefunction(wrapper):
+                only_blocking(options.get("until"))
+            return wrapper
+
+        return decorate_checked
+
+    return locked
 
 
-def locked_with(clients: AliasClients, name: Name, **options: Any) -> Callable[..., Any]:
-    """``locked`` of an adapter, whose clients these are. Raises as ``lockkit.locked``."""
-    check_options("@locked", options, {*_LockedOptions.__optional_keys__, "when_held", "lease_as"})
-    when_held, lease_as = options.pop("when_held"), options.pop("lease_as")
-    check_in_atomic(options.get("in_atomic", "refuse"))
-    check_until(options.get("until"))
-    alias = options.pop("alias", DEFAULT_ALIAS)
-    decorate = locked_by(_Alias(clients, alias), name, when_held, lease_as, options)
-
-    def decorate_checked(function: Callable[..., Any]) -> Callable[..., Any]:
-        wrapper: Callable[..., Any] = decorate(function)
-        if inspect.iscoroutinefunction(wrapper):
-            only_blocking(options.get("until"))
-        return wrapper
-
-    return decorate_checked
-
-
-class AliasClients(NamedTuple):
-    """Where an adapter's clients are, by alias. Asked when they are needed."""
-
-    blocking: Callable[[str], LockClient]
-    in_loop: Callable[[str], AsyncLockClient]
+_LOCKED_OPTIONS = (*_LockedOptions.__optional_keys__, "when_held", "lease_as")
 
 
 class _Alias:
-    def __init__(self, clients: AliasClients, alias: str) -> None:
-        self.blocking = partial(clients.blocking, alias)
-        self.in_loop = partial(clients.in_loop, alias)
+    def __init__(
+        self,
+        blocking: Callable[[str], LockClient],
+        in_loop: Callable[[str], AsyncLockClient],
+        alias: str,
+    ) -> None:
+        self.blocking = partial(blocking, alias)
+        self.in_loop = partial(in_loop, alias)

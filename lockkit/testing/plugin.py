@@ -186,10 +186,9 @@ def _django_client(alias: str) -> LockClient | None:
 def _forget_clients() -> None:
     """Close Django's clients, which have the old settings; new ones read the settings again."""
     if _django_has_locks():
-        from lockkit_django.leases.aliases import alocks, locks
+        from lockkit_django.leases.aliases import reset
 
-        locks.reset()
-        alocks.reset()
+        reset()
 
 
 def _django_has_locks() -> bool:

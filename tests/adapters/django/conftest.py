@@ -23,15 +23,13 @@ def fresh_locks() -> Iterator[None]:
     from django_project import views
     from django_project.spy import SpyBackend
 
-    from lockkit_django.leases.aliases import alocks, locks
+    from lockkit_django.leases.aliases import reset
 
-    locks.reset()
-    alocks.reset()
+    reset()
     views.calls.clear()
     SpyBackend.observers.clear()
     yield
-    locks.reset()
-    alocks.reset()
+    reset()
     SpyBackend.observers.clear()
 
 
