@@ -7,7 +7,7 @@ Coroutines share the pool by way of worker threads; ``redis://`` is native there
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Self
 
 import redis
 from django.conf import settings as django_settings
@@ -25,10 +25,10 @@ class DjangoRedisStore(RedisStore):
     """``RedisStore`` over the connections that a cache has already."""
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> DjangoRedisStore:
+    def from_settings(cls, settings: AliasSettings) -> Self:
         reject_unknown_options(settings, ())
         pool = _pool_of_cache(settings.location.partition("://")[2] or "default")
-        return cast(DjangoRedisStore, cls.from_pool(settings, pool))
+        return cls.from_pool(settings, pool)
 
     def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
         from lockkit.stores.redis.thread_wire import ThreadRedisWire

@@ -153,6 +153,9 @@ class Protocol:
             script = self._extend if alone else self._extend_shared
             yield evalsha(script, keys, arguments), positions
 
+    def channel(self, instance: str) -> bytes:
+        return self.keys.channel(instance)
+
     def announce(self) -> Command:
         return evalsha(self._announce, [PREFIXES], [self.keys.prefix.encode()])
 

@@ -1,0 +1,195 @@
+"""The steps of claims in a Redis server, whatever the scripts: what is sent, what waits.
+
+A store adds what its scripts are: see ``store`` and ``plain``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, Self
+
+import redis
+
+from lockkit.engine.effects import Park, Signal, Step, at_once
+from lockkit.model.errors import LockError
+from lockkit.model.settings import AliasSettings
+from lockkit.model.types import (
+    Busy,
+    Gone,
+    Grant,
+    Mode,
+    Release,
+    Renewal,
+    Request,
+    alive_for,
+)
+from lockkit.runtime import process
+from lockkit.stores.contract import Buried, Danger, Fenced, Pushed, ServerClock
+from lockkit.stores.redis.connections import Connections, OwnConnections, PooledConnections
+from lockkit.stores.redis.failures import refused
+from lockkit.stores.redis.health import eviction
+from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
+from lockkit.stores.redis.replies import read_acquire, read_extend, read_release
+from lockkit.stores.redis.scripts import call, call_all, look
+from lockkit.stores.redis.settings import maker
+from lockkit.stores.redis.subscription import Inbox, open_inbox
+from lockkit.stores.redis.wire import RedisWire
+from lockkit.stores.wires import AsyncWire
+
+
+class Language(Protocol):
+    """What the steps of one claim say to the server, as packed scripts."""
+
+    def channel(self, instance: str) -> bytes: ...
+
+    def acquire(self, request: Request, mode: int, channel: bytes) -> Command: ...
+
+    def release(self, request: Request) -> Command: ...
+
+    def withdraw(self, request: Request) -> Command: ...
+
+    def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]: ...
+
+
+class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
+    """Claims in one server, each step of which is a script; waiters are told by messages."""
+
+    _connections: Connections
+
+    def __init__(self, settings: AliasSettings, language: Language) -> None:
+        self._settings = settings
+        self._language = language
+        self._is_announced = False
+        self.inbox = Inbox(language.channel(secrets.token_hex(8)))
+        process.after_fork(self._in_child)
+
+    def _in_child(self) -> None:
+        self.inbox.start_anew(self._language.channel(secrets.token_hex(8)))
+
+    @classmethod
+    @abstractmethod
+    def _speaking(cls, settings: AliasSettings) -> Self:
+        """One without connections."""
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Self:
+        store = cls._speaking(settings)
+        store._connections = OwnConnections(maker(settings, redis.ConnectionPool))
+        return store
+
+    @classmethod
+    def from_pool(cls, settings: AliasSettings, pool: redis.ConnectionPool) -> Self:
+        """Over the pool of an existing client, whose limits and time-outs then apply."""
+        store = cls._speaking(settings)
+        store._connections = PooledConnections(pool)
+        return store
+
+    def for_asyncio(self) -> Self:
+        """Messages come to one inbox in each event loop."""
+        return type(self).from_settings(self._settings)
+
+    def wire(self) -> RedisWire:
+        return RedisWire(self._connections, self.inbox)
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        import redis.asyncio
+
+        from lockkit.stores.redis.aio_wire import AsyncRedisWire
+
+        return AsyncRedisWire(maker(self._settings, redis.asyncio.ConnectionPool), self.inbox)
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        inbox = self.inbox
+        if request.mode is Mode.TRY:
+            return (yield from self._ask(request, Mode.TRY))
+        if request.mode is Mode.POLL:
+            reply = yield from self._ask(request, Mode.POLL)
+            if isinstance(reply, Gone):
+                inbox.doubt()
+        elif inbox.pulse is None and not inbox.is_forbidden:
+            # Only somebody who listens may queue; somebody who finds it free need not listen.
+            reply = yield from self._ask(request, Mode.TRY)
+            if not isinstance(reply, Busy):
+                return reply
+            yield from open_inbox(inbox)
+            return (yield from self.acquire(request))
+        else:
+            inbox.expect(request.token)
+            try:
+                reply = yield from self._ask(request, Mode.ENQUEUE)
+            except BaseException:  # nobody will wait for a message
+                inbox.forget(request.token)
+                raise
+        if not isinstance(reply, Busy) or reply.full:
+            inbox.forget(request.token)
+        return reply
+
+    def _ask(self, request: Request, mode: Mode) -> Step[Grant | Busy | Gone]:
+        channel = NO_CHANNEL if self.inbox.is_forbidden else self.inbox.channel
+        reply = yield from call(self._language.acquire(request, mode, channel))
+        if not self._is_announced:
+            yield from self._announce()
+        return read_acquire(request, reply)
+
+    def _announce(self) -> Step[None]:
+        """After the first claim. Default: nobody is told."""
+        self._is_announced = True
+        return at_once(None)
+
+    def release(self, request: Request) -> Step[Release]:
+        if request.queued:
+            self.inbox.forget(request.token)
+            yield from call(self._language.withdraw(request))
+            return Release.ABSENT
+        return read_release((yield from call(self._language.release(request))))
+
+    def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        """One script per bucket, all at once; one by one if one of them is refused."""
+        batches = list(self._language.extend(requests))
+        renewals = [Renewal(None)] * len(requests)
+        try:
+            replies = yield from call_all([command for command, _ in batches])
+        except LockError as error:
+            if not refused(error):
+                raise
+            replies = []
+            for command, _ in batches:
+                replies.append((yield from self._extend_one(command)))
+        for (_, positions), reply in zip(batches, replies, strict=True):
+            if isinstance(reply, LockError):
+                for position in positions:
+                    renewals[position] = Renewal(None, reply)
+            else:
+                read_extend(requests, positions, reply, renewals)
+        return renewals
+
+    def _extend_one(self, command: Command) -> Step[Any]:
+        """One bucket; that the server refuses it says nothing of the others."""
+        try:
+            return (yield from call(command))
+        except LockError as error:
+            if not refused(error):
+                raise
+            return error
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        """The ``left`` of a grant by message is what the waiter's last sign of life leaves it."""
+        if self.inbox.is_forbidden:
+            yield Park(Signal(), min(seconds, POLL))
+            return None
+        fence = yield from self.inbox.wait(request.token, busy.ticket, seconds)
+        if fence is None:
+            return None
+        self.inbox.forget(request.token)
+        return Grant(request.token, fence, min(request.ttl, alive_for(request.ttl)))
+
+    def database(self) -> str:
+        return self._connections.fresh.described()
+
+    def check(self) -> Step[None]:
+        yield from look(pack(b"PING"))
+
+    def health(self) -> Step[list[Danger]]:
+        return eviction()
