@@ -12,6 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.core.signals import setting_changed
 
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings, read_settings
 from lockkit.web.view_lock import ViewSettings, read_view_settings
 
@@ -22,6 +23,14 @@ DEFAULT_LOCATION = "django://default"
 def lock_settings() -> dict[str, AliasSettings]:
     """The aliases of LOCKKIT. The environment variable LOCKKIT_URL overrides the default's URL."""
     return read_settings(getattr(settings, "LOCKKIT", None), default_location=DEFAULT_LOCATION)
+
+
+def known_aliases() -> set[str]:
+    """The names of the aliases; none if LOCKKIT is wrong, as a system check of its own says."""
+    try:
+        return set(lock_settings())
+    except ConfigurationError:
+        return set()
 
 
 @lru_cache(maxsize=1)

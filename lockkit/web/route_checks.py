@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.model.names import Field
@@ -51,13 +51,21 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def field_findings(routes: Iterable[Route]) -> Iterator[Finding]:
-    """Fields that a route does not have, and texts whose template does not say their meaning."""
-    found = [each for route in routes for each in _of_route(route)]
+def route_findings(routes: Iterable[Route], aliases: Collection[str]) -> Iterator[Finding]:
+    """Aliases that the settings do not have, fields that a route does not have, and texts whose
+    template does not say their meaning. ``aliases``: empty if they are not known."""
+    found = [each for route in routes for each in _of_route(route, aliases)]
     yield from dict.fromkeys(found)  # a view may have several routes
 
 
-def _of_route(route: Route) -> Iterator[Finding]:
+def _of_route(route: Route, aliases: Collection[str]) -> Iterator[Finding]:
+    for alias in {view_lock.alias for view_lock in route.view_locks}.difference(aliases):
+        if aliases:
+            yield Finding(
+                "missing-alias",
+                f"{route.view} has lock_view(alias={alias!r}), and LOCKKIT has no such alias",
+                f"Add {alias!r} to LOCKKIT, or correct the view.",
+            )
     templates = [template for view_lock in route.view_locks for template in view_lock.templates]
     for field in (field for template in templates for field in template.fields):
         if field.source == "kwargs" and field.path[0] not in route.parameters:

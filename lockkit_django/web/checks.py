@@ -10,7 +10,8 @@ from django.core import checks
 from django.db import connections
 from django.urls.converters import StringConverter
 
-from lockkit.web.route_checks import Finding, Route, below_partials, field_findings
+from lockkit.web.route_checks import Finding, Route, below_partials, route_findings
+from lockkit_django import conf
 from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import ninja_operation, view_locks_of
 
@@ -19,27 +20,30 @@ if TYPE_CHECKING:
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 LEVELS = {
+    "no-store": (checks.Error, "E003"),
+    "missing-alias": (checks.Error, "E004"),
     "missing-field": (checks.Error, "E006"),
+    "store-fails": (checks.Error, "E010"),
+    "within-process": (checks.Warning, "W001"),
+    "unlimited-hold": (checks.Warning, "W002"),
+    "short-ttl": (checks.Warning, "W003"),
+    "long-ttl": (checks.Warning, "W004"),
+    "store-danger": (checks.Warning, "W010"),
+    "within-host": (checks.Info, "I001"),
     "bare-field": (checks.Warning, "W006"),
     "path-of-no-route": (checks.Warning, "W104"),
     "path-of-some-languages": (checks.Warning, "W105"),
     "replay-unknown": (checks.Warning, "W107"),
 }
 AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
-SNAPSHOT = ("repeatable read", "serializable")
 
 
 @checks.register("lockkit")
 def check_views(**_: Any) -> list[CheckMessage]:
-    """E006, W006."""
-    found = field_findings(route for routed in routes() for route in _described(routed))
+    """E004, E006, W006."""
+    described = (route for routed in routes() for route in _described(routed))
+    found = route_findings(described, conf.known_aliases())
     return [message_of(finding) for finding in found]
-
-
-@checks.register("lockkit")
-def check_transactions(**_: Any) -> list[CheckMessage]:
-    """W007, I003."""
-    return [*_deferred(), *_snapshots()]
 
 
 def as_error(number: str, text: object, hint: str) -> CheckMessage:
@@ -83,46 +87,21 @@ def name_of(view: Any) -> str:
     return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
-def _deferred() -> Iterator[CheckMessage]:
-    """A transaction of SQLite that reads first and then writes fails at once if another one has
-    written in between, whatever ``timeout`` says."""
-    for alias, options in _with_atomic_requests("sqlite"):
-        mode = str(options.get("transaction_mode") or "").upper()
-        if mode not in AT_ONCE:
-            yield checks.Warning(
-                f"The database {alias!r} is SQLite with ATOMIC_REQUESTS, and its transactions "
-                f"begin by reading: a view that then writes fails with 'database is locked' when "
-                f"another one has written meanwhile.",
-                hint=f"Set DATABASES[{alias!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}: "
-                f"each request then waits for its turn, up to the option 'timeout'.",
-                id="lockkit.W007",
-            )
-
-
-def _snapshots() -> Iterator[CheckMessage]:
-    """MySQL does not tell whether a transaction has a snapshot yet; MariaDB does."""
-    for alias, options in _with_atomic_requests("mysql"):
-        level = options.get("isolation_level", "read committed")  # Django's default
-        if str(level or "repeatable read").lower() in SNAPSHOT:
-            yield checks.Info(
-                f"The database {alias!r} has ATOMIC_REQUESTS and transactions that keep their "
-                f"first snapshot: in a view, a lock with until='commit' is refused, on MariaDB "
-                f"after the first query.",
-                hint=f"Set DATABASES[{alias!r}]['OPTIONS'] = {{'isolation_level': 'read "
-                f"committed'}}, use lock_view, or silence this if no view has such a lock.",
-                id="lockkit.I003",
-            )
-
-
-def _with_atomic_requests(vendor: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for alias in connections:
-        entry = connections.settings[alias]
-        if entry.get("ATOMIC_REQUESTS") and _vendor(alias) == vendor:
-            yield alias, entry.get("OPTIONS", {})
-
-
-def _vendor(alias: str) -> str:
-    try:
-        return connections[alias].vendor
-    except Exception:  # noqa: BLE001  the project's engine: Django says what is wrong with it
-        return ""
+@checks.register("lockkit")
+def check_transactions(**_: Any) -> list[CheckMessage]:
+    """W007: a transaction of SQLite that reads first and then writes fails at once if another one
+    has written in between, whatever ``timeout`` says."""
+    return [
+        as_warning(
+            "W007",
+            f"The database {alias!r} is SQLite with ATOMIC_REQUESTS, and its transactions begin by "
+            f"reading: a view that then writes fails with 'database is locked' when another one "
+            f"has written meanwhile.",
+            f"Set DATABASES[{alias!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}: each "
+            f"request then waits for its turn, up to the option 'timeout'.",
+        )
+        for alias, entry in connections.settings.items()
+        if entry.get("ATOMIC_REQUESTS")
+        and "lite" in entry["ENGINE"].rpartition(".")[2]  # sqlite3, spatialite
+        and str(entry["OPTIONS"].get("transaction_mode") or "").upper() not in AT_ONCE
+    ]

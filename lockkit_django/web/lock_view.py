@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
-from weakref import WeakSet
 
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.until import InAtomic, check_in_atomic
@@ -16,9 +15,6 @@ from lockkit_django.web.locked_view import LockedView, OnBusy
 
 Hold = Literal["view", "response"]
 V = TypeVar("V", bound=Callable[..., Any])
-
-view_locks: WeakSet[ViewLock] = WeakSet()
-"""Those of all decorated views, for the system check of their aliases."""
 
 
 def lock_view(
@@ -63,7 +59,6 @@ def lock_view(
         permits=permits,
         options=options,
     )
-    view_locks.add(view_lock)
     note_each_request()
     durable = in_atomic == "refuse"
     return LockedView(view_lock, on_busy, durable=durable, keep=hold == "response").around

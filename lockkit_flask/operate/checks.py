@@ -10,6 +10,7 @@ from flask import request_started
 from werkzeug.routing import AnyConverter, BaseConverter
 
 from lockkit.model.log import log
+from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit.orders.dangers import dangers
 from lockkit.orders.view_checks import unknown_finding
 from lockkit.web.route_checks import (
@@ -17,9 +18,9 @@ from lockkit.web.route_checks import (
     Route,
     Url,
     below_partials,
-    field_findings,
     fillings,
     path_findings,
+    route_findings,
 )
 from lockkit_flask.orders.authorize import unknown_check
 from lockkit_flask.orders.idempotent import below_idempotent, options_of
@@ -32,24 +33,37 @@ if TYPE_CHECKING:
 
     from lockkit.orders import OrderSettings
 
-HARMLESS = ("bare-field", "replay-unknown")
+ERRORS = ("missing-alias", "missing-field", "path-of-no-route", "path-of-some-languages")
 
 
 def findings(app: Flask) -> Iterator[Finding]:
-    """No I/O. Raises ConfigurationError without LockKit."""
-    orders = app_locks(app).config.orders
+    """What is wrong with routes and settings. No I/O. Raises ConfigurationError without LockKit."""
+    config = app_locks(app).config
+    for finding in setting_findings(config.aliases.values(), debug=app.debug or app.testing):
+        if finding.code != "within-host":  # what is used without settings is
+            yield finding
+    yield from view_findings(app)
+
+
+def view_findings(app: Flask) -> Iterator[Finding]:
+    """The part of them that is about routes."""
+    config = app_locks(app).config
+    orders = config.orders
     if orders is not None and orders.paths:
         urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
         yield from path_findings(orders.paths, urls)
-    yield from field_findings(_routes(app))
+    yield from route_findings(_routes(app), config.aliases)
     if orders is not None and orders.authorize_replay is None:
         yield from _unknown_checks(app, orders)
 
 
 def every_finding(app: Flask) -> Iterator[Finding]:
-    """Also those of where the records of orders are: asks it. Raises BackendError if it is down."""
+    """Also those of the stores of locks and orders: asks them. Raises BackendError if that of the
+    orders is down."""
     yield from findings(app)
     locks = app_locks(app)
+    for alias in locks:
+        yield from store_findings(locks[alias])
     for table in locks.orders.tables() if locks.orders is not None else ():
         if table.is_missing():
             yield Finding("no-order-table", *table.MISSING)
@@ -64,7 +78,7 @@ def tell_at_first_request(app: Flask) -> None:
     def tell(sender: Flask, **_: object) -> None:
         request_started.disconnect(tell, sender)
         for finding in findings(sender):
-            tell_it = log.warning if finding.code in HARMLESS else log.error
+            tell_it = log.error if finding.code in ERRORS else log.warning
             tell_it("%s. %s", finding.text, finding.remedy)
 
     request_started.connect(tell, app, weak=False)

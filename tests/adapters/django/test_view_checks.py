@@ -17,7 +17,6 @@ from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
 from ninja import NinjaAPI
-from orders_django import mysql
 from rest_framework.decorators import api_view
 from rest_framework.routers import SimpleRouter
 from rest_framework.viewsets import ViewSet
@@ -26,8 +25,6 @@ from system_checks import shown_until_silenced
 from lockkit_django import lock_view
 from lockkit_django.orders.routes import check_paths
 from lockkit_django.web.checks import check_transactions, check_views
-
-__all__ = ["mysql"]
 
 
 @contextmanager
@@ -166,6 +163,20 @@ def test_a_viewset_and_an_operation_of_ninja() -> None:
     ]
 
 
+def test_an_alias_that_a_view_uses_and_nobody_configured() -> None:
+    view = lock_view("a", alias="elsewhere")(lambda request: HttpResponse())
+    with override_settings(LOCKKIT={"default": "memory://"}):
+        ((identifier, text, hint),) = found(path("", view))
+        assert (identifier, hint) == ("E004", "Add 'elsewhere' to LOCKKIT, or correct the view.")
+        assert "lock_view(alias='elsewhere')" in text
+        with routed(path("", view)):
+            assert shown_until_silenced("lockkit.E004")
+    with override_settings(LOCKKIT={"default": "memory://", "elsewhere": "memory://"}):
+        assert found(path("", view)) == []
+    with override_settings(LOCKKIT={"default": {"TLL": 1}}):
+        assert found(path("", view)) == []  # E001 says it
+
+
 def test_names_by_a_callable_are_not_looked_into() -> None:
     view = lock_view(lambda request, **kwargs: "stock")(lambda request, **kwargs: HttpResponse())
     assert found(path("<sku>", view)) == []
@@ -200,29 +211,6 @@ def test_another_database_needs_no_such_option(monkeypatch: pytest.MonkeyPatch) 
         connections.settings, "elsewhere", {**other, "ATOMIC_REQUESTS": True, "OPTIONS": {}}
     )
     assert check_transactions() == []
-
-
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        ({"isolation_level": "repeatable read"}, True),
-        ({"isolation_level": "SERIALIZABLE"}, True),
-        ({"isolation_level": None}, True),  # as the server says
-        ({"isolation_level": "read committed"}, False),
-        ({}, False),
-    ],
-)
-def test_mysql_whose_snapshots_refuse_locks_until_the_commit(
-    options: dict[str, Any], found: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = connections.settings["default"]
-    entry = {**settings, "ENGINE": "django.db.backends.mysql", "OPTIONS": options}
-    monkeypatch.setitem(connections.settings, "on_mysql", {**entry, "ATOMIC_REQUESTS": True})
-    assert [each.id for each in check_transactions()] == ["lockkit.I003"] * found
-    assert not found or shown_until_silenced("lockkit.I003")
-    monkeypatch.setitem(connections.settings, "on_mysql", entry)
-    assert check_transactions() == []
-    del connections["on_mysql"]
 
 
 def paths_found(patterns: Sequence[str], *urls: Any, **settings: Any) -> list[tuple[str, str]]:

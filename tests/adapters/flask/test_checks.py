@@ -13,14 +13,16 @@ from flask_project import db
 from werkzeug.routing import BaseConverter
 
 from lockkit_flask import LockKit, lock_view
-from lockkit_flask.operate.checks import findings
+from lockkit_flask.operate.checks import findings, view_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lockkit.testing.servers import RedisServer
+
 
 def codes(app: Flask) -> list[str]:
-    return [finding.code for finding in findings(app)]
+    return [finding.code for finding in view_findings(app)]
 
 
 def locked(template: str) -> Any:
@@ -131,15 +133,38 @@ def test_paths(make_shop: Callable[..., Flask], pattern: str, fits: bool) -> Non
 def test_what_is_wrong_is_told_at_the_first_request(
     make_shop: Callable[..., Flask], caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = make_shop(LOCKKIT_ORDERS={"PATHS": [r"^order/"]})
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": [r"^order/"]}, LOCKKIT={"default": {"TTL": 1}})
+    app.testing = True  # one process will do
     app.add_url_rule("/orders/<sku>", "orders", locked("{sku}"), methods=["POST"])
     assert not caplog.records
     for _ in range(2):
         app.test_client().post("/orders/1")
     told = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "lockkit"]
-    assert [level for level, _ in told] == [logging.ERROR, logging.WARNING]
-    assert "'^order/', which fits no route" in told[0][1]
-    assert "{sku:int}" in told[1][1]
+    assert [level for level, _ in told] == [logging.WARNING, logging.ERROR, logging.WARNING]
+    assert "has TTL 1" in told[0][1]
+    assert "'^order/', which fits no route" in told[1][1]
+    assert "{sku:int}" in told[2][1]
+
+
+def test_an_alias_that_a_view_uses_and_nobody_configured(make_app: Callable[..., Flask]) -> None:
+    app = make_app()
+    app.add_url_rule("/", "view", lock_view("a", alias="elsewhere")(lambda: "done"))
+    assert codes(app) == ["missing-alias"]
+
+
+def test_dangers_of_the_settings_and_of_the_store(
+    make_app: Callable[..., Flask], redis_server: RedisServer
+) -> None:
+    aliases = {"default": {"MAX_HOLD": None, "TTL": 1}, "down": "redis://127.0.0.1:1/0"}
+    app = make_app(LOCKKIT=aliases, TESTING=False)
+    told = [finding.code for finding in findings(app)]
+    assert told == ["within-process", "unlimited-hold", "short-ttl"]
+    checked = app.test_cli_runner().invoke(args=["locks", "check"])
+    assert checked.exit_code == 1
+    assert "The store of the lock alias 'down' (redis://127.0.0.1:1/0) fails" in checked.output
+    sound = make_app(LOCKKIT={"default": {"LOCATION": redis_server.url}}, LOCKKIT_URL=None)
+    checked = sound.test_cli_runner().invoke(args=["locks", "check"])
+    assert (checked.exit_code, checked.output) == (0, "nothing found\n")
 
 
 def test_a_missing_table_of_order_records_is_told(make_shop: Callable[..., Flask]) -> None:

@@ -145,7 +145,7 @@ def test_what_is_wrong_with_the_routes(make_shop: Callable[..., Flask]) -> None:
 
 
 def test_nothing_is_wrong_with_the_routes(make_app: Callable[..., Flask]) -> None:
-    app = make_app()
+    app = make_app(TESTING=True)
     app.add_url_rule("/orders/<int:pk>/", "orders", lock_view("order:{pk}")(lambda pk: ""))
     result = app.test_cli_runner().invoke(args=["locks", "check"])
     assert (result.exit_code, result.output) == (0, "nothing found\n")

@@ -1,0 +1,93 @@
+"""What is dangerous in the settings of aliases, and in their stores: for the checks of adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.stores.contract import HostLocal, ProcessLocal, Store
+from lockkit.stores.registry import load_store
+from lockkit.web.route_checks import Finding
+
+if TYPE_CHECKING:
+    from lockkit.leases.client import LockClient
+    from lockkit.model.settings import AliasSettings
+
+SHORTEST_TTL = 2.0
+"""Seconds: below it one pause of the garbage collector or the network loses a lease."""
+
+LONGEST_TTL = 300.0
+"""Seconds for which a killed process keeps its locks from everybody."""
+
+
+def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterator[Finding]:
+    """Does no I/O. ``debug``: one process on one machine is what is wanted."""
+    for entry in aliases:
+        try:
+            store = load_store(entry)
+        except ConfigurationError as error:
+            remedy = f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL."
+            yield Finding("no-store", str(error), remedy)
+            continue
+        if not debug:
+            yield from _reach(entry, store)
+        yield from _durations(entry)
+
+
+def store_findings(client: LockClient) -> Iterator[Finding]:
+    """Whether the store answers, and whether it is set up to keep what it is told. Does I/O."""
+    alias = f"lock alias {client.settings.alias!r}"
+    try:
+        client.perform(client.store.check())
+        dangers = client.perform(client.store.health())
+    except (BackendError, ConfigurationError) as error:
+        yield Finding(
+            "store-fails",
+            f"The store of the {alias} ({client.settings.shown_location}) fails: {error}",
+            "Start it, or correct LOCKKIT. Views that lock answer 503 while it is down.",
+        )
+        return
+    for danger in dangers:
+        yield Finding("store-danger", f"The {alias}: {danger.text}", danger.remedy)
+
+
+def _reach(entry: AliasSettings, store: Store) -> Iterator[Finding]:
+    alias = f"The lock alias {entry.alias!r} ({entry.shown_location})"
+    if isinstance(store, ProcessLocal):
+        yield Finding(
+            "within-process",
+            f"{alias} holds within one process only: the workers of a server do not exclude one "
+            f"another",
+            "Use a store that all processes share, such as redis://, or a database.",
+        )
+    elif isinstance(store, HostLocal):
+        yield Finding(
+            "within-host",
+            f"{alias} holds on one machine only",
+            "With a second machine, use a server: redis://, or a database server.",
+        )
+
+
+def _durations(entry: AliasSettings) -> Iterator[Finding]:
+    alias = f"The lock alias {entry.alias!r} has"
+    if entry.max_hold is None:
+        yield Finding(
+            "unlimited-hold",
+            f"{alias} MAX_HOLD None: a holder that hangs keeps its lock for as long as its "
+            f"process lives",
+            "Set MAX_HOLD to more seconds than the longest honest work takes.",
+        )
+    if entry.ttl < SHORTEST_TTL:
+        yield Finding(
+            "short-ttl",
+            f"{alias} TTL {entry.ttl:g}: a short pause of the process or the network loses a lease",
+            f"Set TTL to {SHORTEST_TTL:g} seconds or more; 30 is the default.",
+        )
+    elif entry.ttl > LONGEST_TTL:
+        yield Finding(
+            "long-ttl",
+            f"{alias} TTL {entry.ttl:g}: what a killed process held stays locked for that many "
+            f"seconds",
+            "Leases are renewed while they are held: TTL need not cover the longest work.",
+        )
