@@ -16,11 +16,14 @@ import lockkit
 from lockkit import aio
 from lockkit.leases.kinds import RWLock
 from lockkit.leases.multi import AsyncMultiLease, AsyncMultiLock
+from lockkit.model.settings import AliasSettings, settings_from_url
 from lockkit.model.types import UNSET, LeaseState, LockInfo, Unset
+from lockkit.stores.registry import load_store
 from lockkit.testing.protocols import AnyClient, AnyLease, AnyLock, AnyRWLock
 
 if TYPE_CHECKING:
     from lockkit.engine.effects import Step
+    from lockkit.stores.contract import Store
 
 __all__ = [
     "AnyClient",
@@ -29,6 +32,7 @@ __all__ = [
     "AnyRWLock",
     "Api",
     "BlockingClient",
+    "client_of",
     "connect",
     "used_as",
 ]
@@ -40,10 +44,16 @@ L = TypeVar("L", aio.AsyncLease, AsyncMultiLease)
 
 def connect(api: Api, url: str, **options: Any) -> AnyClient:
     """A client of the store at ``url`` through one of the two APIs."""
+    settings = settings_from_url(url, **options)
+    return client_of(api, load_store(settings), settings)
+
+
+def client_of(api: Api, store: Store, settings: AliasSettings) -> AnyClient:
+    """The same of a store that is there already."""
     if api == "sync":
-        client: AnyClient = lockkit.connect(url, **options)
+        client: AnyClient = lockkit.LockClient(store, settings)
         return client
-    return BlockingClient(url, **options)
+    return BlockingClient(store, settings)
 
 
 def used_as(client: AnyClient, name: str, use: str) -> AnyLock:
@@ -79,10 +89,10 @@ class BlockingClient:
     """``AsyncLockClient`` for threads. close() may be followed by further use, as of the original;
     stop() ends the loop as well."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, store: Store, settings: AliasSettings) -> None:
         self._loop = _Loop()
-        self._client = self._loop.run(_connect(url, options))
-        self.store = self._client.store
+        self._client = self._loop.run(_client(store, settings))
+        self.store = store
 
     def lock(self, name: str, **options: Any) -> _Lock:
         return _Lock(self._client.lock(name, **options), self._loop)
@@ -120,8 +130,8 @@ class BlockingClient:
         self._loop.stop()
 
 
-async def _connect(url: str, options: dict[str, Any]) -> aio.AsyncLockClient:
-    return aio.connect(url, **options)
+async def _client(store: Store, settings: AliasSettings) -> aio.AsyncLockClient:
+    return aio.AsyncLockClient(store, settings)
 
 
 class _Lock:

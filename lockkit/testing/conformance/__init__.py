@@ -28,6 +28,7 @@ from __future__ import annotations
 from lockkit.testing.conformance.asynchronous import AsyncTests
 from lockkit.testing.conformance.base import Suite
 from lockkit.testing.conformance.death import DeathTests
+from lockkit.testing.conformance.exchanges import ExchangeTests
 from lockkit.testing.conformance.exclusion import ExclusionTests
 from lockkit.testing.conformance.leases import LeaseTests
 from lockkit.testing.conformance.listing import ListingTests
@@ -58,6 +59,7 @@ class StoreConformance(
     DeathTests,
     NetworkTests,
     OutageTests,
+    ExchangeTests,
     AsyncTests,
     Suite,
 ):

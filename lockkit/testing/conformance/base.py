@@ -17,7 +17,8 @@ from lockkit.model.types import LockState
 from lockkit.stores import contract
 from lockkit.stores.registry import load_store
 from lockkit.testing.agent import Agent, Crew
-from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
+from lockkit.testing.blocking import AnyClient, Api, BlockingClient, client_of
+from lockkit.testing.faulty import Fault, give_faulty_wires
 from lockkit.testing.store import Store
 
 __all__ = [
@@ -183,6 +184,16 @@ class Suite:
         return connect()
 
     @pytest.fixture
+    def fault(self) -> Fault:
+        return Fault()
+
+    @pytest.fixture
+    def faulty(self, store: Store, api: Api, fault: Fault) -> Iterator[AnyClient]:
+        """A client whose exchanges fail as the fault says, within its block."""
+        with ExitStack() as stack:
+            yield opened(stack, store, api, None, {}, fault)
+
+    @pytest.fixture
     def name(self) -> str:
         return f"conformance:{secrets.token_hex(6)}"
 
@@ -221,11 +232,20 @@ def _wanted(suite: type[Suite], name: str) -> tuple[Wanted, ...]:
     return (*own, *vars(owner).get("needs", ()))
 
 
-def opened(
-    stack: ExitStack, store: Store, api: Api, url: str | None, options: dict[str, Any]
+def opened(  # noqa: PLR0917  a fixture's
+    stack: ExitStack,
+    store: Store,
+    api: Api,
+    url: str | None,
+    options: dict[str, Any],
+    fault: Fault | None = None,
 ) -> AnyClient:
     defaults = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options}
-    client = connect(api, url or store.url, **{**defaults, **options})
+    settings = settings_from_url(url or store.url, **{**defaults, **options})
+    loaded = load_store(settings)
+    if fault is not None:
+        give_faulty_wires(loaded, fault)
+    client = client_of(api, loaded, settings)
     stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
     return client
 

@@ -1,0 +1,174 @@
+"""Each exchange of what a client does fails once: refused, or done and its reply dropped.
+
+Whatever the client is told, a result or a BackendError, is true: what was granted excludes others,
+and of what failed nothing stays behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from lockkit.model.errors import AcquireTimeout, BackendError
+from lockkit.stores.contract import Fenced, Listed, Shared
+from lockkit.testing.blocking import AnyClient, used_as
+from lockkit.testing.conformance.base import (
+    Spawn,
+    eventually,
+    held,
+    needs,
+    nothing_left,
+)
+from lockkit.testing.faulty import Fault, Way
+
+__all__ = ["ExchangeTests"]
+
+R = TypeVar("R")
+
+MOST = 4
+"""So many exchanges of one wait are made to fail, because it may poll."""
+
+
+def each_fault(fault: Fault, name: str) -> Iterator[str]:
+    """A fresh name for each exchange and each way to fail, until there are no more exchanges."""
+    for way in Way:
+        for number in range(MOST):
+            fault.plan(number, way)
+            yield f"{name}:{way.value}:{number}"
+            if not fault.happened:
+                break
+
+
+class ExchangeTests:
+    """``faulty`` is a client whose exchanges fail as ``fault`` says, within its block."""
+
+    @pytest.mark.parametrize("use", ["lock", "reentrant"])
+    def test_a_fault_while_acquiring(  # noqa: PLR0917  fixtures
+        self,
+        faulty: AnyClient,
+        other: AnyClient,
+        fault: Fault,
+        name: str,
+        use: str,
+        spawn: Spawn,
+    ) -> None:
+        """Others ask from another thread: this one may enter again."""
+        for each in each_fault(fault, name):
+            others = used_as(other, each, use)
+            lease = attempt(fault, used_as(faulty, each, use).acquire)
+            if lease is None:
+                is_free_soon(other, each)
+            else:
+                assert spawn(others.try_acquire).result() is None
+                assert lease.release()
+            nothing_left(other, each)
+
+    @needs(Shared)
+    @pytest.mark.parametrize("use", ["semaphore:1", "write"])
+    def test_a_fault_while_acquiring_another_kind(  # noqa: PLR0917  fixtures
+        self,
+        faulty: AnyClient,
+        other: AnyClient,
+        fault: Fault,
+        name: str,
+        use: str,
+        spawn: Spawn,
+    ) -> None:
+        self.test_a_fault_while_acquiring(faulty, other, fault, name, use, spawn)
+
+    def test_a_fault_while_releasing(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+    ) -> None:
+        for each in each_fault(fault, name):
+            lease = faulty.lock(each).acquire()
+            released = attempt(fault, lease.release)
+            assert released in (True, None)
+            if released is None:
+                is_free_soon(other, each)
+            nothing_left(other, each)
+
+    def test_a_fault_while_extending(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+    ) -> None:
+        for each in each_fault(fault, name):
+            lease = faulty.lock(each).acquire()
+            attempt(fault, lease.extend)
+            lease.check()
+            assert other.lock(each).try_acquire() is None
+            assert lease.release()
+            nothing_left(other, each)
+
+    def test_a_fault_while_waiting(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str, spawn: Spawn
+    ) -> None:
+        if not makes_exchanges(faulty, fault, name):
+            return
+        for each in each_fault(fault, name):
+            lease = other.lock(each).acquire()
+            waiting = spawn(attempt, fault, faulty.lock(each).acquire)
+            eventually(lambda: fault.asked or waiting.done())  # noqa: B023
+            assert lease.release()
+            granted = waiting.result()
+            if granted is not None:
+                assert other.lock(each).try_acquire() is None
+                assert granted.release()
+            is_free_soon(other, each)
+            nothing_left(other, each)
+
+    def test_a_fault_while_giving_up(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+    ) -> None:
+        for each in each_fault(fault, name):
+            given_up = pytest.raises((AcquireTimeout, BackendError))
+            with other.lock(each).acquire(), fault, given_up:
+                faulty.lock(each).acquire(timeout=0.02)
+            is_free_soon(other, each)
+            nothing_left(other, each)
+
+    @needs(Listed)
+    def test_a_fault_while_listing(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+    ) -> None:
+        for each in each_fault(fault, name):
+            with other.lock(each).acquire():
+                assert attempt(fault, partial(faulty.inspect, each)) or fault.happened
+                assert held(other, each)
+            nothing_left(other, each)
+
+    @needs(Listed, Fenced)
+    def test_a_fault_while_an_operator_releases(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+    ) -> None:
+        for each in each_fault(fault, name):
+            lease = other.lock(each).acquire()
+            broken = attempt(fault, partial(faulty.break_, each, fence=lease.fencing_token))
+            if broken is None and held(other, each):
+                assert lease.release()
+            else:
+                assert broken is not False and not lease.release()
+            nothing_left(other, each)
+
+
+def makes_exchanges(faulty: AnyClient, fault: Fault, name: str) -> bool:
+    """A store in memory may do without."""
+    fault.plan(MOST, Way.REFUSED)
+    with fault:
+        faulty.lock(name).acquire().release()
+    return fault.asked > 0
+
+
+def attempt(fault: Fault, work: Callable[[], R]) -> R | None:
+    """What it returns; None if the store failed."""
+    try:
+        with fault:
+            return work()
+    except BackendError:
+        return None
+
+
+def is_free_soon(client: AnyClient, name: str) -> None:
+    """What a failure left open is released in the background, well before it expires."""
+    eventually(lambda: not held(client, name))

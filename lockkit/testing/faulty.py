@@ -1,0 +1,92 @@
+"""Wires that fail once: one exchange of a client is refused, or its reply is dropped."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from lockkit.engine.effects import Exchange
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.stores.contract import Store
+from lockkit.stores.wires import AsyncWire, Wire
+
+__all__ = ["Fault", "Way", "give_faulty_wires"]
+
+
+class Way(Enum):
+    """How an exchange fails."""
+
+    REFUSED = "refused"  #: the store was not asked
+    DROPPED = "dropped"  #: the store was asked, and its reply is lost
+
+
+class Fault:
+    """One of a client's exchanges within its ``with`` block fails."""
+
+    def __init__(self) -> None:
+        self.asked = 0  #: exchanges in the block
+        self.happened = False
+        self.number, self._way, self._armed = 0, Way.REFUSED, False
+
+    def plan(self, number: int, way: Way) -> None:
+        """The exchange with this number is to fail, counted from 0 within a ``with`` block."""
+        self.asked, self.happened, self._armed = 0, False, False
+        self.number, self._way = number, way
+
+    def __enter__(self) -> None:
+        self._armed = True
+
+    def __exit__(self, *_: object) -> None:
+        self._armed = False
+
+    def before(self) -> bool:
+        """Whether the reply will be dropped. Raises BackendUnavailable if this one is refused."""
+        if not self._armed:
+            return False
+        number, self.asked = self.asked, self.asked + 1
+        if number != self.number:
+            return False
+        self.happened = True
+        if self._way is Way.REFUSED:
+            raise BackendUnavailable("the test refuses this request")
+        return True
+
+
+class _Faulty:
+    def __init__(self, wire: Any, fault: Fault) -> None:
+        self._wire = wire
+        self._fault = fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
+
+
+class _FaultyWire(_Faulty):
+    def exchange(self, exchange: Exchange) -> Any:
+        is_dropped = self._fault.before()
+        reply = self._wire.exchange(exchange)
+        return _dropped() if is_dropped else reply
+
+
+class _AsyncFaultyWire(_Faulty):
+    async def exchange(self, exchange: Exchange) -> Any:
+        is_dropped = self._fault.before()
+        reply = await self._wire.exchange(exchange)
+        return _dropped() if is_dropped else reply
+
+
+def _dropped() -> Any:
+    raise OutcomeUnknown("the test drops this reply")
+
+
+def give_faulty_wires(store: Store, fault: Fault) -> None:
+    """Have the wires that this store makes from now on fail as the fault says."""
+    wire, async_wire = store.wire, store.async_wire
+
+    def faulty() -> Wire:
+        return _FaultyWire(wire(), fault)
+
+    def async_faulty(*, is_shared: bool = False) -> AsyncWire:
+        return _AsyncFaultyWire(async_wire(is_shared=is_shared), fault)
+
+    vars(store).update(wire=faulty, async_wire=async_faulty)
