@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lockkit.leases.client import Lease, Lock, LockClient
-from lockkit.leases.default_store import chosen_url
+from lockkit.leases.default_store import connection_settings
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendError,
@@ -36,7 +36,6 @@ from lockkit.model.errors import (
 )
 from lockkit.model.names import name
 from lockkit.model.options import ClientOptions
-from lockkit.model.settings import settings_from_url
 from lockkit.model.types import LeaseState, LockInfo, LockState, Owner
 from lockkit.stores.registry import load_store
 
@@ -78,15 +77,18 @@ __all__ = [
 ]
 
 
-def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> LockClient:
+def connect(
+    url: str | None = None, *, client: object = None, **options: Unpack[ClientOptions]
+) -> LockClient:
     """A client for the store at ``url`` (default: $LOCKKIT_URL, or else an SQLite file).
 
     An empty ``url`` is an error, because an unset setting would otherwise lock in another store.
+    ``client``, in its place: a client or pool of redis-py, over whose connections to lock.
     Options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout, max_hold,
     max_queue, options, backend. Nothing is connected before the first lock. Raises
     ConfigurationError.
     """
-    settings = settings_from_url(chosen_url() if url is None else url, **options)
+    settings = connection_settings(url, client, options)
     return LockClient(load_store(settings), settings)
 
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from lockkit.engine.effects import Step
 from lockkit.leases.aio_exit import AtExit
 from lockkit.leases.blocks import begun, enter, leave, leaving, unenter
-from lockkit.leases.default_store import chosen_url
+from lockkit.leases.default_store import connection_settings
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock, Terms
 from lockkit.model.checks import check_fence
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.model.options import ClientOptions, KindOptions
-from lockkit.model.settings import settings_from_url
 from lockkit.model.types import UNSET, LockInfo, Unset
 from lockkit.runtime import entrants, process
 from lockkit.runtime.aio_run import arun
@@ -35,9 +34,13 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> AsyncLockClient:
-    """As ``lockkit.connect``. Nothing is connected before the first lock."""
-    settings = settings_from_url(chosen_url() if url is None else url, **options)
+def connect(
+    url: str | None = None, *, client: object = None, **options: Unpack[ClientOptions]
+) -> AsyncLockClient:
+    """As ``lockkit.connect``; a client of redis.asyncio may be handed over as well.
+
+    Nothing is connected before the first lock."""
+    settings = connection_settings(url, client, options)
     return AsyncLockClient(load_store(settings), settings)
 
 

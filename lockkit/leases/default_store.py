@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
-from lockkit.model.settings import URL_VARIABLE, empty_variable, state_directory
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import (
+    URL_VARIABLE,
+    AliasSettings,
+    empty_variable,
+    settings_from_url,
+    state_directory,
+)
+from lockkit.stores.registry import settings_for_client
 
 _told: set[str] = set()
 
@@ -31,9 +40,19 @@ def unchosen(url: str) -> str:
     )
 
 
-def chosen_url() -> str:
+def connection_settings(url: str | None, client: object, options: Any) -> AliasSettings:
+    """Of both ``connect``. Raises ConfigurationError."""
+    if client is None:
+        return settings_from_url(chosen_url(4) if url is None else url, **options)
+    if url is not None:
+        raise ConfigurationError("connect() has a URL and a client: give it one of them")
+    return settings_for_client(client, **options)
+
+
+def chosen_url(stacklevel: int = 3) -> str:
     """``default_url``, for those who lock: that nobody has chosen it is a warning."""
     url = default_url()
     if text := unchosen(url):
-        warnings.warn(f"{text}. Set it, or give connect() a URL", RuntimeWarning, stacklevel=3)
+        told = f"{text}. Set it, or give connect() a URL"
+        warnings.warn(told, RuntimeWarning, stacklevel=stacklevel)
     return url

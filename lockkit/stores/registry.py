@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lockkit.model.errors import DriverMissing, UnknownBackend
+from lockkit.model.errors import ConfigurationError, DriverMissing, UnknownBackend
+from lockkit.model.settings import AliasSettings, settings_from_url
 
 if TYPE_CHECKING:
-    from lockkit.model.settings import AliasSettings
     from lockkit.stores.contract import Store
 
 ENTRY_POINTS = "lockkit.backends"
@@ -20,13 +20,31 @@ SCHEMES = {
     "unix": "lockkit.stores.redis:RedisStore",
     "django": "lockkit_django.stores:DatabaseStore",
     "django-redis": "lockkit_django.stores:DjangoRedisStore",
+    "django-cache": "lockkit_django.stores:DjangoCacheStore",
 }
 DATABASES = {"postgres", "postgresql", "psycopg", "pgsql", "mysql", "mariadb", "oracle", "mssql"}
+
+
+HANDED_OVER = {"redis": ("redis://", "lockkit.stores.redis.handed:HandedStore")}
+"""Where the client of somebody else's library leads to: by the package that it comes from."""
 
 
 def load_store(settings: AliasSettings) -> Store:
     """The store of an alias: imports its driver, but does no I/O."""
     return _store_class(settings).from_settings(settings)
+
+
+def settings_for_client(client: object, **options: Any) -> AliasSettings:
+    """The settings of ``lockkit.connect(client=…, ttl=…)``. Raises ConfigurationError."""
+    for package in (kind.__module__.partition(".")[0] for kind in type(client).__mro__):
+        if package in HANDED_OVER:
+            location, backend = HANDED_OVER[package]
+            handed = {**options.pop("options", {}), "client": client}
+            return settings_from_url(location, backend=backend, options=handed, **options)
+    raise ConfigurationError(
+        f"connect() can take over no {type(client).__module__}.{type(client).__qualname__}: hand "
+        "it a client or a pool of redis-py, or a URL"
+    )
 
 
 def _store_class(settings: AliasSettings) -> type[Store]:

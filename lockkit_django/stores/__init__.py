@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockkit_django.stores.database import DatabaseStore
-    from lockkit_django.stores.redis import DjangoRedisStore
+    from lockkit_django.stores.redis import DjangoCacheStore, DjangoRedisStore
 
-__all__ = ["DatabaseStore", "DjangoRedisStore"]
+__all__ = ["DatabaseStore", "DjangoCacheStore", "DjangoRedisStore"]
 
-_MODULES = {"DatabaseStore": "database", "DjangoRedisStore": "redis"}
+_MODULES = {
+    "DatabaseStore": "database",
+    "DjangoCacheStore": "redis",
+    "DjangoRedisStore": "redis",
+}
 
 
 def __getattr__(name: str) -> Any:

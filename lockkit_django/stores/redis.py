@@ -1,12 +1,15 @@
-"""``django-redis://alias``: locks in the Redis of a django-redis cache, over the cache's own pool.
+"""``django-redis://alias`` and ``django-cache://alias``: locks in the Redis of a cache, over the
+cache's own pool; the first for a cache of django-redis, the second for Django's own.
 
-The pool's limits, time-outs and credentials apply, and its size: give it SOCKET_TIMEOUT and
-SOCKET_CONNECT_TIMEOUT. Errors are lockkit's own: IGNORE_EXCEPTIONS is about the cache only.
-Coroutines share the pool by way of worker threads; ``redis://`` is native there.
+The pool's limits, time-outs and credentials apply, and its size: give it time-outs. Errors are
+lockkit's own: IGNORE_EXCEPTIONS is about the cache only. Coroutines share the pool by way of worker
+threads; ``redis://`` is native there. ``cache.clear()`` empties the whole database, so that all
+locks in it are lost.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, Self
 
 import redis
@@ -17,46 +20,68 @@ from lockkit.model.checks import unknown_key
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
-from lockkit.stores.redis import RedisStore
-from lockkit.stores.wires import AsyncWire
+from lockkit.stores.redis.handed import HandedStore
+
+SCHEMES = {"django_redis.cache": "django-redis", "django.core.cache.backends.redis": "django-cache"}
 
 
-class DjangoRedisStore(RedisStore):
-    """``RedisStore`` over the connections that a cache has already."""
+class CacheStore(HandedStore):
+    """Over the connections that a cache has already."""
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
         reject_unknown_options(settings, ())
-        pool = _pool_of_cache(settings.location.partition("://")[2] or "default")
+        alias = settings.location.partition("://")[2] or "default"
+        if alias not in django_settings.CACHES:
+            raise unknown_key("CACHES", alias, django_settings.CACHES)
+        pool = cls._client_of(alias).connection_pool
+        if not isinstance(pool, redis.ConnectionPool):
+            raise ConfigurationError(
+                f"the cache {alias!r} has no connection pool that can be shared"
+            )
         return cls.from_pool(settings, pool)
 
-    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
-        from lockkit.stores.redis.thread_wire import ThreadRedisWire
-
-        return ThreadRedisWire(self.wire())
-
-    def database(self) -> str:
-        made = self._connections.fresh
-        return f"{made.server()}, {made.described()}"
+    @staticmethod
+    @abstractmethod
+    def _client_of(alias: str) -> Any:
+        """The client for the cache's primary. Makes its pool if it is the first to ask; no I/O.
+        Raises ConfigurationError."""
 
 
-def _pool_of_cache(alias: str) -> redis.ConnectionPool:
-    """The cache's pool for its primary. Makes the pool if it is the first to ask; no I/O."""
-    if alias not in django_settings.CACHES:
-        raise unknown_key("CACHES", alias, django_settings.CACHES)
-    try:
-        from django_redis.cache import RedisCache  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise DriverMissing(
-            "django-redis:// needs django-redis: pip install 'lockkit[django-redis]'"
-        ) from error
-    cache: Any = caches[alias]
-    if not isinstance(cache, RedisCache):
-        raise ConfigurationError(
-            f"the cache {alias!r} is a {type(cache).__module__}.{type(cache).__name__}; "
-            f"django-redis://{alias} needs django_redis.cache.RedisCache"
-        )
-    pool: Any = cache.client.get_client(write=True).connection_pool
-    if not isinstance(pool, redis.ConnectionPool):
-        raise ConfigurationError(f"the cache {alias!r} has no connection pool that can be shared")
-    return pool
+class DjangoRedisStore(CacheStore):
+    """``django-redis://``."""
+
+    @staticmethod
+    def _client_of(alias: str) -> Any:
+        try:
+            from django_redis.cache import RedisCache  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise DriverMissing(
+                "django-redis:// needs django-redis: pip install 'lockkit[django-redis]'"
+            ) from error
+        cache: Any = _checked(alias, "django-redis", RedisCache)
+        return cache.client.get_client(write=True)
+
+
+class DjangoCacheStore(CacheStore):
+    """``django-cache://``. Each thread has caches of its own, and so its own pool: locks are over
+    that of the thread which makes their client, also in the others."""
+
+    @staticmethod
+    def _client_of(alias: str) -> Any:
+        from django.core.cache.backends.redis import RedisCache
+
+        cache: Any = _checked(alias, "django-cache", RedisCache)
+        return cache._cache.get_client(write=True)
+
+
+def _checked(alias: str, scheme: str, wanted: type) -> Any:
+    cache = caches[alias]
+    if isinstance(cache, wanted):
+        return cache
+    other = SCHEMES.get(type(cache).__module__)
+    hint = f"; {other}://{alias} is for that" if other else ""
+    raise ConfigurationError(
+        f"the cache {alias!r} is a {type(cache).__module__}.{type(cache).__name__}; "
+        f"{scheme}://{alias} needs {wanted.__module__}.{wanted.__name__}{hint}"
+    )

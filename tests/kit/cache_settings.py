@@ -1,4 +1,4 @@
-"""Django's settings in the worker processes of test_django_redis."""
+"""Django's settings in the worker processes of test_caches: its own cache, and django-redis'."""
 
 from __future__ import annotations
 
@@ -8,12 +8,26 @@ SECRET_KEY = "for-tests-only"
 INSTALLED_APPS = ["lockkit_django"]
 
 
-def cache(port: int) -> dict[str, object]:
+BACKENDS = {
+    "django-redis": "django_redis.cache.RedisCache",
+    "django-cache": "django.core.cache.backends.redis.RedisCache",
+}
+
+
+def cache(scheme: str, port: int) -> dict[str, object]:
+    django_redis = scheme == "django-redis"
+    names = ("SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
     return {
-        "BACKEND": "django_redis.cache.RedisCache",
+        "BACKEND": BACKENDS[scheme],
         "LOCATION": f"redis://127.0.0.1:{port}/0",
-        "OPTIONS": {"SOCKET_TIMEOUT": 10, "SOCKET_CONNECT_TIMEOUT": 10},
+        "OPTIONS": {name if django_redis else name.lower(): 10 for name in names},
     }
 
 
-CACHES = {"default": cache(int(os.environ.get("CONFORMANCE_REDIS_PORT", "0")))}
+def caches(port: int) -> dict[str, dict[str, object]]:
+    """One of each; the first is the default because Django wants one."""
+    made = {scheme: cache(scheme, port) for scheme in BACKENDS}
+    return {**made, "default": made["django-redis"]}
+
+
+CACHES = caches(int(os.environ.get("CONFORMANCE_REDIS_PORT", "0")))

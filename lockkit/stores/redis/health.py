@@ -91,7 +91,7 @@ def persistence() -> Step[list[Danger]]:
                 "this check.",
             )
         ]
-    if not saves[1]:
+    if not (saves[b"save"] if isinstance(saves, dict) else saves[1]):  # RESP 3, of a shared pool
         return [
             Danger(
                 "persistence",

@@ -27,7 +27,7 @@ from lockkit.model.types import (
 )
 from lockkit.runtime import process
 from lockkit.stores.contract import Buried, Danger, Fenced, Pushed, ServerClock
-from lockkit.stores.redis.connections import Connections, OwnConnections, PooledConnections
+from lockkit.stores.redis.connections import Connections, OwnConnections
 from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.health import eviction
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
@@ -77,13 +77,6 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
     def from_settings(cls, settings: AliasSettings) -> Self:
         store = cls._speaking(settings)
         store._connections = OwnConnections(maker(settings, redis.ConnectionPool))
-        return store
-
-    @classmethod
-    def from_pool(cls, settings: AliasSettings, pool: redis.ConnectionPool) -> Self:
-        """Over the pool of an existing client, whose limits and time-outs then apply."""
-        store = cls._speaking(settings)
-        store._connections = PooledConnections(pool)
         return store
 
     def for_asyncio(self) -> Self:

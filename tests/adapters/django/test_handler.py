@@ -263,6 +263,7 @@ async def test_the_pool_of_a_cache_from_coroutines(redis_server: RedisServer) ->
     [
         ("django-redis://fats", "CACHES has no key 'fats': did you mean 'fast'"),
         ("django-redis://default", "is a django.core.cache.backends.dummy.DummyCache"),
+        ("django-cache://fast", "django-redis://fast is for that"),
     ],
 )
 def test_a_cache_that_has_no_pool(location: str, message: str) -> None:
@@ -271,6 +272,24 @@ def test_a_cache_that_has_no_pool(location: str, message: str) -> None:
         pytest.raises(ConfigurationError, match=message),
     ):
         locks["default"]
+
+
+def test_clearing_a_cache_loses_the_locks_in_its_database(redis_server: RedisServer) -> None:
+    """Django's cache empties the database. The holder hears of it; the next fence is greater."""
+    entry = {"BACKEND": "django.core.cache.backends.redis.RedisCache"}
+    caches_ = {"default": {**entry, "LOCATION": redis_server.url}}
+    with override_settings(CACHES=caches_, LOCKKIT={"default": "django-cache://default"}):
+        from django.core.cache import caches
+
+        lease = locks["default"].lock("a").acquire()
+        caches["default"].clear()
+        with locks["default"].lock("a").acquire() as other:
+            assert other.fencing_token > lease.fencing_token
+            with pytest.raises(lockkit.LeaseLost):
+                lease.extend()
+        assert lease.release() is False
+        locks["default"].close()
+        caches["default"]._cache.get_client(write=True).connection_pool.disconnect()
 
 
 def test_a_cache_whose_server_is_down_fails_closed() -> None:

@@ -1,4 +1,4 @@
-"""django-redis://: the pool of a cache."""
+"""django-redis:// and django-cache://: the pool of a cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import django
 import pytest
-from cache_settings import cache
+from cache_settings import cache, caches
 from django.test import override_settings
 from over_a_wire import OverAWire
 from places import KIT
@@ -16,19 +16,20 @@ from places import KIT
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit.testing.store import Proxied, RedisStore
-from lockkit_django.stores.redis import DjangoRedisStore
+from lockkit_django.stores.redis import DjangoCacheStore, DjangoRedisStore
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
 
 
 class CacheStore(RedisStore):
-    """The Redis of a django-redis cache."""
+    """The Redis of a cache."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, scheme: str) -> None:
+        self.scheme = scheme
         super().__init__(
             server,
-            "django-redis://default",
+            f"{scheme}://{scheme}",
             setup="django:setup",
             environment={
                 "PYTHONPATH": str(KIT),
@@ -40,9 +41,9 @@ class CacheStore(RedisStore):
     @contextmanager
     def proxied(self) -> Iterator[Proxied]:
         with FaultProxy("127.0.0.1", self.server.port) as proxy:
-            caches = {"default": cache(self.server.port), "proxied": cache(proxy.port)}
-            with override_settings(CACHES=caches):
-                yield Proxied("django-redis://proxied", proxy)
+            made = {**caches(self.server.port), "proxied": cache(self.scheme, proxy.port)}
+            with override_settings(CACHES=made):
+                yield Proxied(f"{self.scheme}://proxied", proxy)
 
 
 class TestDjangoRedis(OverAWire):
@@ -54,8 +55,18 @@ class TestDjangoRedis(OverAWire):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[CacheStore]:
-        with (
-            RedisServer() as server,
-            override_settings(CACHES={"default": cache(server.port)}),
-        ):
-            yield CacheStore(server)
+        with RedisServer() as server, override_settings(CACHES=caches(server.port)):
+            yield CacheStore(server, "django-redis")
+
+
+class TestDjangoCache(OverAWire):
+    schemes = ("django-cache",)
+    tested = DjangoCacheStore
+    reached = RedisStore
+    cycles = 800
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[CacheStore]:
+        with RedisServer() as server, override_settings(CACHES=caches(server.port)):
+            yield CacheStore(server, "django-cache")

@@ -1,0 +1,87 @@
+"""Locks over a client or a pool that somebody else has made: its limits, time-outs and credentials
+apply, and it is not closed here.
+
+A blocking one lends its connections, one for each exchange; tasks share them by way of worker
+threads. Of one of ``redis.asyncio``, only the way in which it connects is taken: all tasks of an
+event loop share one connection anyway. The subscription always has a connection of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import redis
+import redis.asyncio
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import AliasSettings
+from lockkit.stores.contract import reject_unknown_options
+from lockkit.stores.redis.connections import PooledConnections
+from lockkit.stores.redis.settings import Maker
+from lockkit.stores.redis.store import RedisStore
+from lockkit.stores.redis.wire import RedisWire
+from lockkit.stores.wires import AsyncWire
+
+OPTION = "client"
+
+
+class HandedStore(RedisStore):
+    """``connect(client=…)``: the pool of a client of redis-py, or the client of a pool."""
+
+    _pool: Any
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Self:
+        """Raises ConfigurationError for what is no client of redis-py."""
+        options = reject_unknown_options(settings, (OPTION,))
+        if settings.location.partition("://")[2]:
+            raise ConfigurationError(
+                f"the lock alias {settings.alias!r} has a client in its OPTIONS, which says where "
+                "its server is: the LOCATION must be 'redis://'"
+            )
+        return cls.from_pool(settings, pool_of(options[OPTION]))
+
+    @classmethod
+    def from_pool(cls, settings: AliasSettings, pool: Any) -> Self:
+        store = cls._speaking(settings)
+        store._pool = pool
+        store._connections = PooledConnections(pool)
+        return store
+
+    def wire(self) -> RedisWire:
+        if isinstance(self._pool, redis.asyncio.ConnectionPool):
+            raise ConfigurationError(
+                "a client of redis.asyncio is for lockkit.aio.connect(): hand a redis.Redis over"
+            )
+        return super().wire()
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        if isinstance(self._pool, redis.asyncio.ConnectionPool):
+            from lockkit.stores.redis.aio_wire import AsyncRedisWire
+
+            return AsyncRedisWire(Maker(self._pool), self.inbox)
+        from lockkit.stores.redis.thread_wire import ThreadRedisWire
+
+        return ThreadRedisWire(self.wire())
+
+    def database(self) -> str:
+        made = self._connections.fresh
+        return f"{made.server()}, {made.described()}"
+
+
+def pool_of(found: object) -> Any:
+    """Of a client, or the pool itself. Raises ConfigurationError."""
+    pool = getattr(found, "connection_pool", found)
+    if isinstance(pool, (redis.ConnectionPool, redis.asyncio.ConnectionPool)):
+        if not getattr(pool, "is_master", True):
+            raise ConfigurationError("this client is for replicas of a Sentinel: use master_for()")
+        if getattr(pool, "cache", None) is not None:
+            raise ConfigurationError(
+                "this client has a client-side cache, and its connections read for that: hand one "
+                "over without a cache_config"
+            )
+        return pool
+    raise ConfigurationError(
+        f"a {type(found).__module__}.{type(found).__qualname__} is no client or pool of redis-py: "
+        "hand a redis.Redis over, or give connect() a URL"
+    )

@@ -1,0 +1,160 @@
+"""connect(client=…): locks over the connections of somebody else's client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import lockkit
+from lockkit import aio
+from lockkit.testing.servers import RedisServer, ValkeyServer
+
+
+def handed(url: str, **options: Any) -> redis.Redis:
+    return redis.Redis.from_url(url, socket_timeout=10, **options)
+
+
+FORMS = {
+    "client": lambda client: client,
+    "pool": lambda client: client.connection_pool,
+    "blocking pool": lambda client: redis.BlockingConnectionPool(
+        **client.connection_pool.connection_kwargs, max_connections=4
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("resp", [2, 3])
+def test_a_lock_over_a_client(redis_url: str, form: str, resp: int) -> None:
+    """Is the same lock as over a URL, and its waiter is told by a message."""
+    given = FORMS[form](handed(redis_url, protocol=resp, decode_responses=True))
+    with lockkit.connect(client=given, ttl=20) as locks, lockkit.connect(redis_url) as others:
+        lease = others.lock("stock:42").acquire()
+        granted: list[int] = []
+        waiter = threading.Thread(target=_wait_for_it, args=(locks, granted))
+        waiter.start()
+        while (info := others.inspect("stock:42")) is None or not info.waiters:
+            pass
+        assert lease.release()
+        waiter.join(20)
+        assert granted[0] > lease.fencing_token
+        assert locks.inspect("stock:42") is None
+        assert f"port {redis_url}" not in locks.store.database()
+    _still_usable(given)
+
+
+def _wait_for_it(locks: lockkit.LockClient, granted: list[int]) -> None:
+    with locks.lock("stock:42", timeout=20) as lease:
+        granted.append(lease.fencing_token)
+
+
+def _still_usable(given: Any) -> None:
+    """Closing the locks closes nothing of it."""
+    pool = getattr(given, "connection_pool", given)
+    client = redis.Redis(connection_pool=pool)
+    assert client.ping()
+    pool.disconnect()
+
+
+def test_the_clients_own_connections_are_used(redis_server: RedisServer) -> None:
+    client = handed(redis_server.url, client_name="of-the-app", max_connections=1)
+    with lockkit.connect(client=client) as locks, locks.lock("stock:42"):
+        in_use = [one["name"] for one in client.client_list()]
+        assert in_use.count("of-the-app") == 1
+    client.connection_pool.disconnect()
+
+
+def test_a_client_with_a_cache_of_its_own_is_refused(redis_url: str) -> None:
+    from redis.cache import CacheConfig
+
+    client = handed(redis_url, protocol=3, cache_config=CacheConfig())
+    with pytest.raises(lockkit.ConfigurationError, match="cache_config"):
+        lockkit.connect(client=client)
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_a_client_under_asyncio(redis_url: str, is_native: bool) -> None:
+    """One of redis.asyncio, or a blocking one by way of threads."""
+    if is_native:
+        client: Any = redis.asyncio.Redis.from_url(redis_url, socket_timeout=10)
+    else:
+        client = handed(redis_url)
+    async with aio.connect(client=client, ttl=20) as locks:
+        lock = locks.lock("stock:42", timeout=20)
+        lease = await lock.acquire()
+        waiter = asyncio.create_task(lock.acquire())
+        while not (info := await locks.inspect("stock:42")) or not info.waiters:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await lease.release()
+        assert await (await waiter).release()
+    if is_native:
+        assert await client.ping()
+        await client.aclose()
+    else:
+        _still_usable(client)
+
+
+def test_a_client_of_asyncio_is_for_asyncio(redis_url: str) -> None:
+    client = redis.asyncio.Redis.from_url(redis_url)
+    with pytest.raises(lockkit.ConfigurationError, match=r"lockkit\.aio\.connect"):
+        lockkit.connect(client=client)
+
+
+@pytest.mark.parametrize("module", [lockkit, aio])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"client": object()}, r"no builtins\.object"),
+        ({"client": redis.Redis(), "url": "redis://:canary@h"}, "a URL and a client"),
+        ({"client": redis.Redis(), "options": {"socket_timeout": 1}}, "socket_timeout"),
+        ({"client": redis.Redis(), "ttl": -1}, "TTL"),
+        ({"client": redis.client.PubSubWorkerThread}, "no builtins.type"),
+        ({"client": redis.backoff.NoBackoff()}, "no client or pool"),
+    ],
+)
+def test_what_cannot_be_handed_over(module: Any, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=told) as caught:
+        module.connect(**given)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_client_says_itself_where_its_server_is() -> None:
+    backend = "lockkit.stores.redis.handed.HandedStore"
+    with pytest.raises(lockkit.ConfigurationError, match="'redis://'"):
+        lockkit.connect("redis://elsewhere", backend=backend, options={"client": redis.Redis()})
+
+
+def test_the_password_of_a_client_is_shown_nowhere() -> None:
+    client = redis.Redis(host="127.0.0.1", port=1, password="canary")
+    with lockkit.connect(client=client) as locks:
+        with pytest.raises(lockkit.BackendUnavailable) as caught:
+            locks.lock("stock:42").acquire()
+        said = f"{caught.value!r} {locks!r} {locks.settings!r} {locks.store!r}"
+        assert "canary" not in said + locks.store.database()
+
+
+def test_records_and_dangers_over_resp_3(redis_server: RedisServer) -> None:
+    """What the replies of the newer protocol look like is no matter."""
+    found = []
+    for resp in (2, 3):
+        client = handed(redis_server.url, protocol=resp)
+        with lockkit.connect(client=client) as locks:
+            records = locks.store.records()
+            assert records is not None
+            dangers = (records.health(), records.capacity(), locks.store.health())
+            found.append([locks.perform(step) for step in dangers])
+        client.connection_pool.disconnect()
+    assert found[0] == found[1]
+    assert [danger.identifier for danger in found[0][0]] == ["persistence"]
+
+
+def test_a_client_of_valkey(valkey_server: ValkeyServer) -> None:
+    client = handed(valkey_server.url)
+    with lockkit.connect(client=client) as locks, locks.lock("stock:42") as lease:
+        assert lease.extend() is None
+    client.connection_pool.disconnect()
