@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from lockkit.stores import contract
 from lockkit.stores.registry import load_store
 from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, client_of
+from lockkit.testing.conformance.choice import PROCESSES, Wanted, Without, needs, wanted_by
 from lockkit.testing.faulty import Fault, give_faulty_wires
 from lockkit.testing.store import Store
 
@@ -79,30 +80,6 @@ INJECTIONS = 5
 """How often each fault happens, through each of the two APIs."""
 
 T = TypeVar("T")
-Test = TypeVar("Test", bound=Callable[..., Any])
-
-
-class Without(NamedTuple):
-    """A store that does not declare this trait."""
-
-    trait: type[contract.Store]
-
-
-Wanted = type[contract.Store] | type[Store] | Without
-
-PROCESSES = Without(contract.ProcessLocal)  # type: ignore[type-abstract]
-"""Several processes can use the store."""
-
-
-def needs(*wanted: Wanted) -> Callable[[Test], Test]:
-    """Run this test, or those of this class, only for stores that declare these traits, and are
-    reached in this way."""
-
-    def mark(test: Test) -> Test:
-        setattr(test, "needs", wanted)  # noqa: B010  neither a function nor a class has it
-        return test
-
-    return mark
 
 
 class Connect(Protocol):
@@ -145,7 +122,7 @@ class Suite:
         if not cls.schemes:
             return
         for name in dir(cls):
-            if name.startswith("test_") and not all(map(cls._has, _wanted(cls, name))):
+            if name.startswith("test_") and not all(map(cls._has, wanted_by(cls, name))):
                 setattr(cls, name, None)
 
     @classmethod
@@ -223,13 +200,6 @@ class Suite:
         found = load_store(settings_from_url(store.url, **store.options))
         assert contract.traits_of(found) == contract.traits_of(self.tested)
         assert isinstance(store, self.reached)
-
-
-def _wanted(suite: type[Suite], name: str) -> tuple[Wanted, ...]:
-    """What a test needs, and what all tests of its class do."""
-    owner = next(kind for kind in suite.__mro__ if name in vars(kind))
-    own: tuple[Wanted, ...] = getattr(vars(owner)[name], "needs", ())
-    return (*own, *vars(owner).get("needs", ()))
 
 
 def opened(  # noqa: PLR0917  a fixture's

@@ -1,0 +1,43 @@
+"""Which tests a store is asked: its traits, and how it is reached, choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from lockkit.stores import contract
+from lockkit.testing.store import Store
+
+__all__ = ["PROCESSES", "Wanted", "Without", "needs", "wanted_by"]
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+class Without(NamedTuple):
+    """A store that does not declare this trait."""
+
+    trait: type[contract.Store]
+
+
+Wanted = type[contract.Store] | type[Store] | Without
+
+PROCESSES = Without(contract.ProcessLocal)  # type: ignore[type-abstract]
+"""Several processes can use the store."""
+
+
+def needs(*wanted: Wanted) -> Callable[[Test], Test]:
+    """Run this test, or those of this class, only for stores that declare these traits, and are
+    reached in this way."""
+
+    def mark(test: Test) -> Test:
+        setattr(test, "needs", wanted)  # noqa: B010  neither a function nor a class has it
+        return test
+
+    return mark
+
+
+def wanted_by(suite: type, name: str) -> tuple[Wanted, ...]:
+    """What a test needs, and what all tests of its class do."""
+    owner = next(kind for kind in suite.__mro__ if name in vars(kind))
+    own: tuple[Wanted, ...] = getattr(vars(owner)[name], "needs", ())
+    return (*own, *vars(owner).get("needs", ()))
