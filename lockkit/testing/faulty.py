@@ -26,7 +26,7 @@ class Fault:
     def __init__(self) -> None:
         self.asked = 0  #: exchanges in the block
         self.happened = False
-        self.number, self._way, self._armed = 0, Way.REFUSED, False
+        self.number, self._way, self._armed = -1, Way.REFUSED, False  # -1: none fails
 
     def plan(self, number: int, way: Way) -> None:
         """The exchange with this number is to fail, counted from 0 within a ``with`` block."""

@@ -41,6 +41,7 @@ from lockkit.testing.conformance.reentry import ReentryTests
 from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.several import SeveralTests
 from lockkit.testing.conformance.steps import StepTests
+from lockkit.testing.conformance.traits import TraitTests
 
 __all__ = ["StoreConformance"]
 
@@ -61,6 +62,7 @@ class StoreConformance(
     OutageTests,
     ExchangeTests,
     AsyncTests,
+    TraitTests,
     Suite,
 ):
     """All of it. Override ``store``; set ``schemes`` and ``tested``."""

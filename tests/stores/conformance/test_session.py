@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +15,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import LeaseLost
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Busy, Gone, Grant, Release, Renewal, Request
-from lockkit.runtime.aio_wires import AsyncLocalWire
+from lockkit.runtime.aio_wires import ThreadWire
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.contract import ProcessLocal, Sessioned
 from lockkit.testing.conformance import StoreConformance
@@ -37,19 +37,25 @@ class Session:
 class SessionStore(Sessioned, ProcessLocal):
     """One session for each claim, as a lock of a database's session has."""
 
+    _mutex = threading.Lock()
+    sessions: ClassVar[dict[str, tuple[str, Session]]] = {}  #: name: token, session
+
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self.sessions: dict[str, tuple[str, Session]] = {}  #: name: token, session
+        self._own: list[Session] = []
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> SessionStore:
-        return server
+        return cls()
 
     def wire(self) -> CallWire:
-        return CallWire()
+        return CallWire(self.close)
 
-    def async_wire(self, *, is_shared: bool = False) -> Any:
-        return AsyncLocalWire()
+    def async_wire(self, *, is_shared: bool = False) -> ThreadWire:
+        return ThreadWire(self.close)
+
+    def close(self) -> None:
+        for session in self._own:
+            session.ends = 0.0
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         with self._mutex:
@@ -58,6 +64,7 @@ class SessionStore(Sessioned, ProcessLocal):
                 if request.name in self.sessions:
                     return at_once(Busy())
                 session = Session(request.ttl)
+                self._own.append(session)
                 self.sessions[request.name] = request.token, session
             return at_once(Grant(request.token, None, session.ends - now()))
 
@@ -93,7 +100,6 @@ class SessionStore(Sessioned, ProcessLocal):
         return session if token == request.token else None
 
 
-server = SessionStore()
 MODULE = sys.modules[__name__]
 OPTIONS = {"backend": "session_double:SessionStore"}
 sys.modules["session_double"] = MODULE
@@ -110,9 +116,10 @@ class TestSession(StoreConformance):
 
 
 def test_it_dies_with_its_connection() -> None:
-    client = lockkit.LockClient(server, lockkit.connect("memory://", ttl=30).settings)
+    store = SessionStore()
+    client = lockkit.LockClient(store, lockkit.connect("memory://", ttl=30).settings)
     lease = client.lock("killed").acquire()
-    server.kill("killed")
+    store.kill("killed")
     with pytest.raises(LeaseLost):
         lease.extend()
     assert not lease.release()

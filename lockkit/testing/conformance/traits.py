@@ -1,0 +1,114 @@
+"""What a trait promises by itself; and no trait is declared of which nothing is tested."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from lockkit.model.clock import now
+from lockkit.stores.contract import (
+    Durable,
+    HostLocal,
+    Listed,
+    ProcessLocal,
+    Pushed,
+    ServerClock,
+    Sessioned,
+    traits_of,
+)
+from lockkit.testing.blocking import AnyClient
+from lockkit.testing.conformance.base import (
+    QUICK,
+    ROOMY,
+    Connect,
+    Spawn,
+    Suite,
+    at_least_once,
+    eventually,
+    held,
+    needs,
+    nothing_left,
+)
+from lockkit.testing.conformance.choice import wanted_by
+from lockkit.testing.faulty import Fault
+from lockkit.testing.store import ServerStore, Store
+
+__all__ = ["TraitTests"]
+
+LIMITS = {HostLocal, ProcessLocal}
+"""These promise less than a store without them, so nothing more is tested."""
+
+DAY = 86_400
+
+
+class TraitTests(Suite):
+    def test_each_declared_trait_is_tested(self) -> None:
+        tests = [n for n in dir(self) if n.startswith("test_") and getattr(self, n) is not None]
+        tested = {trait for name in tests for trait in wanted_by(type(self), name)}
+        assert traits_of(self.tested) - LIMITS <= tested
+
+    @needs(Durable)
+    def test_leases_survive_a_restart_of_the_store(
+        self, connect: Connect, store: Store, name: str
+    ) -> None:
+        client = connect()
+        lease = client.lock(name).acquire()
+        if isinstance(store, ServerStore):
+            store.server.kill()
+            store.server.start()
+        else:  # it is a file: nobody has it open any more
+            client.close()
+        assert held(connect(), name)
+        assert lease.release()
+        nothing_left(client, name)
+
+    @needs(ServerClock)
+    @pytest.mark.parametrize("wrong", [-DAY, DAY], ids=["late", "early"])
+    def test_the_clock_of_a_client_does_not_matter(
+        self, client: AnyClient, other: AnyClient, name: str, wrong: int
+    ) -> None:
+        with pytest.MonkeyPatch.context() as clocks:
+            clocks.setattr(time, "time", shifted(time.time, wrong))
+            clocks.setattr(time, "time_ns", shifted(time.time_ns, wrong * 10**9))
+            lease = client.lock(name).acquire()
+            lease.extend()
+        if isinstance(client.store, Listed):
+            info = other.inspect(name)
+            assert info is not None and info.left is not None
+            assert 0 < info.left <= ROOMY
+        assert other.lock(name).try_acquire() is None
+        assert lease.release()
+
+    @needs(Sessioned)
+    def test_leases_end_with_their_connection(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        """Long before they would expire."""
+        lease = client.lock(name, ttl=ROOMY).acquire()
+        client.close()
+        eventually(lambda: not held(other, name))
+        assert not lease.release()
+        nothing_left(other, name)
+
+    @needs(Pushed)
+    def test_a_waiter_is_told_and_does_not_ask_again_and_again(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str, spawn: Spawn
+    ) -> None:
+        def told() -> bool:
+            with fault:
+                lease, asked = other.lock(name).acquire(), fault.asked
+                waiting = spawn(faulty.lock(name, ttl=ROOMY).acquire)
+                started = now()
+                time.sleep(QUICK / 2)
+                assert lease.release()
+                waiting.result().release()
+                seconds = now() - started
+            return fault.asked - asked <= 4 + seconds  # and it says now and then that it is alive
+
+        at_least_once(told)
+
+
+def shifted(clock: Callable[[], float], by: int) -> Callable[[], float]:
+    return lambda: clock() + by
