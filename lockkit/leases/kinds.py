@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseClient, BaseLock, Terms
-from lockkit.model.checks import check_kind, check_owner, check_permits
+from lockkit.model.checks import check_flag, check_kind, check_owner, check_permits
 from lockkit.model.errors import ConfigurationError, UnsupportedCapability
 from lockkit.model.options import (
     KindOptions,
@@ -90,7 +90,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         while the name is in use gets KindMismatch. Each step reads all who hold it.
         """
         own = self._own("semaphore()", options, LOCK_OPTIONS)
-        fair = options.get("fair", True)
+        fair = _flag(options, "fair", default=True)
         usage = Usage(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
         self._needs_sharing()
         return self._make(self._terms(usage, name, options), **own)
@@ -107,7 +107,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         """
         own = self._own("rwlock()", options, OWNED_OPTIONS)
         self._needs_sharing()
-        owner, fair = check_owner(options.get("owner", "")), options.get("fair", True)
+        owner, fair = check_owner(options.get("owner", "")), _flag(options, "fair", default=True)
         read = self._terms(READ._replace(owner=owner, fair=fair), name, options)
         write = read._replace(usage=WRITE._replace(owner=owner, fair=fair))
         return RWLock(self._make(read, **own), self._make(write, **own))
@@ -144,8 +144,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         return {key: options[key] for key in own & options.keys()}
 
     def _mutex_usage(self, options: MutexOptions) -> Usage:
-        owner, fair = options.get("owner", ""), options.get("fair", True)
-        if not options.get("reentrant", False):
+        owner, fair = options.get("owner", ""), _flag(options, "fair", default=True)
+        if not _flag(options, "reentrant", default=False):
             if owner:
                 raise ConfigurationError("owner is for what can be entered again: reentrant=True")
             return MUTEX if fair else BARGE
@@ -182,3 +182,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         return UnsupportedCapability(
             f"in the store of the lock alias {self.settings.alias!r} {what}"
         )
+
+
+def _flag(options: Mapping[str, object], key: str, *, default: bool) -> bool:
+    value = options.get(key, default)
+    return value if value is True or value is False else check_flag(key, value)

@@ -97,6 +97,20 @@ class TestEntrants:
             locks.rwlock("stock", owner=owner)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("make", ["lock", "rwlock", "semaphore"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_what_is_fair_is_true_or_false(make: str, value: object) -> None:
+    """A text from a settings file, say: "no" would count as true."""
+    permits = (3,) * (make == "semaphore")
+    with pytest.raises(lockkit.ConfigurationError, match="fair is"):
+        getattr(lockkit.connect("memory://"), make)("stock", *permits, fair=value)
+
+
+def test_what_is_reentrant_is_true_or_false() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="reentrant is"):
+        lockkit.connect("memory://").lock("stock", reentrant="no")  # type: ignore[arg-type]
+
+
 class TestReadersAndWriters:
     def test_a_thread_enters_again_past_a_writer(self, locks: LockClient) -> None:
         stock = locks.rwlock("stock")
