@@ -84,14 +84,18 @@ async def give_back_from_loop(lease: AnyLease | AnyAsyncLease) -> None:
         await sync_to_async(give_back, thread_sensitive=False)(lease)
 
 
+async def give_back_when_idle(lease: AnyLease | AnyAsyncLease) -> None:
+    """A view that was cancelled may have left a query behind, which goes on in its thread."""
+    try:
+        await until_thread_is_idle()
+    finally:
+        await give_back_from_loop(lease)
+
+
 async def until_thread_is_idle() -> None:
     """Wait until the thread with this request's connections has done what it was told.
 
     A ``sync_to_async`` that is cancelled ends at once, and its function runs on: it may be about
     to COMMIT.
     """
-    await sync_to_async(_nothing, thread_sensitive=True)()
-
-
-def _nothing() -> None:
-    pass
+    await sync_to_async(bool, thread_sensitive=True)()

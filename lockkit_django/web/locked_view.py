@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -20,16 +21,12 @@ from lockkit.leases.client import Lease
 from lockkit.leases.lease import give_back
 from lockkit.leases.multi import MultiLease
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
-from lockkit.runtime.either import value
+from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import log_refusal, refusal_of
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.aliases import alocks, locks
-from lockkit_django.leases.client import (
-    give_back_from_loop,
-    to_its_end,
-    until_thread_is_idle,
-)
+from lockkit_django.leases.client import give_back_from_loop, give_back_when_idle, to_its_end
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -39,10 +36,7 @@ from lockkit_django.leases.transactions import (
 )
 from lockkit_django.web.refusals import drf_exception, refusal_response, rendered
 from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
-from lockkit_django.web.until_closed import (
-    acquire_to_outlive_loop,
-    until_closed,
-)
+from lockkit_django.web.until_closed import acquire_to_outlive_loop, until_closed
 from lockkit_django.web.view_functions import (
     PendingOrder,
     has_lock,
@@ -52,8 +46,11 @@ from lockkit_django.web.view_functions import (
 )
 
 if TYPE_CHECKING:
+    from django.http import HttpRequest
+
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
+T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])
 OnBusy = Callable[[Any, AcquireTimeout], Any]
 
@@ -87,8 +84,8 @@ class LockedView:
         def locked(*args: Any, **kwargs: Any) -> Any:
             if of_async_class(view, args):
                 refuse_atomic_requests(exempt)
-                return self._run_async(view, args, kwargs)
-            return self._run(view, exempt, args, kwargs)
+                return self._run(_Call(view, args, kwargs, None))
+            return at_once(self._run(_Call(view, args, kwargs, exempt)))
 
         locked._non_atomic_requests = exempt  # type: ignore[attr-defined]  # never the view's own
         return locked
@@ -96,117 +93,78 @@ class LockedView:
     def _around_coroutine(self, view: Any) -> Any:
         @functools.wraps(view)
         async def locked(*args: Any, **kwargs: Any) -> Any:
-            return await self._run_async(view, args, kwargs)
+            return await self._run(_Call(view, args, kwargs, None))
 
         return locked
 
-    def _run(self, view: Any, exempt: Exempt, args: Any, kwargs: Any) -> Any:
-        request, rest = request_and_rest(args)
-        try:
-            names = self._view_lock.names_for(
-                RequestView(request, kwargs), request, *rest, **kwargs
-            )
-            client = locks[self._view_lock.alias]
-        except LockError as error:
-            return self._refuse(request, error)
-        with request_blocks_suspended(http_request(request)):
+    async def _run(self, call: _Call) -> Any:
+        """In a thread it awaits nothing."""
+        with request_blocks_suspended(call.http) if call.exempt is not None else nullcontext():
             try:
-                lease = self._view_lock.acquire(client, names, view_settings(), _label(request))
+                names = await self._names(call)
+                pending = pending_order(call.http)
+                lease = await self._acquire(call, names, pending)
             except LockError as error:
-                return self._refuse(request, error)
-            pending = pending_order(http_request(request))
+                return await value(await call.do(self._refuse, call.request, error))
             if pending is not None:
                 pending.order.adopt(lease)  # the middleware gives it back, after the order's COMMIT
-                if has_lock(view):  # the innermost begins
-                    return view(*args, **kwargs)
-                return self._work_in(pending, request, lease, exempt, lambda: view(*args, **kwargs))
-            try:
-                response = self._work(request, lease, exempt, lambda: view(*args, **kwargs))
-            except BaseException:  # the view's own, or interrupted: undone by now
-                give_back(lease)
-                raise
-            if self._keep and not lease.lost:
-                return until_closed(request, response, lease)
-            give_back(lease)
-            return response
+                return await self._run_in_order(call, lease, pending)
+            return await self._run_under(call, lease)
 
-    def _work(self, request: Any, lease: AnyLease, exempt: Exempt, view: Callable[[], Any]) -> Any:
+    async def _names(self, call: _Call) -> list[str]:
+        """Whose name has ``{user.pk}`` may query, which is nothing for the event loop."""
+        seen = RequestView(call.request, call.kwargs)
+        args = (seen, call.request, *call.rest)
+        names = partial(self._view_lock.names_for, *args, **call.kwargs)
+        return await call.do(names) if self._view_lock.needs_user else names()
+
+    async def _acquire(
+        self, call: _Call, names: Sequence[str], pending: PendingOrder | None
+    ) -> AnyLease | AnyAsyncLease:
+        """In a loop the loop's own, unless it must outlive the loop: in an order under WSGI the
+        COMMIT comes later, and so does the end of a response."""
+        view_lock, label = self._view_lock, _label(call.http)
+        if call.exempt is not None:
+            return view_lock.acquire(locks[view_lock.alias], names, view_settings(), label)
+        if pending.order.is_async if pending is not None else not self._keep:
+            client = alocks[view_lock.alias]
+            return await view_lock.acquire_async(client, names, view_settings(), label)
+        return await acquire_to_outlive_loop(view_lock, call.http, names, label)
+
+    async def _run_under(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
         """The view in its transactions, if there are any to open; a lost lease rolls them back."""
-        aliases = atomic_requests(exempt.by_user)
+        aliases = call.atomic_requests()
         try:
             with (
-                _lease_on(request, lease),
-                atomic_blocks(http_request(request), aliases, durable=self._durable),
+                _lease_on(call.http, lease),
+                atomic_blocks(call.http, aliases, durable=self._durable),
             ):
-                response = rendered(request, _no_coroutine(view()))
+                response = await call.response()
                 _check(lease, undone=bool(aliases))
         except _LostBeforeCommit as error:
-            return self._refuse(request, error)
+            await call.give_back(lease)
+            return self._refuse(call.request, error)
+        except BaseException:  # the view's own, or cancelled: what it has left running ends first
+            await call.give_back(lease, wait=True)
+            raise
+        if self._keep and isinstance(lease, (Lease, MultiLease)) and not lease.lost:
+            return until_closed(call.request, response, lease)
+        await call.give_back(lease)
         return response
 
-    def _work_in(
-        self,
-        pending: PendingOrder,
-        request: Any,
-        lease: AnyLease,
-        exempt: Exempt,
-        view: Callable[[], Any],
+    async def _run_in_order(
+        self, call: _Call, lease: AnyLease | AnyAsyncLease, pending: PendingOrder
     ) -> Any:
         """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
-        answer = pending.resume()
+        if has_lock(call.view):  # the innermost begins
+            return await call.answer()
+        is_thread = call.exempt is not None
+        answer = pending.resume() if is_thread else await pending.aresume()
         if answer is not None:
             return answer
-        blocks = pending.order.besides(atomic_requests(exempt.by_user))
-        with _lease_on(request, lease), atomic_blocks(http_request(request), blocks, durable=False):
-            return rendered(request, _no_coroutine(view()))
-
-    async def _run_async(self, view: Any, args: Any, kwargs: Any) -> Any:
-        request, rest = request_and_rest(args)
-        user = await _user(request) if self._view_lock.needs_user else None
-        try:
-            view_of_request = RequestView(request, kwargs, user)
-            names = self._view_lock.names_for(view_of_request, request, *rest, **kwargs)
-            pending = pending_order(http_request(request))
-            lease = await self._lease_for(request, pending, names, _label(request))
-        except LockError as error:
-            return await self._refuse_async(request, error)
-        if pending is not None:
-            pending.order.adopt(lease)
-            return await self._run_in_order(pending, view, args, kwargs)
-        try:
-            with _lease_on(request, lease):
-                response = await _rendered_async(request, await value(view(*args, **kwargs)))
-                _check(lease, undone=False)
-        except BaseException:  # cancelled as well: what the view left running must end first
-            await to_its_end(_give_back_when_idle(lease))
-            raise
-        if self._keep and isinstance(lease, (Lease, MultiLease)):
-            return until_closed(request, response, lease)
-        await give_back_from_loop(lease)
-        return response
-
-    async def _run_in_order(self, pending: PendingOrder, view: Any, args: Any, kwargs: Any) -> Any:
-        request, _ = request_and_rest(args)
-        answer = None if has_lock(view) else await pending.aresume()
-        if answer is not None:
-            return answer
-        with _lease_on(request, pending.order.leases[0]):
-            return await _rendered_async(request, await value(view(*args, **kwargs)))
-
-    async def _lease_for(
-        self, request: Any, pending: PendingOrder | None, names: Sequence[str], label: str
-    ) -> AnyLease | AnyAsyncLease:
-        """The loop's own, unless it must outlive the loop: in an order under WSGI the COMMIT comes
-        later, and so does the end of a response."""
-        if (not self._keep) if pending is None else pending.order.is_async:
-            client = alocks[self._view_lock.alias]
-            return await self._view_lock.acquire_async(client, names, view_settings(), label)
-        return await acquire_to_outlive_loop(self._view_lock, request, names, label)
-
-    async def _refuse_async(self, request: Any, error: LockError) -> Any:
-        if isinstance(error, AcquireTimeout) and iscoroutinefunction(self._on_busy):
-            return await self._on_busy(request, error)
-        return await sync_to_async(self._refuse, thread_sensitive=True)(request, error)
+        blocks = pending.order.besides(call.atomic_requests()) if is_thread else ()
+        with _lease_on(call.http, lease), atomic_blocks(call.http, blocks, durable=False):
+            return await call.response()
 
     def _refuse(self, request: Any, error: LockError) -> Any:
         """The answer to a request that did not run; what is a defect raises."""
@@ -215,7 +173,7 @@ class LockedView:
         refusal = refusal_of(error, view_settings().busy_status)
         if refusal is None:
             raise error
-        log_refusal(_label(request), refusal, why=error)
+        log_refusal(_label(http_request(request)), refusal, why=error)
         if request is not http_request(request):
             raise drf_exception(refusal) from error
         return refusal_response(request, refusal)
@@ -225,8 +183,57 @@ class _LostBeforeCommit(LeaseLost):
     """Nothing was committed."""
 
 
-def _label(request: Any) -> str:
-    http = http_request(request)
+class _Call:
+    """One call of a view: in a thread, or awaited in an event loop, whose thread queries."""
+
+    def __init__(self, view: Any, args: Any, kwargs: Any, exempt: Exempt | None) -> None:
+        """``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS."""
+        self.view = view
+        self._args = args
+        self.kwargs = kwargs
+        self.exempt = exempt
+        self.request, self.rest = request_and_rest(args)
+        self.http: Any = http_request(self.request)
+
+    def atomic_requests(self) -> Sequence[str]:
+        return () if self.exempt is None else atomic_requests(self.exempt.by_user)
+
+    async def do(self, function: Callable[..., T], *args: Any) -> T:
+        """On the thread that has this request's connections."""
+        if self.exempt is not None:
+            return function(*args)
+        return await sync_to_async(function, thread_sensitive=True)(*args)
+
+    async def answer(self) -> Any:
+        """What the view returns."""
+        response = self.view(*self._args, **self.kwargs)
+        if self.exempt is None:
+            return await value(response)
+        if inspect.iscoroutine(response):  # it would run after the release
+            response.close()
+            raise ConfigurationError(
+                "lock_view is above a decorator that hides an async view: swap them"
+            )
+        return response
+
+    async def response(self) -> Any:
+        """The same, rendered: that may query."""
+        response = await self.answer()
+        if not callable(getattr(response, "render", None)):
+            return response
+        return await self.do(rendered, self.request, response)
+
+    async def give_back(self, lease: Any, *, wait: bool = False) -> None:
+        """``wait``: for a query that a cancelled view has left behind in its thread."""
+        if self.exempt is not None:
+            give_back(lease)
+        elif wait:
+            await to_its_end(give_back_when_idle(lease))
+        else:
+            await give_back_from_loop(lease)
+
+
+def _label(http: HttpRequest) -> str:
     return request_label(http.method or "", http.path)
 
 
@@ -238,45 +245,11 @@ def _check(lease: AnyLease | AnyAsyncLease, *, undone: bool) -> None:
 
 
 @contextmanager
-def _lease_on(request: Any, lease: AnyLease | AnyAsyncLease) -> Iterator[None]:
+def _lease_on(http: Any, lease: AnyLease | AnyAsyncLease) -> Iterator[None]:
     """``request.lease``: of the innermost lock_view."""
-    http: Any = http_request(request)
     before = getattr(http, "lease", None)
     http.lease = lease
     try:
         yield
     finally:
         http.lease = before
-
-
-def _no_coroutine(response: Any) -> Any:
-    """An async view that something hides would run after the release."""
-    if inspect.iscoroutine(response):
-        response.close()
-        raise ConfigurationError(
-            "lock_view is above a decorator that hides an async view: swap them"
-        )
-    return response
-
-
-async def _user(request: Any) -> Any:
-    """The user, without a query in the event loop. DRF's request has one of its own."""
-    if request is not http_request(request):
-        return await sync_to_async(getattr, thread_sensitive=True)(request, "user")
-    auser = getattr(http_request(request), "auser", None)
-    return None if auser is None else await auser()
-
-
-async def _give_back_when_idle(lease: AnyLease | AnyAsyncLease) -> None:
-    """A view that was cancelled may have left a query behind, which goes on in its thread."""
-    try:
-        await until_thread_is_idle()
-    finally:
-        await give_back_from_loop(lease)
-
-
-async def _rendered_async(request: Any, response: Any) -> Any:
-    """Rendering is synchronous in Django, and may query."""
-    if not callable(getattr(response, "render", None)):
-        return response
-    return await sync_to_async(rendered, thread_sensitive=True)(request, response)

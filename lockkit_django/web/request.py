@@ -83,19 +83,23 @@ def query_string(request: HttpRequest) -> bytes:
 
 
 class RequestView:
-    """A ``RequestView``. ``user``: the user if known already, as in a coroutine."""
+    """A ``RequestView``."""
 
-    def __init__(self, request: Any, kwargs: Mapping[str, object], user: Any = None) -> None:
+    def __init__(self, request: Any, kwargs: Mapping[str, object]) -> None:
         self._request = request
         self._http = http_request(request)
         self._kwargs = kwargs
-        self._user = user
 
     def kwarg(self, key: str) -> object:
         return self._kwargs.get(key)
 
     def user_pk(self) -> object:
-        user = self._user if self._user is not None else self._user_of_request()
+        try:
+            user = self._request.user
+        except AttributeError:
+            raise ConfigurationError(
+                "{user.pk} needs django.contrib.auth.middleware.AuthenticationMiddleware"
+            ) from None
         return user.pk if user is not None and user.is_authenticated else None
 
     def content_type(self) -> str:
@@ -127,11 +131,3 @@ class RequestView:
 
     def header(self, name: str) -> str | None:
         return self._http.headers.get(name)
-
-    def _user_of_request(self) -> Any:
-        try:
-            return self._request.user
-        except AttributeError:
-            raise ConfigurationError(
-                "{user.pk} needs django.contrib.auth.middleware.AuthenticationMiddleware"
-            ) from None

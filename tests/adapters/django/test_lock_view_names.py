@@ -10,6 +10,8 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, Client, RequestFactory
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import SimpleLazyObject
 from django_project.shop.models import Sale
 from django_project.views import unwrapped
 from rest_framework.decorators import api_view, parser_classes
@@ -120,15 +122,18 @@ async def test_a_coroutine_gets_its_user_without_a_query_in_the_loop() -> None:
     async def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse(request.lease.name)  # type: ignore[attr-defined]
 
-    async def auser() -> Any:
-        return user
+    async def answer(user: Any) -> HttpResponse:
+        @async_unsafe  # as each query is
+        def query() -> Any:
+            return user
 
-    request: ASGIRequest = AsyncRequestFactory().get("/")
-    request.auser = auser
-    user: Any = User(pk=7)
-    assert (await view(request)).content == b"cart:7"
-    user = AnonymousUser()
-    assert (await view(request)).status_code == 403
+        request: ASGIRequest = AsyncRequestFactory().get("/")
+        request.user = SimpleLazyObject(query)
+        response: HttpResponse = await view(request)
+        return response
+
+    assert (await answer(User(pk=7))).content == b"cart:7"
+    assert (await answer(AnonymousUser())).status_code == 403
 
 
 @pytest.mark.parametrize(
