@@ -107,15 +107,10 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 @pytest.fixture
 def lock_table_url(postgres_url: str) -> str:
     """For ``connect()``: an empty PostgreSQL database with the table of locks."""
-    import sqlalchemy as sa
+    from lock_tables import make_table
 
-    from lockkit.stores.sql import create_table
-
-    url = postgres_url.replace("postgresql:", "postgresql+psycopg:", 1)
-    engine = sa.create_engine(url)
-    create_table(engine)
-    engine.dispose()
-    return f"sqlalchemy+{url}"
+    make_table(postgres_url)
+    return postgres_url
 
 
 @pytest.fixture

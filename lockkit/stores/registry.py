@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from lockkit.stores.contract import Store
 
 ENTRY_POINTS = "lockkit.backends"
+TABLE = "table"
+"""The mode of a database that is said by no name of its own in SCHEMES."""
+
 SCHEMES = {
     "memory": "lockkit.stores.memory:MemoryStore",
     "sqlite": "lockkit.stores.sql:SQLiteStore",
     "sqlalchemy": "lockkit.stores.sql:SQLAlchemyStore",
+    "postgresql": "lockkit.stores.sql:SQLAlchemyStore",
+    "mysql": "lockkit.stores.sql:SQLAlchemyStore",
+    "mariadb": "lockkit.stores.sql:SQLAlchemyStore",
     "redis": "lockkit.stores.redis:RedisStore",
     "rediss": "lockkit.stores.redis:RedisStore",
     "unix": "lockkit.stores.redis:RedisStore",
@@ -22,8 +28,14 @@ SCHEMES = {
     "django-redis": "lockkit_django.stores:DjangoRedisStore",
     "django-cache": "lockkit_django.stores:DjangoCacheStore",
 }
-DATABASES = {"postgres", "postgresql", "psycopg", "pgsql", "mysql", "mariadb", "oracle", "mssql"}
+"""By the scheme, or, for another way to lock in a database, "scheme?mode=…"."""
 
+OF_SQLALCHEMY = {"sqlalchemy", "postgresql", "mysql", "mariadb"}
+"""Their URLs are SQLAlchemy's: a driver may stand after a plus sign."""
+
+WITH_MODES = {*OF_SQLALCHEMY, "django"}
+
+DATABASES = {"psycopg", "pgsql", "oracle", "mssql"}
 
 HANDED_OVER = {"redis": ("redis://", "lockkit.stores.redis.handed:HandedStore")}
 """Where the client of somebody else's library leads to: by the package that it comes from."""
@@ -50,7 +62,7 @@ def settings_for_client(client: object, **options: Any) -> AliasSettings:
 def _store_class(settings: AliasSettings) -> type[Store]:
     from importlib import import_module
 
-    path = settings.backend or _built_in(settings.scheme) or _entry_point(settings)
+    path = settings.backend or _built_in(settings) or _entry_point(settings)
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
         found = getattr(import_module(module), name)
@@ -67,9 +79,28 @@ def _store_class(settings: AliasSettings) -> type[Store]:
     return found
 
 
-def _built_in(scheme: str) -> str | None:
-    """``sqlalchemy+`` goes before any URL of SQLAlchemy's."""
-    return SCHEMES.get("sqlalchemy" if scheme.startswith("sqlalchemy+") else scheme)
+def _built_in(settings: AliasSettings) -> str | None:
+    scheme = settings.scheme
+    base, _, driver = scheme.partition("+")
+    base = base if driver and base in OF_SQLALCHEMY else scheme
+    mode = _mode(settings)
+    if mode in (None, TABLE) or base not in WITH_MODES:
+        return SCHEMES.get(base)
+    if f"{base}?mode={mode}" not in SCHEMES:
+        known = [TABLE, *(key.partition("=")[2] for key in SCHEMES if key.startswith(f"{base}?"))]
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r}: {base}:// has no mode {mode!r}; "
+            f"a database may have {', '.join(known)}"
+        )
+    return SCHEMES[f"{base}?mode={mode}"]
+
+
+def _mode(settings: AliasSettings) -> str | None:
+    """How to lock in a database, from ``?mode=`` of its URL or from OPTIONS."""
+    from urllib.parse import parse_qs
+
+    found = parse_qs(settings.location.partition("?")[2]).get("mode")
+    return found[-1] if found else settings.options.get("mode")
 
 
 def _entry_point(settings: AliasSettings) -> str:
@@ -92,13 +123,13 @@ def _entry_point(settings: AliasSettings) -> str:
         )
     import difflib
 
-    known = sorted(SCHEMES)
+    known = sorted(scheme for scheme in SCHEMES if "?" not in scheme)
     close = difflib.get_close_matches(settings.scheme, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
     if settings.scheme.partition("+")[0] in DATABASES:
         hint = (
-            "; for locks in a database: sqlalchemy+ before a URL of SQLAlchemy's, such as "
-            "sqlalchemy+postgresql+psycopg://…, or in Django django://default"
+            "; for locks in a database: postgresql://…, mysql://…, mariadb://…, "
+            "or in Django django://default"
         )
     where = f"lock alias {settings.alias!r}"
     raise UnknownBackend(f"no backend for the URL scheme {settings.scheme!r} of {where}{hint}")

@@ -15,11 +15,13 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: close() s
 
 
 class Fault:
-    """One fault, for the next ``left`` requests that contain ``matching``."""
+    """One fault, for the next ``left`` requests that contain ``matching``; ``then_any``: of which
+    only the first must."""
 
-    def __init__(self, matching: bytes, left: int) -> None:
+    def __init__(self, matching: bytes, left: int, *, then_any: bool = False) -> None:
         self.matching = matching
         self.left = left
+        self.then_any = then_any
         self.happened = threading.Event()
         """Set when the store has answered the last of the requests, so it has applied them all."""
         self.arrived = threading.Event()

@@ -121,12 +121,13 @@ class FaultProxy:
             link.lose_store()
         return len(lost)
 
-    def drop_replies(self, n: int = 1, *, matching: bytes = b"") -> Fault:
+    def drop_replies(self, n: int = 1, *, matching: bytes = b"", then_any: bool = False) -> Fault:
         """Forward the next n matching requests, drop the store's replies, reset the client.
 
         Without ``matching`` that may be a new connection's greeting (HELLO, AUTH) just as well.
+        ``then_any``: only the first must match.
         """
-        return self._order(self._drops, n, matching)
+        return self._order(self._drops, n, matching, then_any=then_any)
 
     def delay_requests(self, n: int = 1, *, matching: bytes = b"") -> Fault:
         """Hold the next n matching requests until release(), even when the client has gone."""
@@ -136,8 +137,10 @@ class FaultProxy:
         with self._lock:
             self.requests = self.replies = self.bytes_sent = self.bytes_received = 0
 
-    def _order(self, orders: list[Fault], n: int, matching: bytes) -> Fault:
-        fault = Fault(matching, n)
+    def _order(
+        self, orders: list[Fault], n: int, matching: bytes, *, then_any: bool = False
+    ) -> Fault:
+        fault = Fault(matching, n, then_any=then_any)
         with self._lock:
             orders.append(fault)
             self._faults.append(fault)
@@ -247,6 +250,8 @@ def _take(orders: list[Fault], data: bytes) -> Fault | None:
     for fault in orders:
         if fault.matching in data:
             fault.left -= 1
+            if fault.then_any:
+                fault.matching = b""
             if fault.left <= 0:
                 orders.remove(fault)
             return fault

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lockkit.testing.proxy import FaultProxy
-from lockkit.testing.servers import RedisServer, Server
+from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer, Server
 
-__all__ = ["Proxied", "RedisStore", "ScriptedStore", "ServerStore", "Store"]
+__all__ = [
+    "MariaDBTable",
+    "PostgresTable",
+    "Proxied",
+    "RedisStore",
+    "ScriptedStore",
+    "ServerStore",
+    "Store",
+    "TableStore",
+]
 
 
 class Proxied(NamedTuple):
@@ -45,6 +54,9 @@ class Store:
 
 class ServerStore(Store):
     """A store behind a socket. Subclasses say how their server is told to fail."""
+
+    writes: ClassVar[bytes] = b""
+    """What each request has that changes the store, where a step also sends others."""
 
     def __init__(self, server: Server, url: str, **options: Any) -> None:
         super().__init__(url, **options)
@@ -98,3 +110,26 @@ class RedisStore(ScriptedStore):
     def forget_scripts(self) -> None:
         with self.server.client() as client:
             client.execute_command("SCRIPT FLUSH")
+
+
+class TableStore(ServerStore):
+    """A table in the database of a server."""
+
+    writes: ClassVar[bytes] = b"updated"  # the column
+
+
+class PostgresTable(TableStore):
+    """In PostgreSQL."""
+
+    server: PostgresServer
+
+    def kill_subscriptions(self) -> None:
+        self.server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+        )
+
+
+class MariaDBTable(TableStore):
+    """In MariaDB."""
+
+    server: MariaDBServer

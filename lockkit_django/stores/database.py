@@ -1,8 +1,8 @@
 """``django://alias``: locks in a database of the project, and the default without any setting.
 
 SQLite: a file beside the database, so that a request's write transaction does not block renewals.
-PostgreSQL: the table that ``manage.py migrate lockkit_django`` makes, over a private connection:
-never the request's, which may be in a transaction, nor one of its pool.
+PostgreSQL, MySQL and MariaDB: the table that ``manage.py migrate lockkit_django`` makes, over a
+private connection: never the request's, which may be in a transaction, nor one of its pool.
 
 The connection follows the *current* settings, which tests change, and is closed before a test
 database is destroyed. In a test run without a test database the locks are in a temporary file.
@@ -11,8 +11,8 @@ database is destroyed. In a test run without a test database the locks are in a 
 from __future__ import annotations
 
 import functools
-import re
-from typing import Any
+from typing import Any, Final
+from urllib.parse import parse_qs
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -23,14 +23,15 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_options
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
-from lockkit.stores.sql.connector import Connection, Connector, Parameters, Result
+from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
-from lockkit.stores.sql.postgresql import descriptor_of, failure, no_connection
+from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit.stores.sql.store import SQLStore
+from lockkit.stores.sql.vendors import vendor_of
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
-OPTIONS = ("timeout", "take_over_dead")
+OPTIONS = ("mode", "timeout", "take_over_dead")
 CONNECT_SECONDS = 5
 
 
@@ -41,17 +42,16 @@ class DatabaseStore(SQLStore):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> DatabaseStore:
         reject_unknown_options(settings, OPTIONS)
-        alias = settings.location.partition("://")[2] or DEFAULT_DB_ALIAS
-        if alias not in connections.settings:
-            raise unknown_key("DATABASES", alias, connections.settings)
+        alias = alias_of(settings)
         vendor = _vendor(alias)
-        if vendor not in ("sqlite", "postgresql"):
-            raise ConfigurationError(
-                f"the lock alias {settings.alias!r}: lockkit keeps no locks in a {vendor} database "
-                "yet; set LOCKKIT's LOCATION to 'redis://…', or to the 'django://…' of another"
-            )
         is_file = vendor == "sqlite"
-        store = (DatabaseFile if is_file else DatabaseServer)(
+        kind = DatabaseFile if is_file else SERVERS.get(vendor)
+        if kind is None:
+            raise ConfigurationError(
+                f"the lock alias {settings.alias!r}: lockkit keeps no locks in a {vendor} database"
+                "; set LOCKKIT's LOCATION to 'redis://…', or to the 'django://…' of another"
+            )
+        store = kind(
             DjangoConnector(alias),
             key_prefix=settings.key_prefix,
             busy_seconds=busy_seconds(settings),
@@ -61,12 +61,35 @@ class DatabaseStore(SQLStore):
         return store
 
 
+def alias_of(settings: AliasSettings) -> str:
+    """The alias in ``django://alias?mode=…``. Raises ConfigurationError."""
+    alias, _, query = settings.location.partition("://")[2].partition("?")
+    for option in parse_qs(query, keep_blank_values=True):
+        if option != "mode":
+            raise unknown_key(f"LOCATION of the lock alias {settings.alias!r}", option, ["mode"])
+    alias = alias or DEFAULT_DB_ALIAS
+    if alias not in connections.settings:
+        raise unknown_key("DATABASES", alias, connections.settings)
+    return alias
+
+
 class DatabaseFile(DatabaseStore, HostLocal):
     """A file beside an SQLite database."""
 
 
-class DatabaseServer(DatabaseStore, ServerClock):
+class DatabasePostgreSQL(DatabaseStore, ServerClock):
     """The table of the migrations, in a PostgreSQL database."""
+
+
+class DatabaseMySQL(DatabaseStore, ServerClock):
+    """The table of the migrations, in a MySQL or MariaDB database."""
+
+
+SERVERS: Final[dict[str, type[DatabaseStore]]] = {
+    "postgresql": DatabasePostgreSQL,
+    "mysql": DatabaseMySQL,
+}
+"""By the vendors of Django's backends."""
 
 
 class DjangoConnector(Connector):
@@ -141,55 +164,35 @@ def _vendor_of(engine: str) -> str:
 
 
 class ServerConnector(Connector):
-    """Private connections of Django's kind to a PostgreSQL database."""
+    """Private connections of Django's kind to a server."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
+        self._vendor = vendor_of(_vendor(alias))
 
     @property
     def dialect(self) -> Dialect:
-        return load_dialect("postgresql")
+        return load_dialect(self._vendor.name)
 
     def identity(self) -> object:
         return None
 
     def described(self) -> str:
         settings = connections.settings[self._alias]
-        return f"postgresql://{settings['HOST']}/{settings['NAME']}"
+        return f"{self._vendor.name}://{settings['HOST']}/{settings['NAME']}"
 
     def connect(self) -> Connection:
+        """Django's debug log and wrappers are bypassed."""
         wrapper = _private_wrapper(self._alias)
         try:
             wrapper.ensure_connection()
         except Error as error:
-            raise no_connection(error) from error
-        return DjangoConnection(wrapper, self._alias)
-
-
-class DjangoConnection(Connection):
-    """One connection of Django's, in autocommit mode; its debug log and wrappers are bypassed."""
-
-    def __init__(self, wrapper: BaseDatabaseWrapper, alias: str) -> None:
-        self.identity = None
-        self.descriptor = descriptor_of(wrapper.connection)
-        self._wrapper = wrapper
-        self._error: type[Exception] = driver_of(wrapper).Error
-        self._remedy = f"run 'manage.py migrate lockkit_django --database {alias}'"
-
-    def execute(self, statement: str, parameters: Parameters) -> Result:
-        try:
-            with self._wrapper.create_cursor() as cursor:
-                cursor.execute(_pyformat(statement), parameters or None)
-                rows = cursor.fetchall() if cursor.description else ()
-                return Result(rows, cursor.rowcount)
-        except self._error as error:
-            raise failure(error, statement, self._remedy) from error
-
-    def close(self) -> None:
-        try:
-            self._wrapper.close()
-        except Error:
-            return
+            raise self._vendor.no_connection(error.__cause__ or error) from error
+        remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
+        connection = DriverConnection(
+            wrapper.connection, driver_of(wrapper), self._vendor, remedy, wrapper.close
+        )
+        return self._vendor.prepared(connection)
 
 
 def driver_of(wrapper: Any) -> Any:
@@ -202,6 +205,8 @@ def _private_wrapper(alias: str) -> BaseDatabaseWrapper:
     shared = connections.settings[alias]
     options: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **shared.get("OPTIONS", {})}
     options.pop("pool", None)
+    if _vendor(alias) == "mysql":
+        options["charset"] = "utf8mb4"  # in which every name can be written
     settings = {
         **shared,
         "OPTIONS": options,
@@ -222,9 +227,3 @@ def _ensure_connection(wrapper: BaseDatabaseWrapper) -> None:
     if wrapper.connection is None:
         with wrapper.wrap_database_errors:
             wrapper.connect()
-
-
-@functools.cache
-def _pyformat(statement: str) -> str:
-    """``:named`` parameters as ``%(named)s``."""
-    return re.sub(r":(\w+)", r"%(\1)s", statement)

@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy
 
 import lockkit
 from lockkit import aio
@@ -25,7 +24,6 @@ from lockkit.runtime.aio_wires import ThreadWire
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import Lane, call
 from lockkit.stores.memory import MemoryStore
-from lockkit.stores.sql import create_table
 from lockkit.stores.sql.store import SQLStore
 from lockkit.testing.conformance.base import TRIES, eventually, queued
 from lockkit.testing.servers import RedisServer
@@ -44,19 +42,11 @@ class GivenUp(BaseException):
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
-        return with_table(request.getfixturevalue("postgres_url"))
+        return str(request.getfixturevalue("lock_table_url"))
     if request.param == "redis":
         return str(request.getfixturevalue("redis_url"))
     path = tmp_path / "locks.sqlite3"
     return f"sqlite:///{path}" if request.param == "sqlite" else "memory://waits"
-
-
-def with_table(url: str) -> str:
-    url = url.replace("postgresql://", "postgresql+psycopg://")
-    engine = sqlalchemy.create_engine(url)
-    create_table(engine)
-    engine.dispose()
-    return f"sqlalchemy+{url}"
 
 
 @pytest.fixture
@@ -194,17 +184,16 @@ def test_interrupted_waits_leave_nothing(locks: lockkit.LockClient, url: str, ma
 
 
 @pytest.mark.usefixtures("signals")
-def test_a_connection_whose_statement_was_interrupted_is_closed(postgres_url: str) -> None:
+def test_a_connection_whose_statement_was_interrupted_is_closed(lock_table_url: str) -> None:
     """SQLAlchemy only forgets it, and would leave it to the garbage collector."""
-    url = with_table(postgres_url)
     busy = (
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND datname = current_database()"
     )
-    with lockkit.connect(url) as client, psycopg.connect(postgres_url) as other:
+    with lockkit.connect(lock_table_url) as client, psycopg.connect(lock_table_url) as other:
         client.lock(NAME).acquire().release()
         opened: Any = client.store
-        driver = opened._steps._connection._connection.connection.dbapi_connection
+        driver = opened._steps._connection.driver
 
         def interrupt() -> None:
             eventually(lambda: other.execute(busy).fetchone() == (1,))

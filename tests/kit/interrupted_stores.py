@@ -40,7 +40,7 @@ def sqlite_file(request: pytest.FixtureRequest) -> Iterator[str]:
 @contextmanager
 def postgresql(request: pytest.FixtureRequest) -> Iterator[str]:
     with table_at(request.getfixturevalue("postgres_server")) as url:
-        yield f"sqlalchemy+{url}"
+        yield url
 
 
 @contextmanager

@@ -8,18 +8,30 @@ from contextlib import contextmanager
 import sqlalchemy
 
 from lockkit.stores.sql import create_table
-from lockkit.testing.servers import PostgresServer
+from lockkit.testing.servers import MariaDBServer, PostgresServer
+
+DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+
+
+def engine_for(url: str) -> sqlalchemy.Engine:
+    scheme, _, rest = url.partition("://")
+    return sqlalchemy.create_engine(f"{DRIVERS[scheme]}://{rest}")
+
+
+def make_table(url: str) -> None:
+    engine = engine_for(url)
+    try:
+        create_table(engine)
+    finally:
+        engine.dispose()
 
 
 @contextmanager
-def table_at(server: PostgresServer) -> Iterator[str]:
-    """The URL, for SQLAlchemy, of a new database with the lock table."""
-    database = server.create_database()
-    url = database.replace("postgresql://", "postgresql+psycopg://")
-    engine = sqlalchemy.create_engine(url)
+def table_at(server: PostgresServer | MariaDBServer) -> Iterator[str]:
+    """The URL of a new database with the lock table."""
+    url = server.create_database()
     try:
-        create_table(engine)
-        engine.dispose()
+        make_table(url)
         yield url
     finally:
-        server.drop_database(database)
+        server.drop_database(url)

@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 import lockkit
-from lockkit.stores.sql import create_table
 
 SOON = 100.0
 
@@ -40,16 +38,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "redis":
         return str(request.getfixturevalue("redis_url"))
     if request.param == "postgresql":
-        return with_table(str(request.getfixturevalue("postgres_url")))
+        return str(request.getfixturevalue("lock_table_url"))
     return f"sqlite:///{tmp_path / 'locks.sqlite3'}" if request.param == "sqlite" else "memory://"
-
-
-def with_table(url: str) -> str:
-    url = url.replace("postgresql://", "postgresql+psycopg://")
-    engine = sa.create_engine(url)
-    create_table(engine)
-    engine.dispose()
-    return f"sqlalchemy+{url}"
 
 
 def run(program: str, url: str) -> str:

@@ -172,10 +172,28 @@ def test_what_redis_does_not_understand(url: str) -> None:
         lockkit.connect(url)
 
 
-@pytest.mark.parametrize("url", ["postgresql://h/d", "postgres://h/d", "mysql+pymysql://h/d"])
-def test_a_database_url_is_told_what_goes_before_it(url: str) -> None:
-    with pytest.raises(UnknownBackend, match=r"sqlalchemy\+.*django://"):
+@pytest.mark.parametrize("url", ["oracle://h/d", "mssql+pyodbc://h/d"])
+def test_another_database_is_told_which_ones_there_are(url: str) -> None:
+    with pytest.raises(UnknownBackend, match=r"postgresql://.*mysql://.*django://"):
         lockkit.connect(url)
+
+
+def test_the_scheme_of_postgresql_has_one_spelling() -> None:
+    with pytest.raises(UnknownBackend, match="did you mean 'postgresql'"):
+        lockkit.connect("postgres://h/d")
+
+
+@pytest.mark.parametrize("url", ["postgresql://h/d", "mysql+pymysql://h/d", "mariadb://h/d"])
+@pytest.mark.parametrize("how", ["in its URL", "in its options"])
+def test_how_to_lock_in_a_database(url: str, how: str) -> None:
+    def load(mode: str) -> object:
+        if how == "in its URL":
+            return load_store(settings_from_url(f"{url}?mode={mode}"))
+        return load_store(settings_from_url(url, options={"mode": mode}))
+
+    assert type(load("table")) is type(load_store(settings_from_url(url)))
+    with pytest.raises(ConfigurationError, match=r"no mode 'tabel'; a database may have table"):
+        load("tabel")
 
 
 def test_a_misspelt_scheme_is_corrected() -> None:

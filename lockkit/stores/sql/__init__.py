@@ -1,4 +1,4 @@
-"""Locks in a database table: SQLite and PostgreSQL; another database is another dialect."""
+"""Locks in a database table: SQLite, PostgreSQL, MySQL and MariaDB."""
 
 from lockkit.stores.sql.alchemy import SQLAlchemyStore, create_table
 from lockkit.stores.sql.sqlite import SQLiteStore

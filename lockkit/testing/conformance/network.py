@@ -51,11 +51,11 @@ class NetworkTests:
 
     @needs(ServerStore)
     def test_the_reply_to_acquire_is_dropped(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerStore, name: str
     ) -> None:
         """The store granted it: the same token gets the same grant, not "busy"."""
         for _ in range(INJECTIONS):
-            fault = proxied.proxy.drop_replies()
+            fault = proxied.proxy.drop_replies(matching=store.writes)
             lease = far.lock(name).acquire(timeout=0)
             assert fault.happened.wait(SOON)
             info = other.inspect(name)
@@ -66,22 +66,22 @@ class NetworkTests:
 
     @needs(ServerStore)
     def test_the_reply_to_release_is_dropped(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerStore, name: str
     ) -> None:
         for _ in range(INJECTIONS):
             lease = far.lock(name).acquire()
-            fault = proxied.proxy.drop_replies()
+            fault = proxied.proxy.drop_replies(matching=store.writes)
             assert lease.release() is True
             assert fault.happened.wait(SOON)
             nothing_left(other, name)
 
     @needs(ServerStore)
     def test_the_reply_to_extend_is_dropped(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerStore, name: str
     ) -> None:
         with far.lock(name).acquire() as lease:
             for number in range(INJECTIONS):
-                fault = proxied.proxy.drop_replies()
+                fault = proxied.proxy.drop_replies(matching=store.writes)
                 lease.extend(100 + number)
                 assert fault.happened.wait(SOON)
                 assert 95 + number < lease.remaining() <= 100 + number
@@ -89,12 +89,12 @@ class NetworkTests:
 
     @needs(ServerStore)
     def test_no_reply_at_all_is_neither_success_nor_failure(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerStore, name: str
     ) -> None:
         """And what the store granted nevertheless is given back long before its TTL."""
         for _ in range(INJECTIONS):
             far.lock("conformance:warm-up").acquire().release()
-            proxied.proxy.drop_replies(2)
+            proxied.proxy.drop_replies(2, matching=store.writes, then_any=True)
             with pytest.raises(OutcomeUnknown) as caught:
                 far.lock(name).acquire(timeout=0)
             assert caught.value.name == name

@@ -1,4 +1,4 @@
-"""django:// on PostgreSQL: the table, the private connection, and what is not supported yet."""
+"""django:// on PostgreSQL: the table, the private connection, and what is not supported."""
 
 from __future__ import annotations
 
@@ -145,19 +145,26 @@ def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.Mon
     client.close()
 
 
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [("django.db.backends.mysql", "no locks in a mysql database yet")],
-)
-def test_databases_that_are_not_supported_yet(
-    engine: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     from lockkit_django.stores import database
 
+    engine = "django.db.backends.oracle"
     monkeypatch.setattr(database, "_vendor_of", lambda engine: engine.rpartition(".")[2])
     monkeypatch.setitem(connections.settings, "other", complete({"ENGINE": engine, "NAME": "x"}))
-    with pytest.raises(lockkit.ConfigurationError, match=message):
+    with pytest.raises(lockkit.ConfigurationError, match="no locks in a oracle database"):
         lockkit.connect("django://other")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("django://default?mode=tabel", "has no mode 'tabel'"),
+        ("django://default?tll=5", "no key 'tll'"),
+    ],
+)
+def test_queries_that_are_not_understood(url: str, message: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=message):
+        lockkit.connect(url)
 
 
 def test_an_unknown_alias() -> None:

@@ -35,8 +35,10 @@ if redis.VERSION >= (8,):  # the earlier release needs it
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'locks.sqlite3'}"
-    name = "redis_url" if request.param == "redis" else "lock_table_url"
-    return str(request.getfixturevalue(name))
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    server = str(request.getfixturevalue("lock_table_url"))
+    return f"sqlalchemy+{server.replace('postgresql:', 'postgresql+psycopg:')}"
 
 
 @pytest.fixture(params=["earlier first", "this first"])

@@ -1,4 +1,4 @@
-"""sqlalchemy+postgresql://: a table in a server's database."""
+"""A table in a server's database, over connections of SQLAlchemy's."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ from collections.abc import Iterator
 import pytest
 from lock_tables import table_at
 
-from lockkit.stores.sql.alchemy import SQLAlchemyServer
+from lockkit.stores.sql.alchemy import SQLAlchemyMySQL, SQLAlchemyPostgreSQL
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.servers import PostgresServer
-from lockkit.testing.store import Store
+from lockkit.testing.servers import MariaDBServer, PostgresServer
+from lockkit.testing.store import MariaDBTable, PostgresTable
 
 
-class TestSQLAlchemy(StoreConformance):
-    schemes = ("sqlalchemy",)
-    tested = SQLAlchemyServer
+class TestPostgreSQL(StoreConformance):
+    schemes = ("postgresql", "sqlalchemy")
+    tested = SQLAlchemyPostgreSQL
+    reached = PostgresTable
+    cycles = 600
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[PostgresTable]:
+        with PostgresServer() as server, table_at(server) as url:
+            yield PostgresTable(server, url)
+
+
+class TestMariaDB(StoreConformance):
+    schemes = ("mysql", "mariadb")
+    tested = SQLAlchemyMySQL
+    reached = MariaDBTable
     cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, postgres_server: PostgresServer) -> Iterator[Store]:
-        with table_at(postgres_server) as url:
-            yield Store(f"sqlalchemy+{url}")
+    def store(cls) -> Iterator[MariaDBTable]:
+        with MariaDBServer() as server, table_at(server) as url:
+            yield MariaDBTable(server, url)

@@ -1,0 +1,79 @@
+"""A connection of any DB-API driver, whoever has made it: a URL, an engine, Django."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from lockkit.stores.sql.connector import Connection, Parameters, Result
+from lockkit.stores.sql.vendor import Vendor
+
+_PARAMETER = re.compile(r":([a-z]\w*)")
+
+_POSITIONAL: Final = {"format": "%s", "qmark": "?"}
+
+
+class _Text(NamedTuple):
+    """A statement in the style of a driver."""
+
+    text: str
+    names: tuple[str, ...] | None  #: of its parameters in their order; None: it knows names
+
+
+class DriverConnection(Connection):
+    """One open connection in autocommit mode."""
+
+    identity = None
+
+    def __init__(
+        self, driver: Any, module: Any, vendor: Vendor, remedy: str, forget: Callable[[], object]
+    ) -> None:
+        """``module``: of DB-API. ``remedy``: how the table is made. ``forget``: has what made it
+        know that it is closed."""
+        self.driver = driver
+        self.descriptor = _descriptor(driver)
+        self._error: type[Exception] = module.Error
+        self._style: str = module.paramstyle
+        self._vendor = vendor
+        self._remedy = remedy
+        self._forget = forget
+
+    def execute(self, statement: str, parameters: Parameters) -> Result:
+        text, names = styled(statement, self._style)
+        values = parameters if names is None else [parameters[name] for name in names]
+        try:
+            cursor = self.driver.cursor()
+            try:
+                cursor.execute(text, values or None)
+                rows = cursor.fetchall() if cursor.description else ()
+                return Result(rows, cursor.rowcount)
+            finally:
+                cursor.close()
+        except self._error as error:
+            raise self._vendor.failure(error, statement, self._remedy) from error
+
+    def close(self) -> None:
+        """First this: SQLAlchemy would roll back what is broken, and log that it cannot."""
+        for close in (self.driver.close, self._forget):
+            with suppress(Exception):
+                close()
+
+
+@functools.cache
+def styled(statement: str, style: str) -> _Text:
+    """``:named`` parameters as the driver has them."""
+    if style == "named":
+        return _Text(statement, None)
+    if (mark := _POSITIONAL.get(style)) is not None:
+        names = tuple(_PARAMETER.findall(statement))
+        return _Text(_PARAMETER.sub(mark, statement), names)
+    return _Text(_PARAMETER.sub(r"%(\1)s", statement), None)
+
+
+def _descriptor(driver: Any) -> int | None:
+    """Of its socket; None where the driver does not tell it."""
+    socket = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
+    return socket.fileno() if socket is not None else None

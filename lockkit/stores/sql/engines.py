@@ -1,0 +1,151 @@
+"""The SQLAlchemy engine of an alias: the one that is configured, or one for its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.model.settings import AliasSettings
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+PREFIX: Final = "sqlalchemy+"
+SECONDS: Final = "5"
+
+DRIVERS: Final = {
+    "postgresql": {"psycopg": "psycopg"},
+    "mysql": {"pymysql": "pymysql", "mysqldb": "MySQLdb"},
+}
+"""The names of SQLAlchemy's drivers, in the order in which they are preferred: their modules."""
+
+PACKAGES: Final = {"postgresql": "psycopg[binary]", "mysql": "PyMySQL"}
+
+QUERY: Final = {
+    "postgresql": {"connect_timeout": SECONDS},
+    "mysql": {"connect_timeout": SECONDS, "charset": "utf8mb4"},
+}
+"""What URLs say that do not say otherwise."""
+
+
+def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
+    """Makes it, without I/O. OPTIONS: ``engine``; or ``password``, a string, or a function that is
+    called for each new connection."""
+    try:
+        import sqlalchemy
+    except ImportError as error:
+        raise DriverMissing(
+            f"{settings.scheme}:// needs SQLAlchemy: pip install 'lockkit[sqlalchemy]'"
+        ) from error
+    engine = settings.options.get("engine")
+    if engine is not None:
+        return _checked(engine, sqlalchemy.Engine, settings)
+    if settings.location == "sqlalchemy://":
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r} needs OPTIONS {{'engine': engine}}, "
+            "or a LOCATION such as 'postgresql://user@host/database'"
+        )
+    try:
+        made = sqlalchemy.create_engine(_url(settings))
+    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError) as error:
+        raise ConfigurationError(
+            f"the LOCATION of the lock alias {settings.alias!r} is not an URL that SQLAlchemy knows"
+        ) from error
+    except ImportError as error:
+        raise DriverMissing(f"{settings.shown_location} needs a driver: {error}") from error
+    _check_query(made, settings)
+    _give_password(made, settings)
+    return made
+
+
+def _checked(
+    engine: object, kind: type[sqlalchemy.Engine], settings: AliasSettings
+) -> sqlalchemy.Engine:
+    if not isinstance(engine, kind):
+        raise ConfigurationError(
+            f"OPTIONS['engine'] of the lock alias {settings.alias!r} is a "
+            f"{type(engine).__name__}; it must be a sqlalchemy.Engine, not an async one"
+        )
+    if settings.options.get("password") is not None:
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r} has OPTIONS['engine'], which has its own password: "
+            "OPTIONS['password'] is for URLs"
+        )
+    return engine
+
+
+def _url(settings: AliasSettings) -> sqlalchemy.URL:
+    """With the driver that is installed, unless one is said; and without what is lockkit's."""
+    from sqlalchemy import make_url
+
+    url = make_url(settings.location.removeprefix(PREFIX)).difference_update_query(["mode"])
+    vendor, _, driver = url.drivername.partition("+")
+    vendor = "mysql" if vendor == "mariadb" else vendor
+    if vendor in DRIVERS and not driver:
+        url = url.set(drivername=f"{vendor}+{_driver(vendor, settings)}")
+    said = {key: value for key, value in QUERY.get(vendor, {}).items() if key not in url.query}
+    return url.update_query_dict(said)
+
+
+def _driver(vendor: str, settings: AliasSettings) -> str:
+    for driver, module in DRIVERS[vendor].items():
+        if find_spec(module) is not None:
+            return driver
+    raise DriverMissing(
+        f"{settings.scheme}:// needs a driver: pip install 'lockkit[{vendor}]', which has "
+        f"{PACKAGES[vendor]}"
+    )
+
+
+def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
+    """What the driver does not know, it says only as it connects: as if the server was down."""
+    _, arguments = engine.dialect.create_connect_args(engine.url)
+    if engine.driver not in _KNOWN:
+        return
+    known = _KNOWN[engine.driver]()
+    for option in arguments:
+        if option not in known:
+            raise ConfigurationError(
+                f"the LOCATION of the lock alias {settings.alias!r} says {option!r}, which the "
+                f"driver {engine.driver} does not know"
+            )
+
+
+def _of_libpq() -> set[str]:
+    from psycopg import pq
+
+    return {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"context"}
+
+
+def _of_pymysql() -> set[str]:
+    from inspect import signature
+
+    connection: Any = import_module("pymysql.connections").Connection
+    return set(signature(connection).parameters)
+
+
+_KNOWN: Final[dict[str, Callable[[], set[str]]]] = {"psycopg": _of_libpq, "pymysql": _of_pymysql}
+
+
+def _give_password(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
+    password = settings.options.get("password")
+    if password is None:
+        return
+    if not (isinstance(password, str) or callable(password)):
+        raise ConfigurationError(
+            f"OPTIONS['password'] of the lock alias {settings.alias!r} is a "
+            f"{type(password).__name__}; it must be a string, or a function that returns one"
+        )
+    if engine.url.password is not None:
+        raise ConfigurationError(
+            f"the LOCATION of the lock alias {settings.alias!r} and its OPTIONS both say a "
+            "password: say it in one of them"
+        )
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "do_connect")
+    def give(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
+        parameters["password"] = password() if callable(password) else password

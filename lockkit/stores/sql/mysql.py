@@ -1,0 +1,55 @@
+"""MySQL and MariaDB."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.stores.sql.vendor import Vendor
+
+if TYPE_CHECKING:
+    from lockkit.stores.sql.driver import DriverConnection
+
+PREPARE = "SET SESSION innodb_lock_wait_timeout = 1"
+"""Seconds, which are tried again: 50, the server's default, are ended as if it had hung."""
+
+CHARSET = "SELECT @@character_set_client"
+
+LOST = frozenset({"0", "1053", "1077", "1158", "1159", "1160", "1161", "1927", "2002", "2003",
+                  "2006", "2013", "2014", "2055", "4031"})  # fmt: skip
+"""Codes of clients, and of a server that shuts down, was interrupted, or killed the session. 0:
+PyMySQL's, of a connection that it has closed."""
+
+REFUSED = frozenset({"1044", "1045", "1049", "1130", "1142", "1143", "1227", "1251", "1524",
+                     "1698", "3118"})  # fmt: skip
+"""Access denied, an unknown database, a host that may not connect, a locked account."""
+
+
+class MySQL(Vendor):
+    """Both: what lockkit needs of them is the same."""
+
+    name: ClassVar[str] = "mysql"
+    missed: ClassVar[frozenset[str]] = frozenset({"1020", "1062", "1205", "1213", "3101"})
+    """The row has changed, duplicate key, lock wait time-out, deadlock, conflict in a cluster"""
+
+    missing_table: ClassVar[str] = "1146"
+
+    def code(self, error: BaseException) -> str | None:
+        """As PyMySQL and mysqlclient tell it."""
+        found = error.args[0] if error.args else None
+        return str(found) if isinstance(found, int) else None
+
+    def is_lost(self, code: str) -> bool:
+        return code in LOST
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return self.code(error) in REFUSED
+
+    def prepare(self, connection: DriverConnection) -> None:
+        connection.execute(PREPARE, {})
+        charset = connection.execute(CHARSET, {}).rows[0][0]
+        if charset != "utf8mb4":
+            raise ConfigurationError(
+                f"the connection to the lock database has the character set {charset}, in which "
+                "not every name can be written: make its engine with ?charset=utf8mb4"
+            )

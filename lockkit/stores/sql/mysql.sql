@@ -1,0 +1,66 @@
+-- lockkit on MySQL and MariaDB: one row per name. Named statements, read by dialect.py.
+-- The columns are explained in sqlite.sql. Django makes the table by migration (lockkit_django);
+-- without Django, lockkit.stores.sql.create_table(engine) makes it.
+--
+-- The clock is UTC's: what is made of the session's time zone stands still or goes back for an
+-- hour in autumn. It has six places; NOW() without a number has none.
+-- Prefixes are compared as bytes: most collations fold case, and pad blanks.
+-- An INSERT that finds the row is an error (1062), never ON DUPLICATE KEY UPDATE: what that one
+-- counts depends on whether the client asked for found rows, as Django and SQLAlchemy do.
+-- Grants this needs: SELECT, INSERT, UPDATE, DELETE on lockkit_lock.
+
+-- name: create
+CREATE TABLE IF NOT EXISTS lockkit_lock (
+    id varchar(64) NOT NULL PRIMARY KEY,
+    prefix varchar(64) NOT NULL,
+    name varchar(255) NOT NULL,
+    version bigint NOT NULL,
+    fence bigint NOT NULL,
+    state longtext NOT NULL,
+    updated bigint NOT NULL
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+
+-- name: clock
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- name: read
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       found.version, found.fence, found.state
+FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS found ON found.id = :id
+
+-- name: read_many
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       id, version, fence, state
+FROM lockkit_lock WHERE id IN (:ids)
+
+-- name: insert
+INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
+VALUES (:id, :prefix, :name, :now, :fence, :state, :now)
+
+-- name: update
+UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
+WHERE id = :id AND version = :version
+
+-- name: page
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       id, version, name, fence, state
+FROM lockkit_lock
+WHERE id > :after AND CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) AND state <> ''
+ORDER BY id LIMIT :most
+
+-- name: stale
+SELECT id, version, fence, state
+FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most) AS looked_at
+WHERE updated < :before
+
+-- name: delete
+DELETE FROM lockkit_lock WHERE id = :id AND version = :version
+
+-- name: put
+REPLACE INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
+VALUES (:id, :prefix, :name, :now, :fence, :state, :now)
+
+-- name: prefixes
+SELECT MIN(prefix), MAX(CASE WHEN state <> '' THEN 1 ELSE 0 END) FROM lockkit_lock
+WHERE CAST(prefix AS BINARY) <> CAST(:prefix AS BINARY) AND LEFT(prefix, 1) <> '{'
+GROUP BY CAST(prefix AS BINARY) ORDER BY 2 DESC LIMIT 100

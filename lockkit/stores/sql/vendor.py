@@ -1,0 +1,78 @@
+"""What is different between database servers, whichever driver talks to them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from lockkit.model.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockError,
+    OutcomeUnknown,
+    StoreRefused,
+)
+from lockkit.stores.sql.connector import Missed, Stale
+
+if TYPE_CHECKING:
+    from lockkit.stores.sql.driver import DriverConnection
+
+
+class Vendor(ABC):
+    """What a server's errors mean, and what a new connection to it needs."""
+
+    name: ClassVar[str]
+    """As SQLAlchemy and Django call it, and of the file with its statements."""
+
+    missed: ClassVar[frozenset[str]]
+    """Codes of what was not applied because of somebody else: to be tried again."""
+
+    missing_table: ClassVar[str]
+
+    @abstractmethod
+    def code(self, error: BaseException) -> str | None:
+        """The server's; None if it has said nothing."""
+
+    @abstractmethod
+    def is_lost(self, code: str) -> bool:
+        """Whether the connection is over."""
+
+    @abstractmethod
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether it does not pass by itself: a password, a permission, a missing database."""
+
+    @abstractmethod
+    def prepare(self, connection: DriverConnection) -> None:
+        """Called once for each new connection. Raises as ``Connection.execute``."""
+
+    def prepared(self, connection: DriverConnection) -> DriverConnection:
+        """The same, ready for use."""
+        try:
+            self.prepare(connection)
+        except BaseException:  # nobody else knows of it
+            connection.close()
+            raise
+        return connection
+
+    def failure(self, error: BaseException, statement: str, remedy: str) -> Missed | LockError:
+        """The typed error for a driver's. ``remedy`` says how to make the table."""
+        code = self.code(error)
+        if code in self.missed:
+            return Missed()
+        if code == self.missing_table:
+            return ConfigurationError(f"the lock database has no table lockkit_lock: {remedy}")
+        if code is None or self.is_lost(code):
+            if statement.startswith("SELECT"):
+                return Stale()
+            return OutcomeUnknown(f"the connection to the lock database broke: {_line(error)}")
+        kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
+        return kind(f"the lock database refused a statement: {_line(error)}")
+
+    def no_connection(self, error: BaseException) -> BackendUnavailable:
+        kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
+        return kind(f"cannot connect to the lock database: {_line(error)}")
+
+
+def _line(error: BaseException) -> str:
+    """Its first line: what follows can quote the statement."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
