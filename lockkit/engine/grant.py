@@ -77,7 +77,7 @@ def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | 
 def _ask(
     state: State, request: Request, waiting: Waiter | None, now: int
 ) -> Outcome[Grant | Busy | Gone]:
-    """Of a name that somebody holds, held or waits for."""
+    """The answer for a name that somebody holds, held or waits for."""
     _use_as(state, request, now)
     _refuse_upgrade(state, request, now)
     refreshed = waiting is not None and waiting.refresh(now)
@@ -111,7 +111,7 @@ def _may_enter(state: State, request: Request, now: int) -> bool:
 
 
 def _refuse_upgrade(state: State, request: Request, now: int) -> None:
-    """Of two readers that wait to write, each waits for the other."""
+    """Two readers that both wait to write would wait for each other."""
     own = state.held_by(request.entrant, now)
     if own and not request.shared and all(holder.shared for holder in own):
         raise UpgradeRefused(f"a reader of {request.name!r} asked to write it", name=request.name)
@@ -178,7 +178,7 @@ def withdraw(state: State, request: Request, now: int) -> Outcome[Release]:
 
 
 def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
-    """Set what is left to the request's ttl. What has expired stays lost, also when still free.
+    """Set what is left to the request's ttl. An expired lease stays lost, also when still free.
 
     One that was held up on its way while a later one was done changes nothing: its holder relies
     on the later one. It is told what is left.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 
 HEARD = 16
-"""Of so many losses in one pass the store is asked how they came about."""
+"""The store is asked about so many losses of one pass: how did they come about?"""
 
 RETRY_WITHIN = 0.5
 """Seconds: a request that failed faster than this broke off (the connection was stale, the server
@@ -98,7 +98,7 @@ def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step
 
 
 def _hear(store: Store, hold: Hold) -> Step[None]:
-    """Of the store, how it ended: of an operator, say. No words: the store keeps none."""
+    """Ask the store how it ended: an operator may have released it. It may keep no words."""
     try:
         words = yield from store.ended(hold.request.name, hold.fence)
     except BackendError:

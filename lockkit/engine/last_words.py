@@ -1,7 +1,7 @@
-"""What is kept of a lease that was not released: who held it, until when, and who broke it.
+"""The last words of a lease that was not released: who held it, until when, and who broke it.
 
-For a day, and of at most a thousand names: each name has a slot, so that one which is lost again
-and again does not push out the others.
+They are kept for a day, for at most a thousand names: each name has a slot, so that one which is
+lost again and again does not push out the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAY = 24 * 3600 * SECOND
 SLOTS = 1000
 
 QUEUE_SHOWN = 16
-"""Of a queue, so many are shown."""
+"""So many waiters of a queue are shown."""
 
 
 class Words(NamedTuple):
@@ -36,7 +36,7 @@ def slot_of(name: str) -> int:
 
 
 def last_words(name: str, state: State) -> Iterator[Words]:
-    """Of those whom a step of the grant rule has found without a release; once."""
+    """The words of holders that a step of the grant rule has found without a release; once."""
     fallen, state.fallen = state.fallen, []
     for holder, kind, at, by in fallen:
         yield Words(name, at, by, kind, holder.permits, holder)

@@ -76,8 +76,8 @@ class State:
     tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
     kind: Kind = Kind.MUTEX
     fallen: list[tuple[Holder, Kind, int, str]] = field(default_factory=list)
-    """Who lost it without a release, as what, when, and who broke it: not kept here; see
-    last_words."""
+    """Holders that lost it without a release: the kind, the moment, and who broke it. They are not
+    kept here: see last_words."""
 
     @property
     def permits(self) -> int:
@@ -100,8 +100,8 @@ class State:
         return any(claim.shared or not h.shared for h in self.held_by(claim.entrant, now))
 
     def has_room(self, claim: Request | Waiter, now: int) -> bool:
-        """Whether no live holder is in its way. Of several numbers of permits the smallest applies:
-        that of an older release, or of the newer one, while both are in use."""
+        """Whether no live holder is in its way. While two releases ask for different numbers of
+        permits, the smaller number applies."""
         live = [holder for holder in self.holders if holder.until > now]
         if not live or self.reenters(claim, now):
             return True
@@ -125,7 +125,7 @@ class State:
         return self.fence
 
     def bury(self, token: str, now: int, *, broken: bool = False) -> None:
-        """Refuse it for a while. Who was broken stays so, also when it withdraws afterwards."""
+        """Refuse it for a while. A broken claim stays so, also when it withdraws afterwards."""
         _, was_broken = self.tombs.pop(token, (0, False))
         self.tombs[token] = (now + TOMB_SECONDS * SECOND, broken or was_broken)
         self._forget_tombs(now)
@@ -139,7 +139,7 @@ class State:
             del self.tombs[oldest]
 
     def install(self, holder: Holder, now: int) -> None:
-        """One more holder. What was abandoned is forgotten: the name is in use again."""
+        """Add a holder. Abandoned leases are forgotten: the name is in use again."""
         self.forget(now)
         self.holders.append(holder)
 

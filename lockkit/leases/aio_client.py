@@ -65,7 +65,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
 
     @classmethod
     def beside(cls, blocking: LockClient) -> Self:
-        """Of the same store, with the same settings."""
+        """A client of the same store, with the same settings."""
         store = blocking.store.for_asyncio()
         return cls(store, blocking.settings, is_shared=store is blocking.store)
 
@@ -85,7 +85,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         return await arun(step, self._wire, self._watchdog.withdraw_later)
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
-        """What is held, abandoned or queued for, streamed from the store, in no order."""
+        """All that is held, abandoned or queued for, streamed from the store, in no order."""
         page = self._listed.page
         infos, cursor = await self.perform(page(name))
         while True:
@@ -162,7 +162,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
         return await self._client.perform(self._acquiring(timeout, on_lost))
 
     async def _allow(self) -> None:
-        """Of adapters: raise if it must not be acquired now."""
+        """For adapters: raise if it must not be acquired now."""
 
     async def try_acquire(self) -> AsyncLease | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""

@@ -26,7 +26,7 @@ _looked_up = threading.local()
 
 
 class leaving(Generic[S, P, R]):  # noqa: N801  a decorator
-    """Of an ``__exit__`` or ``__aexit__`` whose ``__enter__`` asks for the block that has begun."""
+    """Decorates an ``__exit__`` or ``__aexit__`` whose ``__enter__`` asks for the begun block."""
 
     def __init__(self, function: Callable[Concatenate[S, P], R]) -> None:
         self._function = function
@@ -78,10 +78,10 @@ def unenter(entered: dict[int, list[L]], who: int, lease: L) -> None:
 
 
 def leave(entered: dict[int, list[L]], who: int) -> L:
-    """What this thread or task has entered last: one description may be entered by many.
+    """The lease that this thread or task has entered last: many may enter one description.
 
-    Who has entered nothing leaves for the one who did: a generator's two halves may be run by two
-    threads of a pool. Of several, nobody knows which.
+    A thread that has entered nothing leaves for the one that did: two threads of a pool may run the
+    two halves of a generator. If several have entered, nobody knows which.
     """
     if who not in entered:
         if len(entered) != 1:

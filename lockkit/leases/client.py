@@ -65,7 +65,7 @@ class LockClient(Kinds["Lock", "Lease"]):
         return run(step, self._wire, self._watchdog.withdraw_later)
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
-        """What is held, abandoned or queued for, streamed from the store, in no order."""
+        """All that is held, abandoned or queued for, streamed from the store, in no order."""
         wanted, page = name, self._listed.page
         infos, cursor = self.perform(page(wanted))
         while True:
@@ -80,7 +80,7 @@ class LockClient(Kinds["Lock", "Lease"]):
 
     def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
         """How leases ended that were not released, in the last day: expired, or broken by whom;
-        or of one name. What has expired less than ten minutes ago is still among the ``holders``.
+        or of one name. A lease that expired less than ten minutes ago is still in ``holders``.
         """
         return iter(self.perform(self._listed.last_words(name and self._name(name))))
 

@@ -30,7 +30,7 @@ Later: TypeAlias = Coroutine[Any, Any, R]
 
 
 class LockedOptions(TypedDict, total=False):
-    """Of every ``@locked``: see ``lockkit.locked``."""
+    """The options of every ``@locked``: see ``lockkit.locked``."""
 
     ttl: float | Unset
     timeout: float | None | Unset

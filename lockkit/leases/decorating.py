@@ -32,7 +32,7 @@ def is_written_above(function: object, frame: FrameType) -> bool:
 
 
 def _code(function: object) -> CodeType | None:
-    """Of what was defined, below decorators that use ``functools.wraps``."""
+    """The code of the function below decorators that use ``functools.wraps``."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function.__code__ if isinstance(function, FunctionType) else None

@@ -116,7 +116,7 @@ def locked_by(
 
 
 class _Call:
-    """What is the same for blocking and for coroutine functions."""
+    """The part that is the same for blocking and for coroutine functions."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ def unchosen(url: str) -> str:
 
 
 def connection_settings(url: str | None, client: object, options: Any) -> AliasSettings:
-    """Of both ``connect``. Raises ConfigurationError."""
+    """The settings for both ``connect``. Raises ConfigurationError."""
     if client is None:
         return settings_from_url(chosen_url(4) if url is None else url, **options)
     if url is not None:

@@ -40,7 +40,7 @@ class Environment:
         return client
 
     def in_loop(self) -> AsyncLockClient:
-        """Who locks without asyncio does not import it."""
+        """Imports asyncio only here: blocking programs do without."""
         clients = self._in_loops
         if clients is None:
             from lockkit.leases import aio_client

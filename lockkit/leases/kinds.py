@@ -59,7 +59,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     """A client of either API; ``L`` is the class of its locks."""
 
     _own_options: ClassVar[frozenset[str]] = frozenset()
-    """Of an adapter: its ``_make`` takes them. It declares the methods with their types, too."""
+    """Options of an adapter: its ``_make`` takes them, and it declares the methods' types."""
 
     def lock(self, name: str, **options: Unpack[MutexOptions]) -> L:
         """A lock on ``name``: no I/O yet.

@@ -70,7 +70,7 @@ class BaseClient(ABC, Generic[AnyLease]):
 
     @abstractmethod
     def _lease(self, hold: Hold, entry: Entry | None = None) -> AnyLease:
-        """Of this client's API."""
+        """The lease of this client's API."""
 
     def retry_after(self, name: str) -> int:
         """Whole seconds (1 to 60) after which another try is worth it, from recent hold times."""
@@ -173,7 +173,7 @@ class BaseLock(Generic[AnyLease]):
         return self._usage.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
 
     def _entrant(self) -> str:
-        """Who enters, now: by a word of the user's, or of our own for this thread or task."""
+        """The key by which it may be entered again: the owner's, or this thread's or task's."""
         owner = self._usage.owner
         return entrants.named(owner) if owner else self._itself()
 
@@ -181,7 +181,7 @@ class BaseLock(Generic[AnyLease]):
         return self.name, self._entrant()
 
     def _kept(self) -> AnyLease | None:
-        """What is held already until a transaction ends, and would be given again."""
+        """The lease that is held already until a transaction ends, and would be given again."""
         return None
 
     def _itself(self) -> str:

@@ -218,6 +218,6 @@ def _graver(one: BaseException | None, other: BaseException) -> BaseException:
 
 
 def _loss(leases: Sequence[BaseLease], lost: BaseLease | None) -> LeaseLost:
-    """Of the one that was known to be lost, or that its store did not have any more."""
+    """The loss of the lease that was known to be lost, or that its store did not have any more."""
     found = lost or next((lease for lease in leases if lease._hold.ended), leases[0])
     return found._hold.loss(now())

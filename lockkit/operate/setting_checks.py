@@ -1,4 +1,4 @@
-"""What is dangerous in the settings of aliases, and in their stores: for the checks of adapters."""
+"""Dangers in the settings of aliases, and in their stores, for the checks of adapters."""
 
 from __future__ import annotations
 

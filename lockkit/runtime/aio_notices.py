@@ -45,7 +45,7 @@ class AsyncNotices:
                 self.watch(hold)
 
     def stop(self) -> None:
-        """Nobody is told any more. What is being told goes on."""
+        """Tell nobody any more. Notices that have begun go on."""
         self._deadlines.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def value(found: T | Awaitable[T]) -> T:
-    """What is there, or comes once it is awaited."""
+    """The value itself, or the result of awaiting it."""
     return await found if isawaitable(found) else found
 
 

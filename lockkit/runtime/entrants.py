@@ -1,4 +1,4 @@
-"""Who may enter again what it holds: this thread, this task, or whoever says the same word.
+"""The keys of those that may enter again: a thread, a task, or all with the same owner key.
 
 A key is forgotten with its thread or task, and a forked child has keys of its own, so nobody enters
 by somebody else's claim.
@@ -33,12 +33,12 @@ _keys = _Keys()
 
 
 def named(owner: str) -> str:
-    """Of everybody who says so, in any process."""
+    """The key of all that give this owner, in any process."""
     return "=" + owner.encode().hex()
 
 
 def of_thread() -> str:
-    """Of the thread that calls."""
+    """The key of the calling thread."""
     key = _keys.thread = _valid(_keys.thread)
     return key[1]
 
@@ -50,7 +50,7 @@ def part_from_thread(entrant: str) -> None:
 
 
 def of_task(task: asyncio.Task[Any] | None) -> str:
-    """Of a task of this thread's loop; without one: of the thread."""
+    """The key of a task of this thread's loop; without one, of the thread."""
     if task is None:
         return of_thread()
     key = _keys.tasks[task] = _valid(_keys.tasks.get(task))

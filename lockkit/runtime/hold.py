@@ -12,7 +12,7 @@ from lockkit.model.types import Request, drift
 from lockkit.runtime import process
 
 _numbers = count(1)
-"""Of extensions, in the order in which they were asked for; drawing one is atomic."""
+"""Extensions are numbered in the order in which they are asked for; drawing one is atomic."""
 
 
 class _Lease(Protocol):

@@ -92,9 +92,9 @@ def started(pid: int) -> str:
 def is_dead(owner: Owner) -> bool:
     """Whether it is known that the owner's process is gone. False: it is alive, or not known.
 
-    Known is only what this system says of a pid of its own boot, pid and time namespaces: there is
-    no such process, or it started at another moment than the owner's. Of a process of another user
-    it says that there is one, and not which.
+    The system says only this of a pid of its own boot, pid and time namespaces: there is no such
+    process, or it started at another moment than the owner's. If another user's process has the
+    pid, the system says that there is one, and not which.
     """
     if not owner.space or owner.space != _process.space or owner.host != _process.host:
         return False
@@ -179,7 +179,7 @@ def owner_text(label: str, thread: str | None = None) -> str:
 
 
 def operator(by: str) -> str:
-    """Who breaks a lease, for its holder to read: as it is said, else this process."""
+    """The operator that breaks a lease, for its holder to read; default: this process."""
     return _printable(by) or str(owner(""))
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Danger(NamedTuple):
-    """Of a store's configuration: a word for it, a sentence, and what to do."""
+    """A danger of a store's configuration: a word for it, a sentence, and what to do."""
 
     identifier: str
     text: str
@@ -194,8 +194,8 @@ class Listed(Store):
         """An operator's release of exactly the holder with this fence. ``by``: who, and why."""
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
-        """Of leases that were not released in the last day, at most a thousand; or of one name.
-        Default: none are kept."""
+        """The words of at most a thousand leases that were not released in the last day; or those
+        of one name. Default: none are kept."""
         return at_once([])
 
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:

@@ -1,4 +1,4 @@
-"""What is dangerous about a server's configuration, as far as its user may ask."""
+"""Dangers of a server's configuration, as far as its user may ask."""
 
 from __future__ import annotations
 

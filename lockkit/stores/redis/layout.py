@@ -44,7 +44,7 @@ class Keys:
         return self._tag(bucket) + b"t"
 
     def holders(self, name: str) -> bytes:
-        """Of a name that several may hold."""
+        """The key for the holders of a name that several may hold."""
         return self._tag(bucket_of(name)) + b"h:" + encoded(name)
 
     def record(self, name: str) -> tuple[bytes, bytes, bytes]:

@@ -56,11 +56,11 @@ class Line(asyncio.Protocol):
         return future
 
     def say(self, packed: bytes) -> None:
-        """What is answered to ``hear``."""
+        """Send a request whose answer goes to ``hear``."""
         self._transport.write(packed)
 
     async def settled(self) -> None:
-        """What was sent is not cut short, if the server answers soon."""
+        """Wait a moment for the answers that are still owed, so that none is cut short."""
         end = now() + SETTLED_WITHIN
         while self._owed and not self._is_over and now() < end:  # noqa: ASYNC110  replies pass by
             await asyncio.sleep(0.001)

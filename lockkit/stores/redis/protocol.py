@@ -1,4 +1,4 @@
-"""What is said to Redis, as bytes: shared by the sync and the async backend. See ``replies``.
+"""The requests to Redis, as bytes, for both wires. ``replies`` reads the answers.
 
 Commands are packed here, in one go, because packing argument by argument costs as much as the
 round trip on a local server.
@@ -57,7 +57,7 @@ def pack(*parts: bytes) -> bytes:
 
 
 def load_scripts(commands: Sequence[Command]) -> list[bytes]:
-    """What has the server know the scripts of these commands."""
+    """The requests that load the scripts of these commands."""
     return [pack(b"SCRIPT", b"LOAD", script.source) for script in {c.script for c in commands}]
 
 
@@ -183,7 +183,7 @@ class Protocol:
         return evalsha(self._words, keys, names)
 
     def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
-        """EVALSHA of a script on one name. What is the same for each name is packed once."""
+        """EVALSHA of a script on one name. The part that is the same each time is packed once."""
         head = self._heads.get((script.sha, name))
         if head is None:
             head = self._head(script, name, len(arguments))

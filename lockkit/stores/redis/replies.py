@@ -117,7 +117,7 @@ def read_page(bucket: bytes, reply: Sequence[Any]) -> tuple[bytes, list[bytes], 
 
 
 def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
-    """Of as many of the names as the reply has: see ``count_details``."""
+    """The infos of as many names as the reply has: see ``count_details``."""
     now = int(reply[0])
     for index, text in enumerate(names[: count_details(reply)]):
         record, waiters, alive, entries, damage, first = reply[1 + 6 * index : 7 + 6 * index]
@@ -189,7 +189,7 @@ def _waiting(first: Sequence[bytes], now: int) -> Iterator[Waiting]:
 
 
 def read_words(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInfo]:
-    """What was written down in a bucket; and what is abandoned there, of these names."""
+    """The words that were written down in a bucket, and those of names that are abandoned there."""
     now = int(reply[0])
     for words in reply[1]:
         if words and (info := _written(words, now)):
@@ -208,7 +208,7 @@ def read_words(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInf
 
 
 def _written(words: bytes, now: int) -> LockInfo | None:
-    """See words.lua. Of what somebody else has written nothing is told: it holds nothing."""
+    """See words.lua. Text that somebody else has written is passed over: it holds nothing."""
     try:
         at, kind, form = int(words[:16]), KIND_OF[words[16:17]], words[17:18]
         permits, length, said, rest = words[19:].split(b" ", 3)
@@ -244,7 +244,7 @@ def _damaged(bucket: bytes, name: str, what: str) -> LockInfo:
 
 
 def damaged_bucket(key: bytes, repair: str = "DEL {}") -> LockInfo:
-    """Of a key that many names share. What somebody else may have put there is not deleted here."""
+    """A damaged key that many names share. It may be somebody else's, so it is not deleted here."""
     name = key.decode()
     damage = f"it cannot be read, so its names may be held: {repair} in redis-cli"
     return LockInfo(name, LockState.DAMAGED, damage=damage.format(f'"{name}"'))

@@ -79,7 +79,7 @@ class Inbox:
 
     @property
     def subscribe(self) -> bytes:
-        """What is sent to subscribe, and to ask whether the server knows the subscription."""
+        """The request that subscribes, or asks whether the server still knows the subscription."""
         return pack(b"SUBSCRIBE", self.channel)
 
     def expect(self, token: str) -> None:
@@ -115,7 +115,7 @@ class Inbox:
                 yield Park(slot, left)
 
     def hear(self, reply: Any) -> None:
-        """What was read from the subscription."""
+        """Take a message that was read from the subscription."""
         self.pace.worked()
         if self.pulse is not None:
             self.pulse.heard()

@@ -12,7 +12,7 @@ from lockkit.stores.redis.wire import RedisWire
 
 
 class ThreadRedisWire(ThreadWire):
-    """What is awaited is done by a blocking wire; a thread of its own reads the messages."""
+    """A blocking wire for tasks: worker threads make its exchanges, and one reads the messages."""
 
     def __init__(self, wire: RedisWire) -> None:
         super().__init__(wire.close)

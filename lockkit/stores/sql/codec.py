@@ -32,7 +32,7 @@ def row_id(prefix: str, name: str) -> str:
 
 
 def token_digest(token: str) -> str:
-    """What is stored of a token: whoever reads the table cannot release or extend anything."""
+    """The stored form of a token: a reader of the table can neither release nor extend with it."""
     return hashlib.sha256(token.encode()).hexdigest()[:32]
 
 

@@ -46,7 +46,7 @@ class Connection(ABC):
     """What its connector's ``identity()`` was when it was opened."""
 
     descriptor: int | None = None
-    """Of its socket, if steps over it must be ended when the server hangs."""
+    """The file descriptor of its socket, if its steps must be ended when the server hangs."""
 
     @abstractmethod
     def execute(self, statement: str, parameters: Parameters) -> Result:

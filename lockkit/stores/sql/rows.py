@@ -53,7 +53,7 @@ def infos(name: str, row: Row) -> Iterator[LockInfo]:
 
 
 def infos_of_row(prefix: str, key: object, name: object, row: Row) -> Iterator[LockInfo]:
-    """Of a listing. The name in a row is only for people: one that is not its own would mislead."""
+    """The infos of a listed row. Its name is for people only: another one would mislead them."""
     if isinstance(name, str) and row_id(prefix, name) == key:
         return infos(name, row)
     shown = name if isinstance(name, str) else repr(name)

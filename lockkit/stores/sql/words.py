@@ -58,8 +58,8 @@ def is_words(text: object) -> bool:
 
 
 def words_in(rows: Rows, dialect: Dialect, prefix: str, name: str | None) -> Iterator[LockInfo]:
-    """What was written down; and what is abandoned for so long that it is not listed as held any
-    more, in rows that nobody has used since."""
+    """The words that were written down, and those of leases that were abandoned so long ago that
+    they are not listed as held any more, in rows that nobody has used since."""
     if name is None:
         pages = rows_of(rows, dialect, prefix_of_words(prefix)), rows_of(rows, dialect, prefix)
     else:
