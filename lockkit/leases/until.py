@@ -89,7 +89,7 @@ class Transaction(ABC):
         self._leases.append(lease)
 
     def kept(self, lock: CommitLock) -> Lease | None:
-        """What it keeps already that is no less than this: a service may be called twice in it."""
+        """The lease that it has already, if it serves: a service may be called twice."""
         return next((lease for lease in self._leases if lock._is_served_by(lease)), None)
 
     def check(self) -> None:
@@ -123,7 +123,7 @@ class CommitLock(Lock):
     def _acquiring(
         self, timeout: float | None | Unset, on_lost: Callable[[Lease], object] | None
     ) -> Step[Lease]:
-        """The same lease again if the transaction keeps one that is no less.
+        """The same lease again if the transaction keeps one at least as strong.
 
         Raises OpenTransaction if the transaction has a snapshot that is older than the grant.
         """

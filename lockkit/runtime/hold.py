@@ -165,7 +165,7 @@ class Hold:
     def renewable(self, now: float) -> bool:
         """Whether the watchdog still has work with it: not lost, and within max_hold.
 
-        What was handed to a waiter is made whole in any case: until then it is no full lease.
+        A lease that was handed to a waiter is made whole in any case: until then it is not a full lease.
         """
         if self.lost(now):
             return False

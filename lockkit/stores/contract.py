@@ -88,8 +88,8 @@ class Store(ABC):
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         """Set what is left of each to its ttl, in one or few round trips.
 
-        Not after one of the same claim with a greater number: of such a one say what is left.
-        What is unreadable in one's place is an error in its answer, and in no other.
+        An extension with a smaller number than the claim's last one changes nothing: its answer
+        says what is left. An unreadable record is an error in its own answer, and in no other.
         """
 
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:

@@ -1,8 +1,8 @@
 """Connections to one server: taken, used for one exchange, given back.
 
 redis-py makes and authenticates them; the exchange is done on the connection itself, because the
-client's layers above it cost half as much again as the round trip. There are no retries here: a
-request is retried by the flow, with the same token, or not at all.
+client's layers above it cost half as much again as the round trip. Nothing is tried again here:
+only the flow does so, with the same token.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class HandedStore(RedisStore):
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
-        """Raises ConfigurationError for what is no client of redis-py."""
+        """Raises ConfigurationError for anything but a client of redis-py."""
         options = reject_unknown_options(settings, (OPTION,))
         if settings.location.partition("://")[2]:
             raise ConfigurationError(
@@ -70,7 +70,7 @@ class HandedStore(RedisStore):
 
 
 def pool_of(found: object) -> Any:
-    """Of a client, or the pool itself. Raises ConfigurationError."""
+    """The pool of a client, or the pool itself. Raises ConfigurationError."""
     pool = getattr(found, "connection_pool", found)
     if isinstance(pool, (redis.ConnectionPool, redis.asyncio.ConnectionPool)):
         if not getattr(pool, "is_master", True):

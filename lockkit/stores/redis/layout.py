@@ -1,6 +1,6 @@
 """Where things are in Redis: decided for ever, because another layout would not see our locks.
 
-All keys of a bucket share a hash tag and so a slot of a Cluster. What is held is a field of the
+All keys of a bucket share a hash tag and so a slot of a Cluster. A held lease is a field of the
 bucket's one hash, next to the fence counter: a grant is one read and one write, is atomic with the
 listing it appears in, leaves no key behind, and has no TTL that an evicting server could pick on.
 Only a name that several may hold has a key of its own for them, which expires after the last.

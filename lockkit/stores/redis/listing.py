@@ -32,8 +32,8 @@ class RedisListing:
         self._protocol = protocol
 
     def page(self, name: str | None, cursor: _Cursor | None = None) -> Step[Page]:
-        """A bucket at a time, and of a large one some names. What is refused is an error after all
-        the others."""
+        """A bucket at a time, and of a large one some names. A refused bucket is an error after
+        all the others."""
         if name is not None:
             return (yield from self._one(name))
         at = cursor or _Cursor()
