@@ -165,7 +165,7 @@ class Hold:
     def renewable(self, now: float) -> bool:
         """Whether the watchdog still has work with it: not lost, and within max_hold.
 
-        A lease that was handed to a waiter is made whole in any case: until then it is not a full lease.
+        A lease that was handed to a waiter is always made whole: until then it is shorter.
         """
         if self.lost(now):
             return False

@@ -1,4 +1,4 @@
-"""What is different between database servers, whichever driver talks to them."""
+"""The differences between database servers, whichever driver talks to them."""
 
 from __future__ import annotations
 

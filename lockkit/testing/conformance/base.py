@@ -230,7 +230,7 @@ def each_time(scene: Callable[[], bool], turns: int) -> None:
     """It goes well in every turn that is over soon, and in one at least.
 
     A waiter that was not heard of in time rightly loses its place. That takes longer than QUICK,
-    so a turn that took less is no matter of a machine that stalls.
+    so a turn that took less did not fail because of a machine that stalls.
     """
     well = 0
     for turn in range(turns):
