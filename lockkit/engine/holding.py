@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], float]
 
+GONE = (
+    "its store does not have it any more: it expired there, somebody else released it, or the data "
+    "were lost"
+)
+
 HEARD = 16
 """The store is asked about so many losses of one pass: how did they come about?"""
 
@@ -104,7 +109,7 @@ def _hear(store: Store, hold: Hold) -> Step[None]:
     except BackendError:
         words = None
     if words is None:
-        hold.ended = "its store does not have it any more: it expired there, or the data were lost"
+        hold.ended = GONE
     elif words.broken_by:
         hold.ended = f"an operator released it: {words.broken_by}"
     else:

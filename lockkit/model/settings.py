@@ -41,6 +41,11 @@ class AliasSettings(NamedTuple):
         return match[1] if match else ""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a name is the key of a server, which other clients lock, too."""
+        return _is_plain(self.location)
+
+    @property
     def shown_location(self) -> str:
         """The location without user, password and query, so that it may be logged."""
         rest = self.location.partition("://")[2]
@@ -51,6 +56,15 @@ class AliasSettings(NamedTuple):
 
 
 Settings = Mapping[str, AliasSettings]
+
+
+def _is_plain(location: str) -> bool:
+    return "protocol=plain" in location.partition("?")[2].split("&")
+
+
+def default_prefix(location: str) -> str:
+    """The KEY_PREFIX of a store at this location. Other clients' keys have none of ours."""
+    return "" if _is_plain(location) else "lockkit"
 
 
 def read_settings(
@@ -137,6 +151,7 @@ def _read_alias(alias: object, entry: object, source: str, default_location: str
     location = values.pop("location", default)
     if not isinstance(location, str):
         raise ConfigurationError(f"{where} needs a LOCATION, such as 'redis://127.0.0.1:6379/0'")
+    values.setdefault("key_prefix", default_prefix(location))
     return AliasSettings(alias, location, **values)
 
 
@@ -144,7 +159,10 @@ def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
     """The same settings for another store: BACKEND and OPTIONS do not apply to that one."""
     if settings.location == url:
         return settings
-    return settings._replace(location=url, backend=None, options={})
+    prefix = settings.key_prefix
+    if prefix == default_prefix(settings.location):
+        prefix = default_prefix(url)
+    return settings._replace(location=url, key_prefix=prefix, backend=None, options={})
 
 
 def _dotted(key: str, value: object) -> str | None:

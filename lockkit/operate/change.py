@@ -44,7 +44,11 @@ class _Change(NamedTuple):
 
 
 def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """Release one lease, or all that its owner holds under one fencing token."""
+    """Release one lease, or all that its owner holds under one fencing token; or repair it."""
+    if arguments.damaged:
+        return _repair(arguments, stores, console)
+    if arguments.missing_ttl:
+        return _give_ttl(arguments, stores, console)
     kind = _Change(
         "release", "release", "released", "held",
         lambda info: info.fence is not None
@@ -57,7 +61,7 @@ def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
     return _change(kind, arguments, stores, console)
 
 
-def repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+def _repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
     """Delete the record of a name. A record that can be read is never deleted."""
     kind = _Change(
         "release --damaged", "delete", "deleted", "damaged",
@@ -68,6 +72,23 @@ def repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> E
         "deleted",
     )  # fmt: skip
     return _change(kind, arguments, stores, console)
+
+
+def _give_ttl(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Have a key that another client left without a TTL expire, after the alias's TTL."""
+    kind = _Change(
+        "release --missing-ttl", "repair", "repaired", "without a TTL",
+        _is_endless,
+        "Give this lock a TTL? If its holder lives and does not renew it, somebody else gets it.",
+        lambda client, info, _: client.repair(info.name),
+        "it has a TTL now, or nobody holds it",
+        "repaired: it has the TTL of its alias",
+    )  # fmt: skip
+    return _change(kind, arguments, stores, console)
+
+
+def _is_endless(info: LockInfo) -> bool:
+    return info.state is LockState.HELD and info.left is None
 
 
 def _repaired(client: LockClient, name: str) -> bool:
@@ -112,8 +133,7 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     _check_name(arguments, rows)
     meant = [row for row in rows if kind.concerns(row.info)]
     if not meant:
-        states = {row.info.state for row in rows if row.is_now}
-        why = _nothing(kind, states, stores.where(aliases))
+        why = _nothing(kind, rows, stores.where(aliases))
         hint = "; give one exact name, not a pattern" if set(arguments.name) & set("*?[") else ""
         console.complain(f"nothing to {kind.verb}: {escape(arguments.name)} {printable(why)}{hint}")
         return Exit.ERROR
@@ -135,14 +155,17 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
 DRY_RUN = ": this was a dry run"
 
 
-def _nothing(kind: _Change, states: set[LockState], where: str) -> str:
+def _nothing(kind: _Change, rows: list[Row], where: str) -> str:
     """Why there is nothing to change in what is there."""
+    states = {row.info.state for row in rows if row.is_now}
     if kind.verb != "release":
         return f"is not {kind.state} in {where}"
     if LockState.ORPHAN in states:
         return "is an orphan, see locks resolve"
     if LockState.DAMAGED in states:
         return "is damaged; --damaged deletes its record"
+    if any(_is_endless(row.info) for row in rows):
+        return "has no TTL; --missing-ttl gives it one"
     return "has no holder with a fencing token" if states else f"is free in {where}"
 
 

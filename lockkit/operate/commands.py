@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.model.errors import BackendError, LockError, StoreRefused
 from lockkit.operate.arguments import OPTIONS, HelpAsked, parse
-from lockkit.operate.change import release, repair, resolve
+from lockkit.operate.change import release, resolve
 from lockkit.operate.console import Closed, Console, Exit, Readable, UsageError, Writable
 from lockkit.operate.listing import list_locks, show
 from lockkit.operate.stores import ClientFactory, Stores
@@ -67,8 +67,6 @@ def run(
                 from lockkit.operate.program import run_program  # a listing starts no processes
 
                 return run_program(arguments, stores, console)
-            case "release" if arguments.damaged:
-                return repair(arguments, stores, console)
         return _COMMANDS[arguments.command](arguments, stores, console)
 
     try:

@@ -107,6 +107,7 @@ def _release(parser: Parser) -> None:
     )
     _add_name(parser)
     parser.add_argument("--damaged", **FLAG, help="delete the record if it cannot be read")
+    parser.add_argument("--missing-ttl", **FLAG, help="give it a TTL if it has none")
     _add_caution(parser, "release")
 
 

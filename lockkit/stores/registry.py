@@ -22,6 +22,7 @@ SCHEMES = {
     "mysql": "lockkit.stores.sql:SQLAlchemyStore",
     "mariadb": "lockkit.stores.sql:SQLAlchemyStore",
     "redis": "lockkit.stores.redis:RedisStore",
+    "redis?protocol=plain": "lockkit.stores.redis:PlainStore",
     "rediss": "lockkit.stores.redis:RedisStore",
     "unix": "lockkit.stores.redis:RedisStore",
     "django": "lockkit_django.stores:DatabaseStore",
@@ -81,6 +82,8 @@ def _store_class(settings: AliasSettings) -> type[Store]:
 
 def _built_in(settings: AliasSettings) -> str | None:
     scheme = settings.scheme
+    if settings.is_plain and SCHEMES.get(scheme) == SCHEMES["redis"]:
+        return SCHEMES["redis?protocol=plain"]
     base, _, driver = scheme.partition("+")
     base = base if driver and base in OF_SQLALCHEMY else scheme
     mode = _mode(settings)

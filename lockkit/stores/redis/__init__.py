@@ -18,6 +18,7 @@ try:
 except ImportError as error:
     raise DriverMissing("the Redis store needs redis-py: pip install 'lockkit[redis]'") from error
 
+from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.store import RedisStore
 
-__all__ = ["RedisStore"]
+__all__ = ["PlainStore", "RedisStore"]

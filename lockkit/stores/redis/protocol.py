@@ -66,7 +66,7 @@ class Protocol:
 
     def __init__(self, prefix: str) -> None:
         self.keys = Keys(prefix)
-        queue = "store", "queue"
+        queue = "store", "install", "queue"
         shared = "layout", "whole", "claim", "clock", "words", "sample", "store", "shared"
         free = "layout", "clock", "acquire_free", "whole", "words", "sample", "acquire_first"
         acquire = (*free, *queue, "acquire")
@@ -96,7 +96,7 @@ class Protocol:
             self._break_shared,
             self._repair,
         }
-        self._terms = lru_cache(maxsize=256)(_terms)
+        self._terms = lru_cache(maxsize=256)(terms)
         self._heads: dict[tuple[bytes, str], bytes] = {}
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
@@ -147,7 +147,7 @@ class Protocol:
                 arguments += (
                     request.name.encode(),
                     request.token.encode(),
-                    _us(request.ttl),
+                    microseconds(request.ttl),
                     b"%d" % request.number,
                 )
             script = self._extend if alone else self._extend_shared
@@ -210,21 +210,21 @@ def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
             yield batch, positions[start : start + EXTENDED_AT_ONCE]
 
 
-def _terms(
+def terms(
     ttl: float, max_hold: float | None, owner: str, max_queue: int | None, channel: bytes
 ) -> tuple[bytes, bytes, bytes]:
     """The arguments that one process sends again and again."""
-    us = _us(ttl)
-    held = NONE if max_hold is None else _us(max_hold)
+    us = microseconds(ttl)
+    held = NONE if max_hold is None else microseconds(max_hold)
     queued = NONE if max_queue is None else b"%d" % max_queue
     return (
         us,
         b"%b %b %b" % (us, held, owner.encode(errors="replace")),
-        b"%b %b %b" % (_us(alive_for(ttl)), queued, channel),
+        b"%b %b %b" % (microseconds(alive_for(ttl)), queued, channel),
     )
 
 
-def _us(seconds: float) -> bytes:
+def microseconds(seconds: float) -> bytes:
     return b"%d" % round(seconds * SECOND)
 
 

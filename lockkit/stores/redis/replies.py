@@ -53,11 +53,15 @@ def _acquired(request: Request, reply: bytes) -> Grant | Busy | Gone:
         return Grant(request.token, int(fence), int(left) / SECOND if left else request.ttl)
     if kind == b"B":
         _, ticket, ahead, left, holder = reply.split(b" ", 4)
-        return Busy(int(ticket), int(ahead), int(left) / SECOND, holder.decode(errors="replace"))
+        return Busy(int(ticket), int(ahead), _left(left), holder.decode(errors="replace"))
     if kind == b"F":
         _, ahead, left, holder = reply.split(b" ", 3)
-        return Busy(0, int(ahead), int(left) / SECOND, holder.decode(errors="replace"), full=True)
+        return Busy(0, int(ahead), _left(left), holder.decode(errors="replace"), full=True)
     return Gone()
+
+
+def _left(text: bytes) -> float | None:
+    return None if text == b"-" else int(text) / SECOND
 
 
 class Message(NamedTuple):
@@ -125,12 +129,12 @@ def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) ->
         if damage:
             yield _damaged(bucket, name, damage.decode())
         if record[:1] == KINDS[Kind.MUTEX]:
-            yield _info(name, record[2:], now, (waiters, alive, first))
+            yield info_of(name, record[2:], now, (waiters, alive, first))
         elif record:
             kind = KIND_OF[record[:1]]
             for entry in sorted(entries, key=_fence_of):
                 fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
-                info = _info(name, fixed + rest, now, (waiters, alive, first))
+                info = info_of(name, fixed + rest, now, (waiters, alive, first))
                 yield info._replace(kind=kind, permits=int(permits), shared=entry[:1] == SHARED)
 
 
@@ -152,13 +156,13 @@ def other_layout(version: bytes) -> LockError:
     )
 
 
-def _info(
+def info_of(
     name: str, text: bytes, now: int, queue: tuple[int, int, Sequence[bytes]] = (0, 0, ())
 ) -> LockInfo:
     """What a record says after its token, and an entry after its form: 16 digits each, then the
     rest. queue: how many wait, how many are alive, and the first of them."""
     waiters, alive, first = queue
-    waiting = tuple(_waiting(first, now))
+    waiting = tuple(waiting_of(first, now))
     until, fence, granted, renewed = (int(text[16 * i : 16 + 16 * i]) for i in range(4))
     ttl, max_hold, owner = text[80:].split(b" ", 2)
     if ttl == b"0":  # nobody holds it, and whoever asks next goes on with the queue
@@ -179,7 +183,7 @@ def _info(
     )
 
 
-def _waiting(first: Sequence[bytes], now: int) -> Iterator[Waiting]:
+def waiting_of(first: Sequence[bytes], now: int) -> Iterator[Waiting]:
     """A ticket is the moment at which it was drawn, or a little later."""
     for ticket, alive, says in zip(first[::3], first[1::3], first[2::3], strict=True):
         parts = says.split(b" ", 1)[-1]  # without the channel
@@ -198,10 +202,10 @@ def read_words(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInf
         record, entries = reply[2 + 2 * index : 4 + 2 * index]
         name = text.decode(errors="surrogateescape")
         if record[:1] == KINDS[Kind.MUTEX]:
-            yield from _lost(_info(name, record[1:], now), None, "")
+            yield from _lost(info_of(name, record[1:], now), None, "")
         for entry in entries:
             fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
-            info = _info(name, fixed + rest, now)._replace(
+            info = info_of(name, fixed + rest, now)._replace(
                 kind=KIND_OF[record[:1]], permits=int(permits), shared=entry[:1] == SHARED
             )
             yield from _lost(info, None, "")
@@ -216,7 +220,7 @@ def _written(words: bytes, now: int) -> LockInfo | None:
             rest[: int(length)], rest[int(length) : int(length) + int(said)],
             rest[int(length) + int(said) :],
         )  # fmt: skip
-        info = _info(name.decode(), tail, now)
+        info = info_of(name.decode(), tail, now)
     except (ValueError, KeyError):
         return None
     info = info._replace(kind=kind, permits=int(permits), shared=form == SHARED)

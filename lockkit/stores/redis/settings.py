@@ -51,6 +51,7 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     Raises ConfigurationError.
     """
     _check_database(settings)
+    _check_protocol(settings)
     options = reject_unknown_options(settings, tuple(OPTIONS))
     for option, value in options.items():
         OPTIONS[option](f"OPTIONS[{option!r}] of the lock alias {settings.alias!r}", value)
@@ -106,6 +107,16 @@ def _check_database(settings: AliasSettings) -> None:
         raise ConfigurationError(
             f"the LOCATION of lock alias {settings.alias!r} must end in the number of a database, "
             "as redis://host:6379/0 does"
+        )
+
+
+def _check_protocol(settings: AliasSettings) -> None:
+    """A URL that is shared with a cache may say 2 or 3, which changes nothing here."""
+    query = settings.location.partition("?")[2]
+    if found := re.search(r"(?:^|&)protocol=(?!(?:2|3)(?:&|$))", query):
+        raise ConfigurationError(
+            f"{found[0].strip('&=')} in the LOCATION of lock alias {settings.alias!r} must be "
+            "'plain', for keys that other clients lock, too; 2 and 3 change nothing"
         )
 
 

@@ -76,8 +76,13 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
         store = cls._speaking(settings)
-        store._connections = OwnConnections(maker(settings, redis.ConnectionPool))
+        store._connections = OwnConnections(maker(cls._for_driver(settings), redis.ConnectionPool))
         return store
+
+    @staticmethod
+    def _for_driver(settings: AliasSettings) -> AliasSettings:
+        """Without what is the store's own. Default: all of it."""
+        return settings
 
     def for_asyncio(self) -> Self:
         """Messages come to one inbox in each event loop."""
@@ -91,7 +96,9 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
 
         from lockkit.stores.redis.aio_wire import AsyncRedisWire
 
-        return AsyncRedisWire(maker(self._settings, redis.asyncio.ConnectionPool), self.inbox)
+        return AsyncRedisWire(
+            maker(self._for_driver(self._settings), redis.asyncio.ConnectionPool), self.inbox
+        )
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         inbox = self.inbox
@@ -124,6 +131,9 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
         reply = yield from call(self._language.acquire(request, mode, channel))
         if not self._is_announced:
             yield from self._announce()
+        return self._read(request, reply)
+
+    def _read(self, request: Request, reply: bytes) -> Grant | Busy | Gone:
         return read_acquire(request, reply)
 
     def _announce(self) -> Step[None]:

@@ -7,16 +7,6 @@
 local ENTRIES_MOST = 1000
 local reply, listed = { us(now) }, 0
 
-local function first_of(queue, waiters, alive)
-  local found, line = redis.call('ZRANGE', queue, 0, 15, 'WITHSCORES'), {}
-  for i = 1, #found, 2 do
-    line[#line + 1] = found[i + 1]
-    line[#line + 1] = redis.call('ZSCORE', alive, found[i]) or '0'
-    line[#line + 1] = redis.call('HGET', waiters, found[i]) or ''
-  end
-  return line
-end
-
 local tombs = readable(redis.pcall('ZCARD', KEYS[2]))
 for i = 1, #ARGV do
   local queue, record = 4 * i - 1, redis.call('HGET', KEYS[1], '=' .. ARGV[i])

@@ -15,3 +15,14 @@ local function waiting(queue, waiters, alive, alone)
   end
   return size, living
 end
+
+-- The first who wait: ticket, until when it is alive, and what it says, of each.
+local function first_of(queue, waiters, alive)
+  local found, line = redis.call('ZRANGE', queue, 0, 15, 'WITHSCORES'), {}
+  for i = 1, #found, 2 do
+    line[#line + 1] = found[i + 1]
+    line[#line + 1] = redis.call('ZSCORE', alive, found[i]) or '0'
+    line[#line + 1] = redis.call('HGET', waiters, found[i]) or ''
+  end
+  return line
+end

@@ -1,17 +1,5 @@
--- Prepended to every script that can grant a mutex. Mirrors lockkit/engine/grant.py.
-
-local function install(field, token, until_, rest, queued)
-  local fence, stamp = number(), us(now)
-  redis.call('HSET', KEYS[1], 'f', fence, field,
-    'M' .. queued .. token .. us(until_) .. fence .. stamp .. stamp .. us(0) .. rest)
-  return fence
-end
-
--- Nobody holds it, and whoever asks next goes on with the queue.
-local function leave_free(field)
-  redis.call('HSET', KEYS[1], field,
-    'M1' .. string.rep('0', 32) .. us(now) .. string.rep('0', 64) .. '0 - ')
-end
+-- Prepended to every script that can grant a mutex. Mirrors lockkit/engine/grant.py. Needs install
+-- and leave_free, which write a grant down.
 
 -- A record made here says that somebody waits, without looking: the next release looks.
 -- The name is free: grant the first waiter that is alive, forget the dead ones before it.

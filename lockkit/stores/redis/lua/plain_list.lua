@@ -1,0 +1,14 @@
+-- What is known of one name. Writes nothing. Replies: now, milliseconds left (-1 no TTL, -2 nobody
+-- has it), whether it is the claim of the record(0, 1), the record, how many wait, how many of them
+-- are alive, the first who wait, and what cannot be read ('' if nothing).
+local damage = ''
+local value = redis.pcall('GET', KEYS[6])
+if type(value) == 'table' then damage = 'its key, which is of another type,' end
+local known = readable(redis.pcall('HMGET', KEYS[1], 'r', 't')) or { '?' }
+local record = known[1] or ''
+if record ~= '' and not is_whole(record) then record, damage = '', 'its record' end
+local size, alive = waiting(KEYS[2], KEYS[3], KEYS[5], true)
+if not (size and readable(redis.pcall('ZCARD', KEYS[4]))) then damage = 'its queue' end
+local ours = known[2] and value == value_of(known[2]) and 1 or 0
+return { us(now), redis.call('PTTL', KEYS[6]), ours, record, size or 0, alive or 0,
+  size and first_of(KEYS[2], KEYS[3], KEYS[5]) or {}, damage }

@@ -1,0 +1,19 @@
+-- Prepended to every script on a plain key.
+--
+-- KEYS, all in the slot of the key:
+--   1 state   hash: r record of the last grant, that of a mutex (see store.lua) with noughts for its
+--             token; t its token; f fence counter; z when the last tombstone expires; w who was
+--             broken by an operator: 'fence when who'
+--   2 queue, 3 waiters, 4 tombs, 5 alive as in store.lua
+--   6 key     string: the value of whoever holds the name. Clients of all kinds write it.
+-- What the key holds decides. What lies beside it outlives it by the grace period.
+local FOREVER = 900000000000000 -- µs: a claim for longer gets a key without a TTL
+
+-- What the key says of a claim: its token; or what follows it, in hex.
+local function value_of(token)
+  local hex = string.match(token, '^%x+:(%x*)$')
+  if not hex then return token end
+  return (string.gsub(hex, '%x%x', function(byte) return string.char(tonumber(byte, 16)) end))
+end
+
+local function milliseconds(us) return string.format('%.0f', math.max(math.ceil(us / 1000), 1)) end

@@ -1,0 +1,81 @@
+"""What is said to Redis about plain keys, as bytes. The replies are those of ``redis://``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from lockkit.model.types import Request
+from lockkit.stores.redis.plain.keys import PlainKeys
+from lockkit.stores.redis.protocol import (
+    Command,
+    Script,
+    evalsha,
+    microseconds,
+    pack,
+    script_of,
+    terms,
+)
+
+YES, NO = b"1", b"0"
+
+
+class PlainLanguage:
+    """Requests to bytes, for one key prefix. ``repairs``: a claim gives a key that has no TTL, and
+    is not lockkit's, the one that it asks for itself."""
+
+    def __init__(self, prefix: str, *, repairs: bool) -> None:
+        self.keys = PlainKeys(prefix)
+        self._repairs = YES if repairs else NO
+        claim = "layout", "whole", "clock", "plain_value", "plain_claim", "store"
+        granting = (*claim, "plain_install", "queue")
+        looking = "layout", "whole", "clock", "looking", "plain_value"
+        self._acquire = script_of("fair", *granting, "plain_acquire")
+        self._barge = script_of("unfair", *granting, "plain_acquire")
+        self._release = script_of(*granting, "plain_release")
+        self._extend = script_of(*claim, "plain_extend")
+        self._break = script_of(*granting, "plain_break")
+        self._list = script_of(*looking, "plain_list")
+        self._repair = script_of(*looking, "plain_repair")
+        self._terms = lru_cache(maxsize=256)(terms)
+
+    def channel(self, instance: str) -> bytes:
+        return b"lockkit:plain:wake:%b" % instance.encode()
+
+    def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
+        ttl, claim, waiting = self._terms(
+            request.ttl, request.max_hold, request.owner, request.max_queue, channel
+        )
+        script = self._acquire if request.fair else self._barge
+        mine = request.token.encode(), b"%d" % mode, ttl, claim, waiting, self._repairs
+        return self._command(script, request.name, *mine)
+
+    def release(self, request: Request) -> Command:
+        unsure, queued = (YES if said else NO for said in (request.unsure, request.queued))
+        return self._command(self._release, request.name, request.token.encode(), unsure, queued)
+
+    withdraw = release
+
+    def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
+        for position, request in enumerate(requests):
+            mine = request.token.encode(), microseconds(request.ttl), b"%d" % request.number
+            yield self._command(self._extend, request.name, *mine), [position]
+
+    def break_(self, name: str, fence: int, by: str) -> Command:
+        return self._command(self._break, name, b"%d" % fence, by.encode(errors="replace"))
+
+    def broken(self, name: str) -> bytes:
+        return pack(b"HGET", self.keys.of_name(name)[0], b"w")
+
+    def details(self, name: str) -> Command:
+        return self._command(self._list, name)
+
+    def repair(self, name: str, ttl: float) -> Command:
+        return self._command(self._repair, name, microseconds(ttl))
+
+    def scan(self, pattern: bytes, cursor: bytes, keys: int, *, strings: bool) -> bytes:
+        kind = (b"TYPE", b"string") if strings else (b"TYPE", b"hash")
+        return pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % keys, *kind)
+
+    def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
+        return evalsha(script, self.keys.of_name(name), arguments)

@@ -1,0 +1,123 @@
+"""What operators see of plain keys, and do there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from lockkit.engine.effects import Step
+from lockkit.model.errors import StoreRefused
+from lockkit.model.types import LockInfo, LockState
+from lockkit.stores.contract import Page
+from lockkit.stores.redis.plain.language import PlainLanguage
+from lockkit.stores.redis.replies import info_of, waiting_of
+from lockkit.stores.redis.scripts import call, call_all, look
+
+PAGE = 500
+"""Keys of the server that one request looks at."""
+
+SCANNED_MOST = 2_000_000
+"""Keys of the server that one listing looks at."""
+
+NO_KEY, NO_TTL = -2, -1
+MILLISECOND = 1000
+
+
+class PlainListing:
+    """The steps of ``Listed``. Only a listing looks through the server: nothing else does."""
+
+    _language: PlainLanguage
+    _repair_ttl: float
+
+    def page(self, name: str | None, cursor: _Cursor | None = None) -> Step[Page]:
+        """First the names that lockkit has used; then, if there is a prefix, others' keys."""
+        if name is not None:
+            return Page((yield from self._details([name])))
+        at = cursor or _Cursor(set())
+        if at.looked >= SCANNED_MOST:
+            raise StoreRefused(
+                f"the database has more than {SCANNED_MOST:,} keys, and a listing looks at no "
+                "more: ask for one name, or give locks a database of their own"
+            )
+        keys = self._language.keys
+        pattern = keys.all_keys() if at.others else keys.all_states()
+        packed = self._language.scan(pattern, at.scanned, PAGE, strings=at.others)
+        scanned, found = yield from look(packed)
+        names = [keys.name(key if at.others else keys.key_beside(key)) for key in found]
+        fresh = [each for each in dict.fromkeys(names) if each and each not in at.seen]
+        at.seen.update(fresh)
+        rows = yield from self._details(fresh)
+        if scanned != b"0":
+            return Page(rows, at._replace(scanned=scanned, looked=at.looked + PAGE))
+        if at.others or not keys.prefix:
+            return Page(rows)
+        return Page(rows, _Cursor(at.seen, others=True))
+
+    def _details(self, names: Sequence[str]) -> Step[list[LockInfo]]:
+        replies = yield from call_all([self._language.details(name) for name in names])
+        rows = (_read(name, reply) for name, reply in zip(names, replies, strict=True))
+        return [row for row in rows if row is not None]
+
+    def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
+        return bool((yield from call(self._language.break_(name, fence, by))))
+
+    def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
+        """Who has broken it. Nothing else is kept of the end of a lease."""
+        said = yield from look(self._language.broken(name))
+        broken, _, by = (said or b"").decode(errors="replace").partition(" ")
+        if not said or broken != str(fence):
+            return None
+        return LockInfo(name, LockState.LOST, fence=fence, broken_by=by.partition(" ")[2])
+
+    def repair(self, name: str) -> Step[bool]:
+        return bool((yield from call(self._language.repair(name, self._repair_ttl))))
+
+
+class _Cursor(NamedTuple):
+    """Where a listing goes on. SCAN may return a key twice."""
+
+    seen: set[str]
+    scanned: bytes = b"0"
+    others: bool = False  #: other clients' keys are looked for
+    looked: int = 0
+
+
+def _read(name: str, reply: Sequence[Any]) -> LockInfo | None:
+    """Of one name; None: there is nothing of it."""
+    moment, left, ours, record, waiters, alive, first, damage = reply
+    if damage:
+        return LockInfo(name, LockState.DAMAGED, damage=_damaged(name, damage.decode()))
+    now = int(moment)
+    if not record and (left != NO_KEY or waiters):
+        queue = tuple(waiting_of(first, now))
+        state = LockState.QUEUED if left == NO_KEY else LockState.HELD
+        info = LockInfo(name, state, waiters=waiters, waiters_alive=alive, queue=queue)
+        return info._replace(left=_seconds(left))
+    if not record:
+        return None
+    info = info_of(name, record[34:], now, (waiters, alive, first))
+    if left == NO_KEY:
+        return _without_key(info)
+    if ours:
+        return info._replace(state=LockState.HELD, left=_seconds(left))
+    return LockInfo(
+        name, LockState.HELD, left=_seconds(left), waiters=waiters, waiters_alive=alive,
+        queue=info.queue,
+    )  # fmt: skip
+
+
+def _without_key(info: LockInfo) -> LockInfo:
+    """Nobody has it: it expired, or somebody deleted the key, which ends the lease now."""
+    if info.fence is None:  # nobody had it, but somebody waits
+        return info
+    return info._replace(state=LockState.ABANDONED, left=min(info.left or 0.0, 0.0))
+
+
+def _seconds(left: int) -> float | None:
+    return left / MILLISECOND if left >= 0 else None
+
+
+def _damaged(name: str, what: str) -> str:
+    if what.startswith("its key"):
+        return f"{what} cannot be read, so it may be held: DEL the key in redis-cli"
+    return f"{what} cannot be read, so it may be held: locks release {name} --damaged"

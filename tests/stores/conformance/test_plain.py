@@ -1,0 +1,26 @@
+"""Keys that other clients lock, too: here only lockkit does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockkit.stores.redis import PlainStore
+from lockkit.testing.conformance import StoreConformance
+from lockkit.testing.servers import RedisServer
+from lockkit.testing.store import RedisStore
+
+PATIENT = {"options": {"socket_timeout": 10.0}}
+
+
+class TestPlainKeys(StoreConformance):
+    schemes = ("redis?protocol=plain",)
+    tested = PlainStore
+    reached = RedisStore
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[RedisStore]:
+        with RedisServer() as server:
+            yield RedisStore(server, f"{server.url}?protocol=plain", options=PATIENT)
