@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import contention, handoff, orders, pair, scale, takeover
+from benchmarks import contention, handoff, orders, pair, scale, stores, takeover
 from lockkit.testing.servers import RedisServer
 
 Results = dict[str, dict[str, float]]
@@ -23,7 +23,7 @@ COMPARED: dict[str, Callable[[str], Results]] = {
     "orders": orders.measure,
 }
 
-SUITES = (*COMPARED, "scale")
+SUITES = (*COMPARED, "scale", *stores.STORES)
 
 COLUMNS = {
     "pair_us": "acquire + release, µs",
@@ -59,16 +59,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="of renewing 10,000 leases")
     options = parser.parse_args(arguments)
     suites = COMPARED | {"scale": partial(scale.measure, seconds=options.minutes * MINUTE)}
-    results: Results = {}
+    tables: dict[str, Results] = {}
     with RedisServer() as server:
         for suite in options.only:
             print(f"measuring {suite} …", file=sys.stderr, flush=True)
-            for peer, figures in suites[suite](server.url).items():
+            is_store = suite in stores.STORES
+            found = stores.measure(suite) if is_store else suites[suite](server.url)
+            results = tables.setdefault(suite if is_store else "redis://", {})
+            for peer, figures in found.items():
                 results.setdefault(peer, {}).update(figures)
     if options.format == "json":
-        print(json.dumps({"results": results, "ratios": ratios(results)}, indent=2))
+        both = {of: {"results": each, "ratios": ratios(each)} for of, each in tables.items()}
+        print(json.dumps(both, indent=2))
     else:
-        print(table(results, markdown=options.format == "markdown"))
+        shown = (
+            f"{of}\n{table(each, markdown=options.format == 'markdown')}"
+            for of, each in tables.items()
+        )
+        print(*shown, sep="\n\n")
     return 0
 
 

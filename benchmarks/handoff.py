@@ -7,6 +7,7 @@ import multiprocessing
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from benchmarks.peers import make
@@ -18,18 +19,20 @@ ROUNDS = 5
 HANDOFFS = 41
 
 
-def measure(url: str) -> dict[str, dict[str, float]]:
+def measure(
+    url: str, peers: Sequence[str] = COMPARED, rounds: int = ROUNDS
+) -> dict[str, dict[str, float]]:
     """p50 and p99 in milliseconds. Both processes are idle before, as servers often are."""
-    samples: dict[str, list[list[float]]] = {peer: [] for peer in COMPARED}
-    for _ in range(ROUNDS):
-        for peer in COMPARED:
+    samples: dict[str, list[list[float]]] = {peer: [] for peer in peers}
+    for _ in range(rounds):
+        for peer in peers:
             samples[peer].append(_round(peer, url))
     return {
         peer: {
-            "handoff_p50_ms": statistics.median(statistics.median(one) for one in rounds),
-            "handoff_p99_ms": statistics.quantiles(itertools.chain(*rounds), n=100)[-1],
+            "handoff_p50_ms": statistics.median(statistics.median(one) for one in each),
+            "handoff_p99_ms": statistics.quantiles(itertools.chain(*each), n=100)[-1],
         }
-        for peer, rounds in samples.items()
+        for peer, each in samples.items()
     }
 
 

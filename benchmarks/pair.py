@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 
 from benchmarks.awake import awake
-from benchmarks.peers import PEERS, make
+from benchmarks.peers import ON_REDIS, make
 
 __all__ = ["measure"]
 
@@ -14,16 +15,18 @@ PAIRS = 40
 TURNS = 60
 
 
-def measure(url: str) -> dict[str, dict[str, float]]:
+def measure(
+    url: str, peers: Sequence[str] = ON_REDIS, pairs: int = PAIRS
+) -> dict[str, dict[str, float]]:
     """Microseconds per acquire and release; the peers take turns every few milliseconds."""
-    locks = {peer: make(peer, url, "pair") for peer in PEERS}
+    locks = {peer: make(peer, url, "pair") for peer in peers}
     for lock in locks.values():
-        _turn(lock, 200)
+        _turn(lock, 5 * pairs)
     times: dict[str, list[float]] = {peer: [] for peer in locks}
     with awake():
         for _ in range(TURNS):
             for peer, lock in locks.items():
-                times[peer].append(_turn(lock, PAIRS))
+                times[peer].append(_turn(lock, pairs))
     return {peer: {"pair_us": statistics.median(values)} for peer, values in times.items()}
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import socket
+import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-__all__ = ["PEERS", "Peer", "make"]
+__all__ = ["ON_REDIS", "PEERS", "Peer", "make"]
 
 TTL = 30
 
@@ -94,12 +95,129 @@ class RawSocket:
         self._say(b"DEL", self._name)
 
 
+class Advisory:
+    """pg_advisory_lock by hand: no TTL, no timeout, no owner."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import psycopg
+
+        self._connection = psycopg.connect(url.partition("?")[0], autocommit=True)
+        self._key = zlib.crc32(name.encode())
+
+    def acquire(self) -> None:
+        self._connection.execute("SELECT pg_advisory_lock(%s)", (self._key,))
+
+    def release(self) -> None:
+        self._connection.execute("SELECT pg_advisory_unlock(%s)", (self._key,))
+
+
+class SqlalchemyDlock:
+    """sqlalchemy-dlock: pg_advisory_lock over a connection of SQLAlchemy's."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import sqlalchemy
+        from sqlalchemy_dlock.factory import create_sadlock
+
+        base = url.partition("?")[0].replace("postgresql://", "postgresql+psycopg://")
+        engine = sqlalchemy.create_engine(base, isolation_level="AUTOCOMMIT")
+        self._connection = engine.connect()
+        self._lock: Any = create_sadlock(self._connection, name)
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class GetLock:
+    """GET_LOCK by hand: no TTL, no owner."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import pymysql  # type: ignore[import-untyped]  # it ships no types
+
+        parts = urlsplit(url)
+        self._cursor = pymysql.connect(
+            host=parts.hostname or "",
+            port=parts.port or 0,
+            user=parts.username or "",
+            password=parts.password or "",
+            autocommit=True,
+        ).cursor()
+        self._name = f"by-hand:{name}"
+
+    def acquire(self) -> None:
+        self._cursor.execute("SELECT GET_LOCK(%s, 60)", (self._name,))
+
+    def release(self) -> None:
+        self._cursor.execute("SELECT RELEASE_LOCK(%s)", (self._name,))
+
+
+class FileLock:
+    """filelock: flock on a file, polled every 50 ms."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import filelock
+
+        self._lock = filelock.FileLock(f"{url.partition(':///')[2]}.{name}.lock")
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class Pottery:
+    """pottery's Redlock on the same nodes."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import redis
+        from pottery import Redlock
+
+        nodes = urlsplit(url).netloc.split(",")
+        masters = {redis.Redis.from_url(f"redis://{node}") for node in nodes}
+        self._lock = Redlock(key=name, masters=masters, auto_release_time=TTL)
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class Kazoo:
+    """kazoo's own recipe."""
+
+    def __init__(self, url: str, name: str) -> None:
+        from kazoo.client import (  # type: ignore[import-untyped]  # it ships no types
+            KazooClient,
+        )
+
+        client = KazooClient(urlsplit(url).netloc)
+        client.start()
+        self._lock = client.Lock(f"/kazoo/{name}")
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+
 PEERS: dict[str, Callable[[str, str], Peer]] = {
     "lockkit": Lockkit,
     "redis-py": RedisPy,
     "python-redis-lock": PythonRedisLock,
     "raw socket": RawSocket,
+    "pg_advisory_lock": Advisory,
+    "sqlalchemy-dlock": SqlalchemyDlock,
+    "GET_LOCK": GetLock,
+    "filelock": FileLock,
+    "pottery": Pottery,
+    "kazoo": Kazoo,
 }
+ON_REDIS = ("lockkit", "redis-py", "python-redis-lock", "raw socket")
 
 
 def make(peer: str, url: str, name: str) -> Peer:

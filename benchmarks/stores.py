@@ -1,0 +1,69 @@
+"""Each store beside the lock that its users would write or install otherwise."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import lockkit
+from benchmarks import contention, handoff, pair
+from lockkit.testing.servers import MariaDBServer, PostgresServer
+
+__all__ = ["STORES", "measure"]
+
+PAIRS = 10
+ROUNDS = 2
+
+
+class Compared(NamedTuple):
+    """A store, and the peers that are natural for it."""
+
+    start: Callable[[], AbstractContextManager[str]]
+    peers: tuple[str, ...]
+
+
+@contextmanager
+def _file() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield f"sqlite:///{Path(folder, 'locks.sqlite3')}"
+
+
+@contextmanager
+def _postgres(query: str = "") -> Iterator[str]:
+    with PostgresServer() as server:
+        yield _with_table(server.url) + query
+
+
+@contextmanager
+def _mariadb(query: str = "") -> Iterator[str]:
+    with MariaDBServer() as server:
+        yield _with_table(server.url.replace("mysql://", "mariadb://")) + query
+
+
+def _with_table(url: str) -> str:
+    client = lockkit.connect(url)
+    client.store.create_table()  # type: ignore[attr-defined]
+    client.close()
+    return url
+
+
+STORES = {
+    "sqlite://": Compared(_file, ("filelock",)),
+    "postgresql://": Compared(_postgres, ("pg_advisory_lock", "sqlalchemy-dlock")),
+    "mariadb://": Compared(_mariadb, ("GET_LOCK",)),
+}
+
+
+def measure(store: str) -> dict[str, dict[str, float]]:
+    """Pair, handoff and eight processes at 5 ms, for lockkit and the store's peers."""
+    compared = STORES[store]
+    peers = ("lockkit", *compared.peers)
+    with compared.start() as url:
+        found = pair.measure(url, peers, PAIRS)
+        for more in (handoff.measure(url, peers, ROUNDS), contention.measure(url, peers, ROUNDS)):
+            for peer, figures in more.items():
+                found[peer] |= figures
+    return found
