@@ -83,7 +83,8 @@ def connect(
     """A client for the store at ``url`` (default: $LOCKKIT_URL, or else an SQLite file).
 
     An empty ``url`` is an error, because an unset setting would otherwise lock in another store.
-    ``client``, in its place: a client or pool of redis-py, over whose connections to lock.
+    ``client``, in its place: a client or pool of redis-py, over whose connections to lock, or
+    an engine of SQLAlchemy.
     Options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout, max_hold,
     max_queue, options, backend. Nothing is connected before the first lock. Raises
     ConfigurationError.

@@ -38,8 +38,12 @@ WITH_MODES = {*OF_SQLALCHEMY, "django"}
 
 DATABASES = {"psycopg", "pgsql", "oracle", "mssql"}
 
-HANDED_OVER = {"redis": ("redis://", "lockkit.stores.redis.handed:HandedStore")}
-"""Where the client of somebody else's library leads to: by the package that it comes from."""
+HANDED_OVER = {
+    "redis": ("redis://", "lockkit.stores.redis.handed:HandedStore", "client"),
+    "sqlalchemy": ("sqlalchemy://", None, "engine"),
+}
+"""Where the client of somebody else's library leads to, and the option that it becomes: by the
+package that it comes from."""
 
 
 def load_store(settings: AliasSettings) -> Store:
@@ -51,12 +55,12 @@ def settings_for_client(client: object, **options: Any) -> AliasSettings:
     """The settings of ``lockkit.connect(client=…, ttl=…)``. Raises ConfigurationError."""
     for package in (kind.__module__.partition(".")[0] for kind in type(client).__mro__):
         if package in HANDED_OVER:
-            location, backend = HANDED_OVER[package]
-            handed = {**options.pop("options", {}), "client": client}
+            location, backend, option = HANDED_OVER[package]
+            handed = {**options.pop("options", {}), option: client}
             return settings_from_url(location, backend=backend, options=handed, **options)
     raise ConfigurationError(
         f"connect() can take over no {type(client).__module__}.{type(client).__qualname__}: hand "
-        "it a client or a pool of redis-py, or a URL"
+        "it a client or a pool of redis-py, an engine of SQLAlchemy, or a URL"
     )
 
 

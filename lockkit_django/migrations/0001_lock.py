@@ -1,6 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import migrations, models
+
+
+def keep_names_apart(apps: Any, schema_editor: Any) -> None:
+    """On MySQL, whatever the database's collation, character set and storage engine: names are
+    compared byte by byte, and each can be written. As in ``lockkit/stores/sql/mysql.sql``."""
+    if schema_editor.connection.vendor == "mysql":
+        schema_editor.execute(
+            "ALTER TABLE lockkit_lock ENGINE=InnoDB, "
+            "CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+        )
 
 
 class Migration(migrations.Migration):
@@ -27,4 +39,5 @@ class Migration(migrations.Migration):
             ],
             options={"verbose_name": "lock", "db_table": "lockkit_lock"},
         ),
+        migrations.RunPython(keep_names_apart, migrations.RunPython.noop, atomic=False),
     ]

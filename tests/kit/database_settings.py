@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.db.utils import ConnectionHandler
 from places import KIT
@@ -15,10 +16,25 @@ VARIABLE = "CONFORMANCE_DATABASE"
 SECRET_KEY = "for-tests-only"
 INSTALLED_APPS = ["lockkit_django"]
 DATABASES = {"default": json.loads(os.environ.get(VARIABLE, "{}"))}
+if DATABASES["default"].get("ENGINE") == "django.db.backends.mysql":
+    import orders_django.mysql  # noqa: F401
 
 
 def sqlite(path: Path) -> dict[str, Any]:
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
+
+
+def mariadb(url: str, **options: object) -> dict[str, Any]:
+    """With PyMySQL, by ``orders_django.mysql``."""
+    parts = urlsplit(url)
+    return {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": parts.path[1:],
+        "USER": parts.username,
+        "HOST": parts.hostname,
+        "PORT": parts.port,
+        "OPTIONS": options,
+    }
 
 
 def postgresql(url: str, **options: object) -> dict[str, Any]:

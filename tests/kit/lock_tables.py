@@ -15,7 +15,7 @@ DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 
 def engine_for(url: str) -> sqlalchemy.Engine:
     scheme, _, rest = url.partition("://")
-    return sqlalchemy.create_engine(f"{DRIVERS[scheme]}://{rest}")
+    return sqlalchemy.create_engine(f"{DRIVERS.get(scheme, scheme)}://{rest}")
 
 
 def make_table(url: str) -> None:

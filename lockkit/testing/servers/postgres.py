@@ -22,11 +22,10 @@ from lockkit.testing.servers.base import (
 __all__ = ["PostgresServer"]
 
 USER = "postgres"
-# Nobody's data: durability is not what the tests test, and it would cost most of their time.
+# Nobody's data: what is committed survives a killed server, and not a crash of the host.
 FAST = (
     "fsync=off",
     "full_page_writes=off",
-    "synchronous_commit=off",
     "shared_buffers=32MB",
     "autovacuum=off",
     "max_connections=200",

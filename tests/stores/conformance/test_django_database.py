@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import django
 import pytest
-from database_settings import complete, environment, sqlite
+import pytest_django
+from database_settings import complete, environment, mariadb, postgresql, sqlite
+from django.core.management import call_command
 from django.db import connections
+from orders_django import mysql
+from over_a_wire import OverAWire
 
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.store import Store
-from lockkit_django.stores.database import DatabaseFile
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import MariaDBServer, PostgresServer
+from lockkit.testing.store import MariaDBTable, PostgresTable, Proxied, Store, TableStore
+from lockkit_django.stores.database import DatabaseFile, DatabaseMySQL, DatabasePostgreSQL
+
+__all__ = ["mysql"]
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -30,3 +40,84 @@ class TestDjangoDatabase(StoreConformance):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(connections.settings, "default", complete(database))
             yield Store("django://default", setup="django:setup", environment=environment(database))
+
+
+class OfDjango(TableStore):
+    """A database of Django's: another alias of it leads through the proxy."""
+
+    def __init__(self, server: PostgresServer | MariaDBServer, database: dict[str, Any]) -> None:
+        known = environment(database)
+        super().__init__(server, "django://default", setup="django:setup", environment=known)
+        self._database = database
+
+    @contextmanager
+    def proxied(self) -> Iterator[Proxied]:
+        with FaultProxy("127.0.0.1", self.server.port) as proxy:
+            alias = f"by-{proxy.port}"
+            with aliased(alias, {**self._database, "PORT": proxy.port}):
+                yield Proxied(f"django://{alias}", proxy)
+
+
+class PostgreSQLOfDjango(OfDjango, PostgresTable):
+    pass
+
+
+class MariaDBOfDjango(OfDjango, MariaDBTable):
+    pass
+
+
+@contextmanager
+def aliased(alias: str, database: dict[str, Any]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connections.settings, alias, complete(database))
+        yield
+
+
+@contextmanager
+def migrated(database: dict[str, Any]) -> Iterator[None]:
+    """The default database, with lockkit's tables."""
+    with ExitStack() as stack:
+        stack.enter_context(aliased("default", database))
+        before = getattr(connections._connections, "default", None)
+        if before is not None:
+            del connections["default"]
+        try:
+            call_command("migrate", "lockkit_django", verbosity=0)
+        finally:
+            connections["default"].close()
+            del connections["default"]
+            if before is not None:
+                connections["default"] = before
+        yield
+
+
+class TestDjangoPostgreSQL(OverAWire):
+    schemes = ("django",)
+    tested = DatabasePostgreSQL
+    reached = PostgreSQLOfDjango
+    cycles = 300
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(
+        cls, django_db_blocker: pytest_django.DjangoDbBlocker
+    ) -> Iterator[PostgreSQLOfDjango]:
+        with PostgresServer() as server:
+            database = postgresql(server.create_database())
+            with django_db_blocker.unblock(), migrated(database):
+                yield PostgreSQLOfDjango(server, database)
+
+
+class TestDjangoMariaDB(StoreConformance):
+    schemes = ("django",)
+    tested = DatabaseMySQL
+    reached = MariaDBOfDjango
+    cycles = 300
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[MariaDBOfDjango]:
+        with MariaDBServer() as server:
+            database = mariadb(server.create_database())
+            with django_db_blocker.unblock(), migrated(database):
+                yield MariaDBOfDjango(server, database)

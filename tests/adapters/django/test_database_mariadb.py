@@ -1,0 +1,107 @@
+"""django:// on MariaDB: the table of the migrations, in a database of another character set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import pytest_django
+from database_settings import complete, environment, mariadb
+from django.db import connections
+from orders_django import mysql
+
+import lockkit
+from lockkit.stores.sql.dialect import load_dialect
+from lockkit.testing.servers import MariaDBServer
+
+__all__ = ["mysql"]
+
+MIGRATE = (
+    "import django; django.setup(); from django.core.management import call_command as c; "
+    "c('migrate', 'lockkit_django', verbosity=0)"
+)
+LOOK_ALIKE = ["a", "A", "a ", "\u00e9", "e\u0301", "\u2603", "\U0001f512"]
+
+
+@pytest.fixture(autouse=True)
+def unblocked(django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
+    with django_db_blocker.unblock():
+        yield
+
+
+@pytest.fixture
+def database(
+    mariadb_url: str, mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """An alias without tables, in a database with an old default, as which connections speak."""
+    mariadb_server.execute(f"ALTER DATABASE {mariadb_url.rpartition('/')[2]} CHARACTER SET latin1")
+    database = mariadb(mariadb_url, charset="latin1")
+    monkeypatch.setitem(connections.settings, "orders", complete(database))
+    yield database
+    connections["orders"].close()
+    del connections["orders"]
+
+
+@pytest.fixture
+def client(database: dict[str, Any]) -> Iterator[lockkit.LockClient]:
+    client = lockkit.connect("django://orders")
+    yield client
+    client.close()
+
+
+def migrate(database: dict[str, Any]) -> None:
+    environ = {**os.environ, **environment(database)}
+    subprocess.run([sys.executable, "-c", MIGRATE], env=environ, check=True)
+
+
+def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="migrate lockkit_django --database ord"):
+        client.lock("a").acquire()
+
+
+def test_every_name_is_a_lock_of_its_own(
+    client: lockkit.LockClient, database: dict[str, Any]
+) -> None:
+    migrate(database)
+    leases = [client.lock(name).acquire(timeout=0) for name in LOOK_ALIKE]
+    assert {info.name for info in client.holders()} == set(LOOK_ALIKE)
+    assert all(lease.release() for lease in leases)
+
+
+def test_migrate_makes_the_table_of_the_dialect(database: dict[str, Any]) -> None:
+    migrate(database)
+    with connections["orders"].cursor() as cursor:
+        migrated = columns(cursor)
+        cursor.execute("DROP TABLE lockkit_lock")
+        cursor.execute(load_dialect("mysql").create)
+        assert columns(cursor) == migrated
+
+
+def columns(cursor: Any) -> list[tuple[Any, ...]]:
+    cursor.execute(
+        "SELECT column_name, column_type, collation_name, is_nullable, column_key, engine "
+        "FROM information_schema.columns JOIN information_schema.tables "
+        "USING (table_schema, table_name) "
+        "WHERE table_name = 'lockkit_lock' AND table_schema = DATABASE() ORDER BY 1"
+    )
+    return list(cursor.fetchall())
+
+
+def test_a_request_s_transaction_is_left_alone(
+    client: lockkit.LockClient, database: dict[str, Any]
+) -> None:
+    """Neither committed by a lock nor seen by it."""
+    migrate(database)
+    with connections["orders"].cursor() as cursor:
+        cursor.execute("CREATE TABLE stock (units int) ENGINE=InnoDB")
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO stock VALUES (1)")
+        with client.lock("a"):
+            assert client.lock("a").try_acquire() is None
+        cursor.execute("ROLLBACK")
+        cursor.execute("SELECT count(*) FROM stock")
+        assert cursor.fetchone() == (0,)

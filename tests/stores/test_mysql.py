@@ -1,0 +1,319 @@
+"""Tables in MariaDB, where its ways are not those of other databases."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+import pytest
+import sqlalchemy as sa
+from lock_tables import engine_for, make_table
+from pymysql.constants import CLIENT
+
+import lockkit
+from lockkit.stores.sql import create_table
+from lockkit.stores.sql.dialect import load_dialect
+from lockkit.testing.conformance.base import eventually
+from lockkit.testing.servers import MariaDBServer
+
+Locks = Callable[..., lockkit.LockClient]
+LOOK_ALIKE = ["a", "A", "a ", "\u00e9", "e\u0301", "\u00c9", "\u00df", "ss", "\u2603", "\U0001f512"]
+
+
+@pytest.fixture
+def url(mariadb_url: str) -> str:
+    make_table(mariadb_url)
+    return mariadb_url
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[sa.Engine]:
+    engine = engine_for(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Locks]:
+    clients: list[lockkit.LockClient] = []
+
+    def connected(where: object = url, **options: Any) -> lockkit.LockClient:
+        given = {"url": where} if isinstance(where, str) else {"client": where}
+        clients.append(lockkit.connect(**given, **options))  # type: ignore[arg-type]
+        return clients[-1]
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+def made_with(url: str, **arguments: Any) -> sa.Engine:
+    """An engine whose connections the application makes by itself."""
+    where = sa.make_url(url)
+
+    def connect() -> Any:
+        return pymysql.connect(
+            host=where.host, port=where.port or 0, user=where.username, database=where.database,
+            **{"charset": "utf8mb4", **arguments},
+        )  # fmt: skip
+
+    return sa.create_engine("mysql+pymysql://", creator=connect)
+
+
+@contextmanager
+def holding_row(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Somebody has locked all rows of the table, in a transaction."""
+    with engine.connect() as other, other.begin():
+        other.exec_driver_sql("SELECT * FROM lockkit_lock FOR UPDATE")
+        yield other
+
+
+@pytest.mark.parametrize("flag", [0, CLIENT.FOUND_ROWS], ids=["changed rows", "found rows"])
+def test_one_of_many_gets_it_whatever_the_client_counts(url: str, locks: Locks, flag: int) -> None:
+    """SQLAlchemy and Django ask for found rows: an upsert that changes nothing then counts one."""
+    clients = [locks(made_with(url, client_flag=flag)) for _ in range(4)]
+    for turn in range(10):
+        with ThreadPoolExecutor() as threads:
+            leases = threads.map(lambda c: c.lock(f"n{turn}").try_acquire(), clients)  # noqa: B023
+        [lease] = [lease for lease in leases if lease is not None]
+        assert lease.release()
+        again = clients[0].lock(f"n{turn}").acquire(timeout=0)
+        assert again.fencing_token > lease.fencing_token
+        assert again.release()
+
+
+def test_names_that_collations_hold_for_the_same(locks: Locks, url: str) -> None:
+    client = locks()
+    leases = [client.lock(name).acquire(timeout=0) for name in LOOK_ALIKE]
+    assert {info.name for info in client.holders()} == set(LOOK_ALIKE)
+    for name, lease in zip(LOOK_ALIKE, leases, strict=True):
+        info = client.inspect(name)
+        assert info is not None
+        assert info.fence == lease.fencing_token
+        assert lease.release()
+
+
+def test_prefixes_that_collations_hold_for_the_same(locks: Locks, engine: sa.Engine) -> None:
+    """Also where somebody has made the table with the collation of the database."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "ALTER TABLE lockkit_lock CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+        )
+    clients = {prefix: locks(key_prefix=prefix) for prefix in ("shop", "Shop", "shop ")}
+    leases = [client.lock(prefix).acquire(timeout=0) for prefix, client in clients.items()]
+    for prefix, client in clients.items():
+        assert [info.name for info in client.holders()] == [prefix]
+        others = client.perform(client.store.prefixes())
+        assert others == dict.fromkeys(set(clients) - {prefix}, True)
+    assert all(lease.release() for lease in leases)
+
+
+def test_neither_a_lock_nor_its_table_commits_what_the_application_does(
+    locks: Locks, engine: sa.Engine
+) -> None:
+    """In MySQL, CREATE TABLE ends the transaction of its connection."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE stock (units int) ENGINE=InnoDB")
+    client = locks(engine)
+    with engine.connect() as connection:
+        transaction = connection.begin()
+        connection.exec_driver_sql("INSERT INTO stock VALUES (1)")
+        create_table(engine)
+        with client.lock("stock"):
+            client.store.create_table()  # type: ignore[attr-defined]
+        transaction.rollback()
+        assert connection.exec_driver_sql("SELECT count(*) FROM stock").scalar() == 0
+
+
+@pytest.mark.parametrize("zone", ["+05:30", "-11:00"])
+def test_the_clock_has_microseconds_and_no_time_zone(engine: sa.Engine, zone: str) -> None:
+    def read(connection: sa.Connection) -> int:
+        return int(connection.exec_driver_sql(load_dialect("mysql").clock).scalar() or 0)
+
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"SET time_zone = '{zone}'")
+        before = time.time()
+        moments = [read(connection) for _ in range(50)]
+        assert before - 0.01 <= moments[0] / 1e6 <= moments[-1] / 1e6 <= time.time() + 0.01
+        assert len({moment % 1_000_000 for moment in moments}) > 25
+
+
+def test_fences_of_one_second_grow(locks: Locks) -> None:
+    client = locks()
+    fences = []
+    for _ in range(20):
+        with client.lock("a") as lease:
+            fences.append(lease.fencing_token)
+    assert fences == sorted(set(fences))
+    assert abs(fences[-1] / 1e6 - time.time()) < 60
+
+
+def test_a_row_that_somebody_has_locked_is_waited_for(locks: Locks, engine: sa.Engine) -> None:
+    """Longer than one lock wait time-out of ours (1205)."""
+    client = locks()
+    client.lock("a").acquire().release()
+    with ThreadPoolExecutor() as threads:
+        with holding_row(engine):
+            waiting = threads.submit(client.lock("a").acquire)
+            eventually(lambda: timeouts(engine) > 0)
+            assert not waiting.done()
+        assert waiting.result(10).release()
+
+
+def timeouts(engine: sa.Engine) -> int:
+    with engine.connect() as connection:
+        _, number = connection.exec_driver_sql(
+            "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_time_max'"
+        ).one()
+    return int(number) // 900  # milliseconds
+
+
+def test_a_row_that_stays_locked_is_a_store_that_is_busy(locks: Locks, engine: sa.Engine) -> None:
+    client = locks(options={"timeout": 0.5})
+    client.lock("a").acquire().release()
+    with (
+        holding_row(engine),
+        pytest.raises(lockkit.BackendUnavailable, match=r"busy for 0\.5 s"),
+    ):
+        client.lock("a").acquire()
+    client.lock("a").acquire().release()
+
+
+def test_a_deadlock_is_tried_again(locks: Locks, engine: sa.Engine) -> None:
+    """Both wait for a third's INSERT of the same row; it is undone, each has a shared lock on its
+    place, and each wants an exclusive one."""
+    clients = [locks(), locks()]
+    row = row_of(clients[0], engine, "a")
+    clients[1].lock("b").acquire().release()  # it is connected, too
+    before = deadlocks(engine)
+    with ThreadPoolExecutor() as threads:
+        with engine.connect() as other, other.begin() as transaction:
+            other.exec_driver_sql(
+                "INSERT INTO lockkit_lock VALUES (%s, '', '', 1, 1, '', 1)", (row,)
+            )
+            taking = [threads.submit(client.lock("a").try_acquire) for client in clients]
+            eventually(lambda: waits_in_database(engine) == 2)
+            transaction.rollback()
+        leases = [future.result(20) for future in taking]
+    [lease] = [lease for lease in leases if lease is not None]
+    assert lease.release()
+    assert deadlocks(engine) > before
+
+
+def row_of(client: lockkit.LockClient, engine: sa.Engine, name: str) -> str:
+    """The key of a name, which then has no row."""
+    client.lock(name).acquire().release()
+    with engine.begin() as connection:
+        row = connection.exec_driver_sql(
+            "SELECT id FROM lockkit_lock WHERE name = %s", (name,)
+        ).scalar()
+        connection.exec_driver_sql("DELETE FROM lockkit_lock WHERE name = %s", (name,))
+    return str(row)
+
+
+def waits_in_database(engine: sa.Engine) -> int:
+    with engine.connect() as connection:
+        return int(
+            connection.exec_driver_sql(
+                "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+            ).scalar()
+            or 0
+        )
+
+
+def deadlocks(engine: sa.Engine) -> int:
+    with engine.connect() as connection:
+        return int(
+            connection.exec_driver_sql(
+                "SELECT variable_value FROM information_schema.global_status "
+                "WHERE variable_name = 'INNODB_DEADLOCKS'"
+            ).scalar()
+            or 0
+        )
+
+
+def test_a_connection_that_was_idle_for_too_long(locks: Locks, engine: sa.Engine) -> None:
+    """The server has ended it (wait_timeout), or an administrator has."""
+    client = locks()
+    lease = client.lock("a").acquire()
+    with engine.connect() as connection:
+        mine = "FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        for (number,) in connection.exec_driver_sql(f"SELECT id {mine}").all():
+            connection.exec_driver_sql(f"KILL {number}")
+    assert client.lock("a").try_acquire() is None
+    lease.extend()
+    assert lease.release()
+
+
+def test_a_connection_that_cannot_write_every_name_is_refused(locks: Locks, url: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=r"latin1.*\?charset=utf8mb4"):
+        locks(made_with(url, charset="latin1")).lock("\u2603").acquire()
+
+
+def test_a_missing_table_says_how_to_make_it(locks: Locks, engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE lockkit_lock")
+    with pytest.raises(lockkit.ConfigurationError, match=r"create_table\(engine\)"):
+        locks().lock("a").acquire()
+
+
+def test_a_password_that_is_refused_is_not_shown(locks: Locks, url: str) -> None:
+    wrong = url.replace("root@", "root:canary@")
+    client = locks(wrong)
+    with pytest.raises(lockkit.StoreRefused, match="cannot connect") as caught:
+        client.lock("a").acquire()
+    assert "canary" not in f"{caught.value} {client!r}"
+
+
+def test_a_password_may_change(mariadb_server: MariaDBServer, locks: Locks, url: str) -> None:
+    """A function is asked for it at each new connection."""
+    current = ["first"]
+    asked: list[str] = []
+
+    def password() -> str:
+        asked.append(current[0])
+        return current[0]
+
+    execute = mariadb_server.execute
+    execute(
+        f"CREATE USER app IDENTIFIED BY 'first'; GRANT ALL ON {url.rpartition('/')[2]}.* TO app"
+    )
+    try:
+        client = locks(url.replace("root@", "app@"), options={"password": password})
+        lease = client.lock("a").acquire()
+        execute("ALTER USER app IDENTIFIED BY 'second'")
+        current[0] = "second"
+        kill = execute("SELECT id FROM information_schema.processlist WHERE user = 'app'").split()
+        for number in kill:
+            execute(f"KILL {number}")
+        lease.extend()
+        assert lease.release()
+        assert set(asked) == {"first", "second"}
+    finally:
+        client.close()
+        execute("DROP USER app")
+
+
+def test_threads_of_one_client(locks: Locks) -> None:
+    """They take turns on its connection."""
+    client = locks()
+    counter = [0]
+    started = threading.Barrier(6)
+
+    def work() -> None:
+        started.wait()
+        for _ in range(5):
+            with client.lock("counter", timeout=30):
+                seen = counter[0]
+                time.sleep(0.0005)
+                counter[0] = seen + 1
+
+    with ThreadPoolExecutor() as threads:
+        for future in [threads.submit(work) for _ in range(6)]:
+            future.result()
+    assert counter == [30]
