@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from http import HTTPStatus
 from types import MappingProxyType
@@ -39,6 +40,17 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+
+
+Render = Callable[[list[str], dict[str, object]], str | None]
+"""Fills the first of these templates that the application has; None: it has none of them."""
+
+
+class Answer(NamedTuple):
+    """The body of a response, and all its headers."""
+
+    text: str
+    headers: dict[str, str]
 
 
 class Refusal(NamedTuple):
@@ -101,6 +113,23 @@ class Refusal(NamedTuple):
             "detail": self.detail,
             "code": self.code,
         }
+
+    def answer(self, accept: str, render: Render) -> Answer:
+        """What a client gets that sends this Accept header: a page, or RFC 9457."""
+        if prefers_html(accept):
+            return self.html(render)
+        headers = {**self.headers(), "Content-Type": "application/problem+json"}
+        return Answer(json.dumps(self.problem()), headers)
+
+    def html(self, render: Render) -> Answer:
+        """A page by a template of the application, if it has one, otherwise our own."""
+        headers = {**self.headers(), "Content-Type": "text/html; charset=utf-8"}
+        names = [f"lockkit/{name}.html" for name in (self.code, int(self.status), "refusal")]
+        text = render(names, {"refusal": self, "advice": self.advice})
+        if text is None:
+            return Answer(self.page(), headers)
+        del headers["Content-Language"]  # only the application knows
+        return Answer(text, headers)
 
     def page(self) -> str:
         """A whole page of HTML, for an application that has no template of its own."""

@@ -22,7 +22,7 @@ from lockkit.leases.lease import give_back
 from lockkit.leases.multi import MultiLease
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.runtime.either import at_once, value
-from lockkit.web.refusal import log_refusal, refusal_of
+from lockkit.web.refusal import refusal_of
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.aliases import alocks, locks
@@ -34,7 +34,7 @@ from lockkit_django.leases.transactions import (
     refuse_atomic_requests,
     request_blocks_suspended,
 )
-from lockkit_django.web.refusals import drf_exception, refusal_response, rendered
+from lockkit_django.web.refusals import drf_exception, refused, rendered
 from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
 from lockkit_django.web.until_closed import acquire_to_outlive_loop, until_closed
 from lockkit_django.web.view_functions import (
@@ -116,7 +116,11 @@ class LockedView:
         seen = RequestView(call.request, call.kwargs)
         args = (seen, call.request, *call.rest)
         names = partial(self._view_lock.names_for, *args, **call.kwargs)
-        return await call.do(names) if self._view_lock.needs_user else names()
+        if not self._view_lock.needs_user:
+            return names()
+        if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # as a test may
+            call.http.user = await call.http.auser()
+        return await call.do(names)
 
     async def _acquire(
         self, call: _Call, names: Sequence[str], pending: PendingOrder | None
@@ -173,10 +177,9 @@ class LockedView:
         refusal = refusal_of(error, view_settings().busy_status)
         if refusal is None:
             raise error
-        log_refusal(_label(http_request(request)), refusal, why=error)
         if request is not http_request(request):
-            raise drf_exception(refusal) from error
-        return refusal_response(request, refusal)
+            raise drf_exception(request, refusal, error) from error
+        return refused(request, refusal, error)
 
 
 class _LostBeforeCommit(LeaseLost):

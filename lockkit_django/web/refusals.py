@@ -3,58 +3,53 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
-from lockkit.web.refusal import Refusal, prefers_html
+from lockkit.web.refusal import Answer, Refusal, log_refusal
+from lockkit.web.view_lock import request_label
 from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:
     from rest_framework.exceptions import APIException
 
 
-def refusal_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
-    """``lockkit/<status>.html`` for a browser, ``application/problem+json`` for a program."""
-    said = in_language(refusal)
-    if prefers_html(request.headers.get("Accept", "")):
-        return html_response(request, said, (str(said.status), "refusal"))
-    return problem_response(said)
+def refused(request: HttpRequest, refusal: Refusal, why: Exception) -> HttpResponse:
+    """Log it. ``lockkit/<code>.html`` for a browser, ``application/problem+json`` for a program."""
+    log_refusal(request_label(request.method or "", request.path), refusal, why=why)
+    accept = request.headers.get("Accept", "")
+    return _response(refusal, in_language(refusal).answer(accept, partial(_render, request)))
 
 
 def problem_response(refusal: Refusal) -> HttpResponse:
     """``application/problem+json`` (RFC 9457), never cached."""
-    return JsonResponse(
-        refusal.problem(),
-        status=refusal.status,
-        headers=refusal.headers(),
-        content_type="application/problem+json",
-    )
+    return _response(refusal, refusal.answer("", lambda *_: None))
 
 
-def html_response(request: HttpRequest, refusal: Refusal, names: Iterable[str]) -> HttpResponse:
-    """The first of these templates that the project has, else a page of lockkit's own.
+def html_response(request: HttpRequest, refusal: Refusal, _: object = None) -> HttpResponse:
+    """By a template of the project, or a page of lockkit's own."""
+    return _response(refusal, refusal.html(partial(_render, request)))
 
-    Only the project knows in which language its template is.
-    """
-    headers = refusal.headers()
+
+def _response(refusal: Refusal, answer: Answer) -> HttpResponse:
+    return HttpResponse(answer.text, status=refusal.status, headers=answer.headers)
+
+
+def _render(request: HttpRequest, names: list[str], context: dict[str, object]) -> str | None:
     try:
-        template = loader.select_template([f"lockkit/{name}.html" for name in names])
+        template = loader.select_template(names)
     except (TemplateDoesNotExist, ImproperlyConfigured):
-        text = refusal.page()
-    else:
-        text = template.render({"refusal": refusal, "advice": refusal.advice}, request)
-        del headers["Content-Language"]
-    return HttpResponse(text, status=refusal.status, headers=headers)
+        return None
+    return str(template.render(context, request))
 
 
 def in_language(refusal: Refusal) -> Refusal:
@@ -62,11 +57,12 @@ def in_language(refusal: Refusal) -> Refusal:
     return refusal.in_language(get_language())
 
 
-def drf_exception(refusal: Refusal) -> APIException:
+def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIException:
     """For DRF's exception handler, which sends ``detail`` and ``code``, and ``wait`` as
-    Retry-After."""
+    Retry-After. Logs it."""
     from rest_framework.exceptions import APIException, NotAuthenticated
 
+    log_refusal(request_label(request.method, request.path), refusal, why=why)
     refusal = in_language(refusal)
     body = {"detail": refusal.detail, "code": refusal.code}
     if refusal.status == HTTPStatus.FORBIDDEN:

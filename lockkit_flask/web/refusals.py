@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,12 @@ from jinja2 import TemplatesNotFound
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from lockkit.model.errors import AcquireTimeout, BackendUnavailable, LockError
-from lockkit.web.refusal import Refusal, log_refusal, prefers_html, refusal_of_uncaught
+from lockkit.web.refusal import Refusal, log_refusal, refusal_of_uncaught
 from lockkit.web.view_lock import request_label
 
 if TYPE_CHECKING:
     import flask
     from flask.typing import ResponseReturnValue
-
-    from lockkit.orders import Refusal
 
 ORDER_ID = "_lockkit_order_id"
 """Where a request has what the log is told, should it be refused."""
@@ -72,8 +69,8 @@ def _handler_above(app: flask.Flask, error: LockError, ours: object) -> Callable
 def refused(reject: Refusal) -> flask.Response:
     """The answer to a request that is an order and is not let in: ``application/problem+json``.
 
-    For a browser it is the app's template ``lockkit/<code>.html`` or ``lockkit/<status>.html``,
-    else a page of ours.
+    For a browser it is the app's template ``lockkit/<code>.html``, ``lockkit/<status>.html`` or
+    ``lockkit/refusal.html``, else a page of ours.
     """
     label = request_label(request.method, request.path)
     log_refusal(label, reject, order_id=vars(request).get(ORDER_ID))
@@ -81,23 +78,13 @@ def refused(reject: Refusal) -> flask.Response:
 
 
 def _response(refusal: Refusal) -> flask.Response:
-    headers = refusal.headers()
-    make = current_app.response_class
-    if not prefers_html(request.headers.get("Accept", "")):
-        body = json.dumps(refusal.problem())
-        return make(body, refusal.status, headers, content_type="application/problem+json")
-    own = _own_page(refusal)
-    if own is not None:
-        del headers["Content-Language"]  # only the app knows
-    text = refusal.page() if own is None else own
-    return make(text, refusal.status, headers, content_type="text/html; charset=utf-8")
+    text, headers = refusal.answer(request.headers.get("Accept", ""), _render)
+    return current_app.response_class(text, refusal.status, headers)
 
 
-def _own_page(refusal: Refusal) -> str | None:
-    """By a template of the app, if it has one."""
-    code, status = f"lockkit/{refusal.code}.html", f"lockkit/{refusal.status}.html"
+def _render(names: list[str], context: dict[str, object]) -> str | None:
     try:
-        return render_template([code, status], refusal=refusal, advice=refusal.advice)
+        return render_template([*names], **context)
     except TemplatesNotFound:
         return None
 

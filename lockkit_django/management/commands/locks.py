@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from lockkit.model.errors import ConfigurationError
@@ -33,43 +33,39 @@ class Command(BaseCommand):
     stealth_options = OPTIONS
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        django = super().create_parser(prog_name, subcommand, add_help=False, **kwargs)
-        parser = _Parser(
-            parents=[django],
-            prog=django.prog,
-            add_help=False,  # the command has its own
-            allow_abbrev=False,
-            called_from_command_line=django.called_from_command_line,
-        )
+        """``parse_args`` takes Django's own options out, wherever they stand."""
+        ours: Any = {"add_help": False, "allow_abbrev": False, **kwargs}
+        parser = super().create_parser(prog_name, subcommand, **ours)
         self._prog = parser.prog
+        vars(parser)["parse_args"] = partial(_parsed, parser)
         return parser
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         """For ``manage.py help locks``."""
         prog = self.create_parser(prog_name, subcommand).prog
-        run(["--help"], {}, stdout=_Stream(self.stdout), stderr=_Stream(self.stderr), prog=prog)
+        run(["--help"], {}, stdout=self.stdout, stderr=self.stderr, prog=prog)
 
     def handle(self, *args: str, **options: Any) -> None:
         try:
             clients = {alias: partial(locks.__getitem__, alias) for alias in locks}
         except ConfigurationError as error:
             raise CommandError(str(error)) from error
+        for stream in (self.stdout, self.stderr):
+            stream.ending = ""  # a page of a table has its own
+            stream.style_func = None
         status = run(
             [*_as_arguments(options), *args],
             clients,
-            stdout=_Stream(self.stdout),
-            stderr=_Stream(self.stderr),
+            stdout=self.stdout,
+            stderr=self.stderr,
             color=False if options["no_color"] else options["force_color"] or None,
             prog=self._prog,
             records=_order_records,
         )
-        if status:
-            self._end(status)
-
-    def _end(self, status: int) -> None:
-        if getattr(self, "_called_from_command_line", False):
+        if status and getattr(self, "_called_from_command_line", False):
             sys.exit(status)
-        raise CommandError(f"locks ended with exit status {status}", returncode=status)
+        if status:
+            raise CommandError(f"locks ended with exit status {status}", returncode=status)
 
 
 def _order_records() -> OrderRecords:
@@ -79,32 +75,12 @@ def _order_records() -> OrderRecords:
     return OrderRecords(databases, () if rules.claims else (OrderTable(rules.using).using,))
 
 
-class _Parser(CommandParser):
-    """Takes Django's own options out, wherever they stand, and leaves the rest to the command."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        argv = list(sys.argv[1:] if args is None else args)
-        end = program_at(argv, WITH_VALUE)
-        options, rest = self.parse_known_args(argv[:end], namespace)
-        options.args = [*rest, *argv[end:]]
-        return options
-
-
-class _Stream:
-    """Django's wrapper ends every write with a newline; a page of a table has its own."""
-
-    def __init__(self, wrapper: OutputWrapper) -> None:
-        self._wrapper = wrapper
-        self.encoding = getattr(wrapper, "encoding", None)
-
-    def write(self, text: str, /) -> None:
-        self._wrapper.write(text, style_func=str, ending="")
-
-    def flush(self) -> None:
-        self._wrapper.flush()
-
-    def isatty(self) -> bool:
-        return self._wrapper.isatty()
+def _parsed(parser: CommandParser, args: Any = None, namespace: Any = None) -> Any:
+    argv = list(sys.argv[1:] if args is None else args)
+    end = program_at(argv, WITH_VALUE)
+    options, rest = parser.parse_known_args(argv[:end], namespace)
+    options.args = [*rest, *argv[end:]]
+    return options
 
 
 def _as_arguments(options: dict[str, Any]) -> Iterator[str]:

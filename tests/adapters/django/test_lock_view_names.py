@@ -136,6 +136,19 @@ async def test_a_coroutine_gets_its_user_without_a_query_in_the_loop() -> None:
     assert (await answer(AnonymousUser())).status_code == 403
 
 
+async def test_a_coroutine_whose_request_has_its_user_for_coroutines_only() -> None:
+    @lock_view("cart:{user.pk}")
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(request.lease.name)  # type: ignore[attr-defined]
+
+    async def auser() -> User:
+        return User(pk=7)
+
+    request: ASGIRequest = AsyncRequestFactory().get("/")
+    request.auser = auser
+    assert (await view(request)).content == b"cart:7"
+
+
 @pytest.mark.parametrize(
     ("template", "body", "content_type", "status", "data"),
     [

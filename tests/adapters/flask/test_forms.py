@@ -300,7 +300,7 @@ def test_a_template_of_an_app_without_orders_is_told_so(make_app: Callable[..., 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
-@pytest.mark.parametrize("name", ["order-id-reused", "422"])
+@pytest.mark.parametrize("name", ["order-id-reused", "422", "refusal"])
 def test_a_template_of_the_app_is_preferred(shop: Flask, name: str) -> None:
     shop.jinja_env.loader = DictLoader({f"lockkit/{name}.html": "{{ refusal.code }}: {{ advice }}"})
     client = shop.test_client()
