@@ -19,6 +19,7 @@ from lockkit.model.errors import (
     ConfigurationError,
     LockHeld,
     OutcomeUnknown,
+    TooManySessions,
     TooManyWaiters,
     by,
 )
@@ -226,6 +227,10 @@ class _Acquire:
             raise self._error(TooManyWaiters, "the queue for {name!r} is full", busy, waited)
         if self.timeout is None:
             return None
+        if busy.sessions and waited >= self.timeout:
+            message = f"{{name!r}} was not asked for: {busy.sessions} sessions are in use, which "
+            message += "is max_sessions, and none became free within {timeout:g} s"
+            raise self._error(TooManySessions, message, busy, waited)
         if self.timeout == 0:
             raise self._error(LockHeld, "{name!r} is held{by}", busy, waited)
         if waited >= self.timeout:

@@ -15,13 +15,14 @@ from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock, Terms
 from lockkit.model.checks import check_fence
-from lockkit.model.errors import AcquireTimeout, ConfigurationError
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, TooManySessions
 from lockkit.model.options import ClientOptions, KindOptions
 from lockkit.model.types import UNSET, LockInfo, Unset
 from lockkit.runtime import entrants, process
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_watchdog import AsyncWatchdog
 from lockkit.runtime.hold import Hold
+from lockkit.stores.contract import Sessioned
 from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     def __init__(self, store: Store, settings: AliasSettings, *, is_shared: bool = False) -> None:
         """``is_shared``: a blocking client has the same store, so this one does not close it."""
         super().__init__(store, settings)
+        self._is_shared = is_shared
         self._wire = store.async_wire(is_shared=is_shared)
         self._watchdog = AsyncWatchdog(self._queue, self._wire)
         self._at_exit = AtExit(settings, self._watchdog)
@@ -110,10 +112,13 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         return await self.perform(self._listed.break_(self._name(name), check_fence(fence), who))
 
     async def close(self) -> None:
-        """Close connections. Leases still held are not released: they expire.
+        """Close connections. Leases still held are not released: they expire, and those of sessions
+        end at once, unless a blocking client has the same store.
 
         Still usable: reconnects on demand.
         """
+        if isinstance(self.store, Sessioned) and not self._is_shared:
+            self._watchdog.give_up()
         await self._watchdog.stop()
         await self._wire.close()
 
@@ -168,6 +173,8 @@ class AsyncLock(BaseLock["AsyncLease"]):
         """The lease, or None if somebody else has the lock. Every other failure raises."""
         try:
             return await self.acquire(timeout=0)
+        except TooManySessions:
+            raise  # perhaps nobody has it
         except AcquireTimeout:
             return None
 

@@ -18,13 +18,14 @@ from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock, Terms
 from lockkit.leases.renewing import Renewing
 from lockkit.model.checks import check_fence
-from lockkit.model.errors import AcquireTimeout
+from lockkit.model.errors import AcquireTimeout, TooManySessions
 from lockkit.model.options import KindOptions
 from lockkit.model.types import UNSET, LockInfo, Unset
 from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.runtime.watchdog import Watchdog
+from lockkit.stores.contract import Sessioned
 
 if TYPE_CHECKING:
     from lockkit.leases.multi import MultiLock
@@ -99,7 +100,10 @@ class LockClient(Kinds["Lock", "Lease"]):
         return self.perform(self._listed.repair(self._name(name)))
 
     def close(self) -> None:
-        """Close connections. Leases still held expire. Still usable: reconnects on demand."""
+        """Close connections. Leases still held expire; those of sessions end at once. Still usable:
+        reconnects on demand."""
+        if isinstance(self.store, Sessioned):
+            self._watchdog.give_up()
         self._watchdog.stop()
         self._wire.close()
 
@@ -140,6 +144,8 @@ class Lock(BaseLock["Lease"]):
         """The lease, or None if somebody else has the lock. Every other failure raises."""
         try:
             return self.acquire(timeout=0)
+        except TooManySessions:
+            raise  # perhaps nobody has it
         except AcquireTimeout:
             return None
 

@@ -18,7 +18,7 @@ from lockkit.model.options import (
     check_options,
 )
 from lockkit.model.types import Kind, Usage
-from lockkit.stores.contract import Listed, Reentrant, Shared
+from lockkit.stores.contract import ABLE, Listed, Reentrant, Shared
 
 MUTEX, BARGE = Usage(), Usage(fair=False)
 REENTRANT = Usage(Kind.REENTRANT)
@@ -180,7 +180,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
 
     def _cannot(self, what: str) -> UnsupportedCapability:
         return UnsupportedCapability(
-            f"in the store of the lock alias {self.settings.alias!r} {what}"
+            f"in the store of the lock alias {self.settings.alias!r} {what}; {ABLE}"
         )
 
 

@@ -20,6 +20,7 @@ from lockkit.model.log import log
 from lockkit.model.types import Kind, LeaseState
 from lockkit.runtime import process
 from lockkit.runtime.hold import Hold
+from lockkit.stores.contract import ABLE
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease
@@ -79,7 +80,7 @@ class BaseLease:
         """
         fence = self._hold.fence
         if fence is None:
-            raise UnsupportedCapability(f"{self._client!r} has no fencing tokens")
+            raise UnsupportedCapability(f"{self._client!r} has no fencing tokens; {ABLE}")
         return fence
 
     @property

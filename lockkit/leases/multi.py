@@ -19,7 +19,7 @@ from lockkit.leases.budget import Budget
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.multi_lease import AsyncMultiLease, MultiLease, releasing_all
 from lockkit.model.checks import check_timeout
-from lockkit.model.errors import AcquireTimeout, BackendError
+from lockkit.model.errors import AcquireTimeout, BackendError, TooManySessions
 from lockkit.model.log import log
 from lockkit.model.types import UNSET, Unset
 
@@ -83,6 +83,8 @@ class MultiLock(_MultiLock[MultiLease]):
         """All of them at once, or None if somebody has one. Every other failure raises."""
         try:
             return self.acquire(timeout=0)
+        except TooManySessions:
+            raise  # perhaps nobody has it
         except AcquireTimeout:
             return None
 
@@ -128,6 +130,8 @@ class AsyncMultiLock(_MultiLock[AsyncMultiLease]):
         """As ``MultiLock.try_acquire``."""
         try:
             return await self.acquire(timeout=0)
+        except TooManySessions:
+            raise  # perhaps nobody has it
         except AcquireTimeout:
             return None
 

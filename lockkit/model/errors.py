@@ -15,6 +15,7 @@
     ├ AcquireTimeout(TimeoutError)     somebody else has the lock
     │  ├ LockHeld                      the same, with timeout=0
     │  └ TooManyWaiters                the queue, or this process's waiting room, is full
+    │     └ TooManySessions            this process uses all the sessions that it may have
     ├ LeaseLost                        the lease is not held any more, and will not be again
     └ BackendError                     the store failed; __cause__ is the driver's error
        ├ BackendUnavailable            the request was not applied
@@ -118,6 +119,11 @@ class LockHeld(AcquireTimeout):
 
 class TooManyWaiters(AcquireTimeout):
     """MAX_QUEUE (per name, in the store) or MAX_WAITERS (per process) is reached."""
+
+
+class TooManySessions(TooManyWaiters):
+    """MAX_SESSIONS is reached: each lease and each waiter of this process has a session with the
+    database server, and none became free in time. Nobody else need have the lock."""
 
 
 class LeaseLost(LockError):

@@ -137,6 +137,7 @@ class Busy(NamedTuple):
     holder: str = ""  #: encoded Owner of the holder, if known
     full: bool = False  #: MAX_QUEUE is reached
     age: float | None = None  #: seconds since the holder's grant, if known
+    sessions: int = 0  #: the store was not asked: this process uses all it may have, so many
 
 
 class Gone(NamedTuple):

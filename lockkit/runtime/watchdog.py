@@ -82,6 +82,10 @@ class Watchdog(Background):
         self._schedule.withdraw(request, now())
         self._hurry()
 
+    def give_up(self) -> None:
+        """All that are held are lost: what proves them is about to be closed."""
+        self._schedule.take_all()
+
     def stop(self) -> None:
         """End the thread; holds are no longer renewed. A later ``watch`` starts another."""
         self._schedule.clear()

@@ -229,6 +229,10 @@ TRAITS: tuple[type[Store], ...] = (
 )
 
 
+ABLE = "it can be done at memory://, sqlite://, redis://, and postgresql:// without a mode"
+"""Said of what another store cannot do: stores with all the traits that anything is refused for."""
+
+
 def traits_of(store: Store | type[Store]) -> frozenset[type[Store]]:
     """What a store declares."""
     kind = store if isinstance(store, type) else type(store)

@@ -19,6 +19,7 @@ SCHEMES = {
     "sqlite": "lockkit.stores.sql:SQLiteStore",
     "sqlalchemy": "lockkit.stores.sql:SQLAlchemyStore",
     "postgresql": "lockkit.stores.sql:SQLAlchemyStore",
+    "postgresql?mode=advisory": "lockkit.stores.sessions:PostgresAdvisoryStore",
     "mysql": "lockkit.stores.sql:SQLAlchemyStore",
     "mariadb": "lockkit.stores.sql:SQLAlchemyStore",
     "redis": "lockkit.stores.redis:RedisStore",

@@ -98,17 +98,21 @@ class Belief:
         """Call just before release. A lost claim was relied on until the last known deadline."""
         moment = now()
         end = moment if self._look(moment) else min(moment, self._until)
-        try:
-            fence = self.claim.fencing_token
-        except UnsupportedCapability:  # the store has none
-            fence = 0
-        return Interval(self.name, self.owner, self.start, end, fence, self.shared)
+        return Interval(self.name, self.owner, self.start, end, fence_of(self.claim), self.shared)
 
     def _look(self, moment: float) -> bool:
         remaining = self.claim.remaining()
         if remaining > 0:
             self._until = moment + remaining
         return remaining > 0
+
+
+def fence_of(claim: Claim) -> int:
+    """0 in a store that has none."""
+    try:
+        return claim.fencing_token
+    except UnsupportedCapability:
+        return 0
 
 
 class History:

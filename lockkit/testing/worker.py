@@ -22,7 +22,7 @@ from typing import Any
 from lockkit import aio
 from lockkit.model.clock import now
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect, used_as
-from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval
+from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval, fence_of
 
 __all__ = ["main"]
 
@@ -96,12 +96,12 @@ class Worker:
         lock = self.client(api).lock(name, ttl=ttl, reentrant=bool(owner), owner=owner)
         lease = lock.acquire(timeout)
         self._leases[handle] = lease
-        return {"fence": lease.fencing_token, "at": now(), "until": now() + lease.remaining()}
+        return {"fence": fence_of(lease), "at": now(), "until": now() + lease.remaining()}
 
     def do_visit(self, api: Api, name: str) -> dict[str, float]:
         """Acquire and release at once, in one order."""
         with self.client(api).lock(name, ttl=30.0).acquire(30.0) as lease:
-            return {"fence": lease.fencing_token, "at": now()}
+            return {"fence": fence_of(lease), "at": now()}
 
     def do_release(self, handle: str) -> bool:
         return self._leases.pop(handle).release()

@@ -42,6 +42,7 @@ from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.several import SeveralTests
 from lockkit.testing.conformance.steps import StepTests
 from lockkit.testing.conformance.traits import TraitTests
+from lockkit.testing.conformance.waiting import WaitingTests
 
 __all__ = ["StoreConformance"]
 
@@ -52,6 +53,7 @@ class StoreConformance(
     ListingTests,
     NameTests,
     ExclusionTests,
+    WaitingTests,
     QueueTests,
     SemaphoreTests,
     ReaderWriterTests,

@@ -13,10 +13,10 @@ from lockkit.model.errors import (
     ConfigurationError,
     LeaseLost,
     LockHeld,
-    UnsupportedCapability,
 )
 from lockkit.stores.contract import Fenced, Listed
-from lockkit.testing.blocking import AnyClient, AnyLease
+from lockkit.testing.blocking import AnyClient
+from lockkit.testing.checkers import fence_of
 from lockkit.testing.conformance.base import (
     ROOMY,
     SLACK,
@@ -189,14 +189,6 @@ class LeaseTests:
         at_least_once(lambda: _renewed(client, other, name))
         client.close()
         nothing_left(client, name)
-
-
-def fence_of(lease: AnyLease) -> int:
-    """0 in a store that has none."""
-    try:
-        return lease.fencing_token
-    except UnsupportedCapability:
-        return 0
 
 
 def _fail(lost: bool) -> None:

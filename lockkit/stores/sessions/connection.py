@@ -1,0 +1,91 @@
+"""A connection to a database server, and how it can end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from lockkit.model.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    OutcomeUnknown,
+    StoreRefused,
+)
+
+CANCELLED = frozenset({"57014", "1317"})
+"""What PostgreSQL, MySQL and MariaDB say of a cancelled statement."""
+
+Rows = Sequence[Sequence[str | None]]
+
+
+class SessionEnded(OutcomeUnknown):
+    """What the session held is not held any more, and no other session can say otherwise."""
+
+
+class Refused(Exception):
+    """The server's answer to a statement is an error; the session goes on."""
+
+    def __init__(self, code: str, text: str, *, for_good: bool = False) -> None:
+        """``for_good``: it will refuse the next one as well."""
+        super().__init__(text)
+        self.code = code
+        self.for_good = for_good
+
+    def typed(self) -> BackendUnavailable:
+        kind = StoreRefused if self.for_good else BackendUnavailable
+        return kind(f"the database server refused a statement: {self} ({self.code})")
+
+
+class Connection(ABC):
+    """An open connection of a driver, in autocommit mode."""
+
+    descriptor: int
+    identity: str
+    """What the server calls the session. The first value of each reply repeats it."""
+
+    started: str
+    """Tells it from another session with the same identity."""
+
+    ends_silence: bool
+    """The server can end it when it is silent."""
+
+    said_end: bool
+    """The server has said that it has ended the session."""
+
+    def is_same(self, other: Connection) -> bool:
+        """Whether both are one session of the server."""
+        return (self.identity, self.started) == (other.identity, other.started)
+
+    @abstractmethod
+    def send(self, statement: str) -> None:
+        """Send it, and do not wait. Raises SessionEnded."""
+
+    @abstractmethod
+    def fetch(self) -> Rows | None:
+        """The rows of the last of the statements sent; None: it is not over.
+
+        Raises Refused, SessionEnded. Reads only what can be read.
+        """
+
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Whether the server has not closed it, as far as is known here; asks nothing."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Have the server give up the statement under way. Blocks for a few seconds at most;
+        raises whatever the driver does."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Raises nothing."""
+
+
+def pooled() -> ConfigurationError:
+    return ConfigurationError(
+        "between lockkit and the database server is a pooler, such as PgBouncer. In transaction "
+        "mode it would give each statement to another session, and the lock would stay with "
+        "whichever had it first. Point LOCATION at the server itself; or leave mode out of the "
+        "URL, for a table. If the pooler gives each client a session of its own (pool_mode = "
+        "session), say OPTIONS {'session_pooler': True}"
+    )

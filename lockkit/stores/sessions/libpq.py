@@ -1,0 +1,166 @@
+"""Connections to PostgreSQL: psycopg 3 makes them, and libpq sends without waiting.
+
+A pooler tells its clients numbers of its own for their sessions, so it is known by them.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
+
+from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.stores.sessions.connection import (
+    Connection,
+    Refused,
+    Rows,
+    SessionEnded,
+    pooled,
+)
+
+CANCEL_SECONDS = 2.0
+HAS_TIMEOUTS = 140000
+"""The version that has idle_session_timeout and client_connection_check_interval."""
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+SET_UP = """
+select pg_backend_pid()::text, backend_start::text, pg_is_in_recovery(),
+    set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
+    set_config('idle_in_transaction_session_timeout', '0', false)
+from pg_stat_activity where pid = pg_backend_pid()
+"""
+HEAR_OF_DEAD_WAITERS = "set client_connection_check_interval = '1s'"
+
+FOR_GOOD = ("28", "3D000", "42501", "25006")
+"""Authorization, a database that is not there, a missing permission, a read-only server."""
+
+REFUSALS = ("authentication failed", "no pg_hba.conf entry", "no password", "does not exist")
+"""The words of libpq, which tells no code of what the server says before a session begins."""
+
+
+class PostgresConnection(Connection):
+    """One connection of psycopg's."""
+
+    def __init__(self, arguments: Mapping[str, Any], *, may_be_pooled: bool = False) -> None:
+        self.said_end = False
+        self._results: list[PGresult] = []
+        try:
+            self._driver = psycopg.connect(**arguments, autocommit=True)
+        except psycopg.Error as error:
+            raise no_connection(error) from error
+        self._libpq = self._driver.pgconn
+        self.descriptor = self._libpq.socket
+        try:
+            self._set_up(may_be_pooled=may_be_pooled)
+        except psycopg.Error as error:
+            self.close()
+            raise no_connection(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, *, may_be_pooled: bool) -> None:
+        found = self._driver.execute(SET_UP).fetchone()
+        assert found is not None
+        self.identity, self.started, is_standby, *_ = found
+        if self.identity != str(self._libpq.backend_pid) and not may_be_pooled:
+            raise pooled()
+        if is_standby:
+            raise StoreRefused(
+                "the PostgreSQL server is a standby, whose locks do not exclude those of the "
+                "primary: point LOCATION at the primary"
+            )
+        self.ends_silence = self._libpq.server_version >= HAS_TIMEOUTS
+        if self.ends_silence:
+            with suppress(psycopg.Error):  # not every operating system can
+                self._driver.execute(HEAR_OF_DEAD_WAITERS)
+
+    def send(self, statement: str) -> None:
+        try:
+            self._libpq.send_query(statement.encode())
+            if self._libpq.flush():
+                raise SessionEnded("the PostgreSQL server does not read what it is sent")
+        except psycopg.Error as error:
+            raise self._ended(error) from error
+
+    def fetch(self) -> Rows | None:
+        try:
+            self._libpq.consume_input()
+            while not self._libpq.is_busy():
+                result = self._libpq.get_result()
+                if result is None:
+                    results, self._results = self._results, []
+                    return self._rows(results)
+                self._results.append(result)
+        except psycopg.Error as error:
+            raise self._ended(error) from error
+        return None
+
+    def is_alive(self) -> bool:
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        try:
+            if poll.poll(0):  # its end; or a notice, such as that of a changed setting
+                self._libpq.consume_input()
+        except psycopg.Error:
+            return False
+        return self._libpq.status == ConnStatus.OK
+
+    def cancel(self) -> None:
+        self._driver.cancel_safe(timeout=CANCEL_SECONDS)
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._driver.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_driver"):
+            self.close()
+
+    def _rows(self, results: list[PGresult]) -> Rows:
+        for result in results:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise self._refusal(result)
+        last = results[-1]
+        return [
+            [_text(last.get_value(row, column)) for column in range(last.nfields)]
+            for row in range(last.ntuples)
+        ]
+
+    def _refusal(self, result: PGresult) -> Refused | SessionEnded:
+        code = _text(result.error_field(DiagnosticField.SQLSTATE)) or ""
+        text = _text(result.error_field(DiagnosticField.MESSAGE_PRIMARY)) or "an error"
+        if self._libpq.status != ConnStatus.OK:
+            self.said_end = bool(code)
+            return SessionEnded(f"the PostgreSQL server has ended the session: {text}")
+        return Refused(code, text, for_good=code.startswith(FOR_GOOD))
+
+    def _ended(self, error: BaseException) -> SessionEnded:
+        """The server's last words, if it has said any, may still be unread."""
+        with suppress(psycopg.Error):
+            while (result := self._libpq.get_result()) is not None:
+                self.said_end |= bool(result.error_field(DiagnosticField.SQLSTATE))
+        return SessionEnded(f"the connection to the PostgreSQL server broke: {_line(error)}")
+
+
+def no_connection(error: BaseException) -> BackendUnavailable:
+    """Limit: of a server that speaks another language, a refusal counts as unavailable."""
+    refused = (getattr(error, "sqlstate", None) or "").startswith(FOR_GOOD)
+    refused = refused or any(words in str(error) for words in REFUSALS)
+    kind = StoreRefused if refused else BackendUnavailable
+    return kind(f"cannot connect to the PostgreSQL server: {_line(error)}")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")
+
+
+def _line(error: BaseException) -> str:
+    """Its first line: what follows can quote the statement."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

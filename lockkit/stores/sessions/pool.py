@@ -1,0 +1,210 @@
+"""The sessions of this process with one database: pinned to a claim, or idle, to be used again.
+
+All clients of one URL share them, so that MAX_SESSIONS counts them all, and a lease may be renewed
+and released by another client than the one that took it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import NamedTuple
+
+from lockkit.engine.effects import Signal
+from lockkit.model.clock import now
+from lockkit.runtime import native, process
+from lockkit.stores.sessions.connection import Connection, pooled
+from lockkit.stores.sessions.session import Session
+
+Route = tuple[str, str]
+"""A claim: its name and its token."""
+
+MAX_SESSIONS = 20
+
+PATIENCE = 10.0
+"""Seconds: whoever waits for a session asks much more often."""
+
+GRACE = 5.0
+"""Seconds after its end in which a session without renewal is not yet taken for forgotten."""
+
+
+class Remains(NamedTuple):
+    """A session whose connection broke: at the server it may live on, until it falls silent."""
+
+    identity: str
+    started: str
+    until: float  #: by the local clock
+
+
+class _Place(Signal):
+    """Of a claim that waits for a session."""
+
+    __slots__ = ("until",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.until = 0.0  #: whoever is not heard of until then has gone
+
+
+class Sessions:
+    """Thread-safe. ``connect`` opens a connection; ``most`` may be open at once."""
+
+    def __init__(self, connect: Callable[[], Connection], most: int) -> None:
+        self.most = most
+        self._connect = connect
+        self._inherited: list[object] = []
+        self._reset()
+        process.after_fork(self._forget)
+
+    def _reset(self) -> None:
+        self._mutex = native.lock()
+        self._pinned: dict[Route, Session] = {}
+        self._idle: list[Session] = []
+        self._places: dict[Route, _Place] = {}  #: in the order in which they came
+        self._remains: dict[Route, Remains] = {}
+
+    def _forget(self) -> None:
+        """In a forked child: the connections are its parent's, to be neither used nor closed."""
+        self._inherited += [self._pinned, self._idle]
+        self._reset()
+
+    def of(self, route: Route) -> Session | None:
+        """The one that this claim has."""
+        session = self._pinned.get(route)
+        if session is not None and session.is_over:
+            self.part(route, is_broken=True)
+            return None
+        return session
+
+    def pin(self, route: Route, owner: object, *, waits: bool) -> Session | None:
+        """A session for this claim: an idle one, else one that is not connected yet.
+
+        None: all are in use. ``waits``: it keeps its place among those who wait for one.
+        ``owner``: may end it by ``close``.
+        """
+        with self._mutex:
+            if not (self._is_first(route) and self._has_room()):
+                if waits:
+                    place = self._places.setdefault(route, _Place())
+                    place.is_set, place.until = False, now() + PATIENCE
+                return None
+            self._places.pop(route, None)
+            session = self._alive() or Session(self._open)
+            session.owner = weakref.ref(owner)
+            self._pinned[route] = session
+        return session
+
+    def waits(self, route: Route) -> Signal | None:
+        """Its place among those who wait for a session."""
+        return self._places.get(route)
+
+    def unpin(self, route: Route) -> None:
+        """The claim is over, and the session of use to the next."""
+        with self._mutex:
+            session = self._pinned.pop(route, None)
+            if session is not None and not session.is_over:
+                session.rest()
+                self._idle.append(session)
+        self._next()
+
+    def part(self, route: Route, *, is_broken: bool = False) -> None:
+        """The session is of no use any more. Unless the server can hear of that, what it may hold
+        there is remembered."""
+        session = self._pinned.pop(route, None)
+        if session is None:
+            return
+        connection = session.connection
+        if is_broken and connection is not None and session.may_hold and not connection.said_end:
+            until = now() + max(session.ttl, GRACE)
+            self._remains[route] = Remains(connection.identity, connection.started, until)
+        session.abort()
+        self._next()
+
+    def remains(self, route: Route) -> Remains | None:
+        """What this claim's former session may still hold."""
+        left = self._remains.get(route)
+        if left is not None and left.until < now():
+            self._remains.pop(route, None)
+            return None
+        return left
+
+    def buried(self, route: Route) -> None:
+        """The server has ended what remained."""
+        self._remains.pop(route, None)
+
+    def leave(self, route: Route) -> bool:
+        """Give up the place of a claim that waits for a session; whether it had one."""
+        left = self._places.pop(route, None) is not None
+        if left:
+            self._next()
+        return left
+
+    def close(self, owner: object) -> None:
+        """End the sessions of this owner's claims, which ends these, and those that are idle."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.end()
+        for route, session in list(self._pinned.items()):
+            if session.owner is not None and session.owner() in {owner, None}:
+                self._pinned.pop(route, None)
+                session.abort()
+        self._next()
+
+    def _open(self) -> Connection:
+        """Raises a BackendError, or ConfigurationError if somebody else here has that session."""
+        connection = self._connect()
+        for other in [*self._pinned.values(), *self._idle]:
+            known = other.connection
+            if known is not None and not other.is_over and known.is_same(connection):
+                connection.close()
+                raise pooled()
+        return connection
+
+    def _is_first(self, route: Route) -> bool:
+        """Of those who wait for a session."""
+        moment = now()
+        for other, place in list(self._places.items()):
+            if other == route:
+                break
+            if place.until > moment:
+                return False
+            self._places.pop(other, None)
+        return True
+
+    def _has_room(self) -> bool:
+        if len(self._pinned) >= self.most:
+            self._sweep()
+        return len(self._pinned) < self.most
+
+    def _alive(self) -> Session | None:
+        """The idle session that was used last; the server ends those that are not used."""
+        while self._idle:
+            session = self._idle.pop()
+            if session.connection is not None and session.connection.is_alive():
+                return session
+            session.end()
+        return None
+
+    def _sweep(self) -> None:
+        """What nobody has renewed or released is over at the server as well."""
+        moment = now()
+        for route, session in list(self._pinned.items()):
+            if session.until + GRACE < moment and not session.is_used:
+                self._pinned.pop(route, None)
+                session.end()
+
+    def _next(self) -> None:
+        with suppress(RuntimeError):  # changed by another thread, which tells the first as well
+            first = next(iter(self._places.values()), None)
+            if first is not None:
+                first.set()
+
+
+_everywhere: weakref.WeakValueDictionary[Hashable, Sessions] = weakref.WeakValueDictionary()
+
+
+def sessions_of(key: Hashable, connect: Callable[[], Connection], most: int) -> Sessions:
+    """Those that this process has with one database, whoever asks."""
+    return _everywhere.setdefault(key, Sessions(connect, most))

@@ -1,0 +1,69 @@
+"""``postgresql://…?mode=advisory``: pg_advisory_lock."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.stores.sessions.dialects import Dialect, PostgresAdvisory
+from lockkit.stores.sessions.pool import sessions_of
+from lockkit.stores.sessions.settings import Said, said
+from lockkit.stores.sessions.store import SessionStore
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from lockkit.model.settings import AliasSettings
+    from lockkit.stores.sessions.connection import Connection
+
+CONNECT_SECONDS = 5
+
+
+class PostgresSessions(SessionStore):
+    """Locks of sessions of PostgreSQL. OPTIONS: ``max_sessions``, the most that this process has
+    at once; ``password``, a string, or a function that is called for each new connection;
+    ``session_pooler``: LOCATION is a pooler that gives each client a session of its own."""
+
+    dialect: ClassVar[type[Dialect]]
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Self:
+        options = said(settings)
+        connect = partial(_connect, options, _arguments(settings, options))
+        sessions = sessions_of(options, connect, options.max_sessions)
+        return cls(sessions, cls.dialect(), settings.key_prefix)
+
+
+class PostgresAdvisoryStore(PostgresSessions):
+    """pg_advisory_lock: no table, no transaction."""
+
+    dialect = PostgresAdvisory
+
+
+def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
+    try:
+        from psycopg import ProgrammingError, conninfo
+    except ImportError as error:
+        raise DriverMissing(
+            f"{settings.shown_location} needs psycopg 3: pip install 'lockkit[postgresql]'"
+        ) from error
+    wrong = ConfigurationError(
+        f"the LOCATION of lock alias {settings.alias!r} is not a URL of PostgreSQL's, or says "
+        "what libpq does not know; it looks like postgresql://user@host/database?mode=advisory"
+    )
+    try:
+        arguments = conninfo.conninfo_to_dict(options.url.replace("+psycopg://", "://", 1))
+    except ProgrammingError:  # its text shows the URL
+        raise wrong from None
+    if re.search("[^0-9,]", str(arguments.get("port", ""))):
+        raise wrong
+    return {"connect_timeout": CONNECT_SECONDS, **arguments, "client_encoding": "utf-8"}
+
+
+def _connect(options: Said, arguments: dict[str, object]) -> Connection:
+    from lockkit.stores.sessions.libpq import PostgresConnection
+
+    given = {**arguments, **options.current_password()}
+    return PostgresConnection(given, may_be_pooled=options.session_pooler)

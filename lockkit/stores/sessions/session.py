@@ -1,0 +1,204 @@
+"""One session with the server, and what its claim has there.
+
+One statement is under way at a time. A statement whose reply nobody has waited for, because of an
+interrupt or a time limit, still runs: the next one waits for its end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from lockkit.engine.effects import Park, Signal
+from lockkit.model.clock import now
+from lockkit.model.errors import OutcomeUnknown
+from lockkit.stores.sessions.connection import (
+    CANCELLED,
+    Connection,
+    Refused,
+    Rows,
+    SessionEnded,
+    pooled,
+)
+from lockkit.stores.sessions.work import Blocking, Ready, Work
+
+ANSWER_SECONDS = 5.0
+"""What a statement may take that does not wait for a lock."""
+
+
+class Session:
+    """A connection and its claim. Used by any thread or task, each in its turn."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._turns: deque[Signal] = deque()
+        self._owed = False  #: a reply is still to come
+        self._waits = False  #: what it answers is a statement that waits for a lock
+        self.connection: Connection | None = None
+        self.owner: weakref.ref[object] | None = None  #: of the claim
+        self.is_over = False
+        self.holds = False
+        self.may_hold = False  #: it has asked for the lock, and has not given it back
+        self.ttl = 0.0
+        self.until = 0.0  #: by the local clock; the server ends a silent session no sooner
+        self.number = 0  #: of its last extension
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a statement that waits for the lock is under way."""
+        return self._owed and self._waits
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody talks to it, or is about to."""
+        return bool(self._turns)
+
+    def keeps(self, ttl: float, since: float) -> None:
+        """The server ends it when it is silent for so long."""
+        self.ttl, self.until = ttl, since + ttl
+
+    def rest(self) -> None:
+        """It has nothing any more, until the next claim."""
+        self.holds = self.may_hold = False
+        self.number = 0
+
+    def opening(self) -> Work[None]:
+        """Connect. Raises a BackendError or ConfigurationError."""
+        with self._place() as place:
+            yield from self._turn(place)
+            try:
+                yield Blocking(self._open)
+            except BaseException:  # interrupted: it may be connecting still
+                self.end()
+                raise
+
+    def _open(self) -> None:
+        connection = self._connect()
+        if self.is_over:
+            connection.close()
+        self.connection = connection
+
+    def say(self, statement: str, seconds: float | None = None) -> Work[Rows]:
+        """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
+        with self._place() as place:
+            yield from self._turn(place)
+            cancelled = yield from self._settle()
+            self._send(statement, waits=False)
+            try:
+                return (yield from self._reply(seconds))
+            except Refused as refusal:
+                if not (cancelled and refusal.code in CANCELLED):
+                    raise
+            self._send(statement, waits=False)  # it was this one that was cancelled, too late
+            return (yield from self._reply(seconds))
+
+    def post(self, statement: str) -> Work[None]:
+        """Send a statement that waits for a lock; ``look`` says what has come of it."""
+        with self._place() as place:
+            yield from self._turn(place)
+            yield from self._settle()
+            self._send(statement, waits=True)
+
+    def look(self, seconds: float) -> Work[Rows | None]:
+        """The reply to what was posted, if it comes within so many seconds."""
+        with self._place() as place:
+            yield from self._turn(place)
+            return (yield from self._read(seconds)) if self._owed else None
+
+    def end(self) -> None:
+        """Close it; the server ends it as soon as it hears of that. For whoever has its turn, or
+        when nobody has."""
+        self.is_over = True
+        if self.connection is not None:
+            self.connection.close()
+
+    def abort(self) -> None:
+        """The same for others: whoever waits for a reply there hears of the end, and closes it."""
+        self.is_over = True
+        if self.connection is not None and self._turns:
+            _shut_down(self.connection.descriptor)
+        else:
+            self.end()
+
+    def _open_connection(self) -> Connection:
+        if self.connection is None or self.is_over:
+            raise SessionEnded("the session with the database server has ended")
+        return self.connection
+
+    @contextmanager
+    def _place(self) -> Iterator[Signal]:
+        """In the queue of those who talk to it; one after the other, in the order they came."""
+        place = Signal()
+        self._turns.append(place)
+        try:
+            yield place
+        except SessionEnded:
+            self.end()
+            raise
+        finally:
+            with suppress(ValueError):
+                self._turns.remove(place)
+            with suppress(IndexError):
+                self._turns[0].set()
+
+    def _turn(self, place: Signal) -> Work[None]:
+        while self._turns[0] is not place:
+            yield Park(place, ANSWER_SECONDS)
+
+    def _send(self, statement: str, *, waits: bool) -> None:
+        connection = self._open_connection()
+        self._owed, self._waits = True, waits  # before: an interrupt may come after it is sent
+        connection.send(statement)
+
+    def _settle(self) -> Work[bool]:
+        """Wait for the end of what is still under way; nobody waits for its result any more.
+        Whether it was to be cancelled."""
+        cancels = self.is_waiting
+        if cancels:
+            try:
+                yield Blocking(self._open_connection().cancel)
+            except Exception as error:
+                raise SessionEnded("a waiting statement could not be cancelled") from error
+        if self._owed:
+            with suppress(Refused):
+                yield from self._reply()
+        return cancels
+
+    def _reply(self, seconds: float | None = None) -> Work[Rows]:
+        rows = yield from self._read(ANSWER_SECONDS if seconds is None else seconds)
+        if rows is None:
+            raise OutcomeUnknown("the database server did not answer in time")
+        return rows
+
+    def _read(self, seconds: float) -> Work[Rows | None]:
+        connection = self._open_connection()
+        deadline = now() + seconds
+        while True:
+            try:
+                rows = connection.fetch()
+            except Refused:
+                self._owed = False
+                raise
+            if rows is not None:
+                self._owed = False
+                self._recognize(connection, rows)
+                return rows
+            left = deadline - now()
+            if left <= 0:
+                return None
+            yield Ready(connection.descriptor, left)
+
+    def _recognize(self, connection: Connection, rows: Rows) -> None:
+        """A pooler between us may have given the statement to another session."""
+        if rows and rows[0][0] != connection.identity:
+            self.end()
+            raise pooled()
+
+
+def _shut_down(descriptor: int) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,71 @@
+"""What a URL and OPTIONS say about sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from lockkit.model.checks import check_flag, wrong
+from lockkit.model.errors import ConfigurationError
+from lockkit.stores.contract import reject_unknown_options
+from lockkit.stores.sessions.pool import MAX_SESSIONS
+
+if TYPE_CHECKING:
+    from lockkit.model.settings import AliasSettings
+
+OURS = ("mode", "max_sessions")
+OPTIONS = (*OURS, "password", "session_pooler")
+
+
+class Said(NamedTuple):
+    """What an alias says."""
+
+    url: str  #: for the driver: without what is ours
+    mode: str
+    max_sessions: int
+    password: str | Callable[[], str] | None
+    session_pooler: bool
+
+    def __repr__(self) -> str:
+        """Without what may be secret."""
+        return f"Said({self.mode!r}, max_sessions={self.max_sessions})"
+
+    def current_password(self) -> Mapping[str, str]:
+        """Asked for before each connection, so that it may change."""
+        if self.password is None:
+            return {}
+        return {"password": self.password() if callable(self.password) else self.password}
+
+
+def said(settings: AliasSettings) -> Said:
+    options = {**reject_unknown_options(settings, OPTIONS)}
+    where, _, query = settings.location.partition("?")
+    rest = []
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in OURS:
+            rest.append((key, value))
+        elif key in options:
+            raise ConfigurationError(
+                f"the LOCATION of lock alias {settings.alias!r} and its OPTIONS both say "
+                f"{key!r}: say it in one of them"
+            )
+        else:
+            options[key] = int(value) if value.isdecimal() else value
+    url = f"{where}?{urlencode(rest)}" if rest else where
+    most = options.get("max_sessions", MAX_SESSIONS)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise wrong(f"max_sessions of the lock alias {settings.alias!r}", most, "1 or more")
+    where = f"OPTIONS['session_pooler'] of the lock alias {settings.alias!r}"
+    pooler = check_flag(where, options.get("session_pooler", False))
+    password = _password(settings, options.get("password"))
+    return Said(url, str(options.get("mode")), most, password, pooler)
+
+
+def _password(settings: AliasSettings, value: object) -> Any:
+    if value is None or isinstance(value, str) or callable(value):
+        return value
+    raise ConfigurationError(
+        f"OPTIONS['password'] of the lock alias {settings.alias!r} is of type "
+        f"{type(value).__name__}; it must be a string, or a function that returns one"
+    )

@@ -1,0 +1,274 @@
+"""Locks that belong to a session with a database server, and end with it.
+
+Each claim has a session of its own, kept for the next one. So no session gets its own lock twice,
+and it may wait in the server's queue. The server ends a session that is silent for the TTL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from lockkit.engine.effects import Exchange, Park, Step
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError, OutcomeUnknown
+from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Request
+from lockkit.runtime.tokens import new_token
+from lockkit.stores.contract import Danger, Queued, Sessioned
+from lockkit.stores.sessions.connection import Refused, Rows, SessionEnded
+from lockkit.stores.sessions.dialects import is_taken, waiting
+from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
+from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
+from lockkit.stores.sessions.work import Work, together
+
+if TYPE_CHECKING:
+    from lockkit.stores.sessions.dialects import Dialect
+    from lockkit.stores.sessions.pool import Route, Sessions
+
+R = TypeVar("R")
+
+ENDLESS = Danger(
+    "no-session-timeout",
+    "the server does not end a session that falls silent: a holder that is stopped, or whose "
+    "network is cut, keeps its locks",
+    "use PostgreSQL 14 or later, or mode=row",
+)
+
+
+class SessionStore(Sessioned, Queued):
+    """The steps, the same for every server and mode."""
+
+    def __init__(self, sessions: Sessions, dialect: Dialect, prefix: str) -> None:
+        self._sessions = sessions
+        self._sql = dialect
+        self._prefix = prefix
+
+    def wire(self) -> SessionWire:
+        return SessionWire(partial(self._sessions.close, self))
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncSessionWire:
+        close = (lambda: None) if is_shared else partial(self._sessions.close, self)
+        return AsyncSessionWire(close)
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        route, sessions = _route(request), self._sessions
+        session = sessions.of(route)
+        if session is not None:
+            return (yield from self._again(session, request))
+        is_known = sessions.waits(route) or sessions.remains(route)
+        if request.mode is Mode.POLL and not is_known:
+            return Gone()
+        joins = request.mode is not Mode.TRY
+        busy = Busy(ticket=int(joins), sessions=sessions.most)
+        use = partial(self._begin, request)
+        return (yield from self._using(route, use, waits=joins)) or busy
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        session = self._sessions.of(_route(request))
+        if session is None:
+            place = self._sessions.waits(_route(request))
+            if place is not None:
+                yield Park(place, seconds)
+            return None
+        with self._parting(_route(request)):
+            return (yield from self._look(session, request, seconds))
+
+    def release(self, request: Request) -> Step[Release]:
+        route = _route(request)
+        self._sessions.leave(route)
+        session = self._sessions.of(route)
+        if session is None:
+            if self._sessions.remains(route):
+                yield from self._elsewhere(route, partial(self._bury, route))
+            return Release.ABSENT
+        held = session.holds
+        try:
+            with self._parting(route):
+                free = self._sql.free(self._key(request), held=held)
+                rows = yield from self._say(session, route, free)
+        except SessionEnded:
+            if self._sessions.remains(route):
+                raise
+            return Release.ABSENT  # the server has said so
+        except OutcomeUnknown:  # no answer: the next try ends the session over another connection
+            self._sessions.part(route, is_broken=True)
+            raise
+        self._sessions.unpin(route)
+        return Release.RELEASED if held and is_taken(rows) else Release.ABSENT
+
+    def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        """All at once: a session that does not answer must not hold up the others."""
+        works = {}
+        for request in requests:
+            session = self._sessions.of(_route(request))
+            if session is not None and session.holds and request.number >= session.number:
+                session.number = request.number
+                works[_route(request)] = self._beat(session, request)
+        replies: dict[Route, Rows | Exception] = {}
+        if works:
+            sent = now()
+            replies = yield Exchange(partial(together, works))
+            for request in requests:
+                session = self._sessions.of(_route(request))
+                if session is not None and isinstance(replies.get(_route(request)), list):
+                    session.keeps(request.ttl, sent)
+        return [self._renewal(request, replies.get(_route(request))) for request in requests]
+
+    def check(self) -> Step[None]:
+        yield from self._elsewhere(("", new_token()), self._greet)
+
+    def health(self) -> Step[list[Danger]]:
+        ends_silence = yield from self._elsewhere(("", new_token()), self._greet)
+        return [] if ends_silence else [ENDLESS]
+
+    def _begin(self, request: Request, session: Session) -> Step[Grant | Busy]:
+        """Ask for the lock in a session that has nothing yet."""
+        route = _route(request)
+        if self._sessions.remains(route):
+            yield from self._bury(route, session)
+        sent = now()
+        session.may_hold = True
+        session.keeps(request.ttl, sent)
+        silence = self._silence(session, request.ttl)
+        rows = yield from self._say(session, route, self._sql.take(self._key(request), silence))
+        if is_taken(rows):
+            session.holds = True
+            return Grant(request.token, None, request.ttl)
+        ahead, most = waiting(rows), request.max_queue
+        joins = request.mode is not Mode.TRY
+        is_full = joins and most is not None and ahead >= most
+        if is_full or not joins:
+            self._sessions.unpin(route)
+            return Busy(ahead=ahead, full=is_full)
+        yield Exchange(partial(session.post, self._sql.join(self._key(request))), route)
+        return Busy(ticket=1, ahead=ahead)
+
+    def _again(self, session: Session, request: Request) -> Step[Grant | Busy]:
+        """The claim has a session already. What it holds only the server can say."""
+        route = _route(request)
+        with self._parting(route):
+            if session.is_waiting:
+                granted = yield from self._look(session, request, 0.0)
+                if granted is not None or session.is_waiting:
+                    return granted or Busy(ticket=1)
+            rows: Rows = ()
+            with suppress(Refused):
+                rows = yield from self._say(session, route, self._sql.check(self._key(request)))
+            if is_taken(rows):
+                granted = yield from self._granted(session, request)
+                if granted is not None:
+                    return granted
+            free = self._sql.free(self._key(request), held=False)
+            yield from self._say(session, route, free)
+            return (yield from self._begin(request, session))
+
+    def _look(self, session: Session, request: Request, seconds: float) -> Step[Grant | None]:
+        session.until = now() + seconds + request.ttl
+        try:
+            rows = yield Exchange(partial(session.look, seconds), _route(request))
+        except Refused:  # a time limit of the server's, say: it may have been granted all the same
+            return None
+        if rows is None or not is_taken(rows):
+            return None
+        return (yield from self._granted(session, request))
+
+    def _granted(self, session: Session, request: Request) -> Step[Grant | None]:
+        """The server may have granted it long ago: its silence begins anew."""
+        sent = now()
+        session.holds = True
+        beat = self._sql.beat(self._silence(session, request.ttl))
+        rows = yield from self._say(session, _route(request), beat)
+        session.keeps(request.ttl, sent)
+        session.holds = is_taken(rows)
+        return Grant(request.token, None, request.ttl) if session.holds else None
+
+    def _beat(self, session: Session, request: Request) -> Work[Rows]:
+        seconds = min(ANSWER_SECONDS, request.ttl / 6)
+        return session.say(self._sql.beat(self._silence(session, request.ttl)), seconds)
+
+    def _renewal(self, request: Request, reply: Rows | Exception | None) -> Renewal:
+        session = self._sessions.of(_route(request))
+        if isinstance(reply, LockError) and not isinstance(reply, SessionEnded):
+            return Renewal(None, reply)
+        if session is None or not session.holds:
+            return Renewal(None)
+        if reply is None:  # a later one is done
+            return Renewal(max(session.until - now(), 0.0))
+        if isinstance(reply, Exception) or not is_taken(reply):
+            self._sessions.part(_route(request), is_broken=isinstance(reply, SessionEnded))
+            return Renewal(None)
+        return Renewal(request.ttl)
+
+    def _using(
+        self, route: Route, use: Callable[[Session], Step[R]], *, waits: bool = False
+    ) -> Step[R | None]:
+        """Do this with a session of the claim's own; None: all are in use."""
+        while (session := self._sessions.pin(route, self, waits=waits)) is not None:
+            was_idle = session.connection is not None
+            try:
+                with self._parting(route):
+                    if not was_idle:
+                        yield Exchange(session.opening, route)
+                    return (yield from use(session))
+            except SessionEnded:
+                if not was_idle:  # the server had ended it just then: nothing was applied
+                    raise
+        return None
+
+    def _elsewhere(self, route: Route, use: Callable[[Session], Step[R]]) -> Step[R]:
+        """The same in between, for no claim."""
+        done = yield from self._using(route, use)
+        if done is None:
+            raise BackendUnavailable(f"all {self._sessions.most} sessions of the process are used")
+        self._sessions.unpin(route)
+        return done
+
+    def _bury(self, route: Route, session: Session) -> Step[bool]:
+        """End what remains of the claim's former session. Refused: it will fall silent."""
+        remains, connection = self._sessions.remains(route), session.connection
+        if remains is not None and connection is not None:
+            with suppress(Refused):
+                find = self._sql.find(remains.identity, remains.started)
+                if is_taken((yield from self._say(session, route, find))):
+                    end = self._sql.end(remains.identity, connection)
+                    yield from self._say(session, route, end)
+            self._sessions.buried(route)
+        return True
+
+    def _greet(self, session: Session) -> Step[bool]:
+        """Whether the server ends sessions that fall silent."""
+        assert session.connection is not None
+        yield Exchange(partial(session.say, self._sql.beat("null")))
+        return session.connection.ends_silence
+
+    @contextmanager
+    def _parting(self, route: Route) -> Iterator[None]:
+        """What goes wrong ends the session, unless its reply may still come."""
+        try:
+            yield
+        except SessionEnded:
+            self._sessions.part(route, is_broken=True)
+            raise
+        except (BackendUnavailable, ConfigurationError):
+            self._sessions.part(route)
+            raise
+        except Refused as refusal:
+            self._sessions.part(route)
+            raise refusal.typed() from refusal
+
+    def _say(self, session: Session, route: Route, statement: str) -> Step[Rows]:
+        rows: Rows = yield Exchange(partial(session.say, statement), route)
+        return rows
+
+    def _silence(self, session: Session, ttl: float) -> str:
+        assert session.connection is not None
+        return self._sql.silence(ttl, session.connection)
+
+    def _key(self, request: Request) -> str:
+        return self._sql.key_of(f"{self._prefix}\0{request.name}")
+
+
+def _route(request: Request) -> Route:
+    return request.name, request.token

@@ -1,0 +1,76 @@
+"""What a session is asked: a generator of what it waits for, so that threads and tasks are served
+by the same code. See ``wire``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from lockkit.engine.effects import Park
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+class Ready(NamedTuple):
+    """Wait until something can be read from this descriptor, at most so long."""
+
+    descriptor: int
+    seconds: float
+
+
+class Blocking(NamedTuple):
+    """Do what blocks, and is over soon."""
+
+    function: Callable[[], object]
+
+
+Wanted = Ready | Blocking | Park
+Work = Generator[Wanted, Any, R]
+
+
+def together(works: Mapping[K, Work[R]]) -> Work[dict[K, R | Exception]]:
+    """All at once, each with what came of it: their requests are sent before any reply is read."""
+    each = {key: _caught(work) for key, work in works.items()}
+    try:
+        firsts = {key: _first(work) for key, work in each.items()}
+        results = {}
+        for key, work in each.items():
+            results[key] = yield from _rest(work, firsts[key])
+        return results
+    finally:
+        for work in each.values():
+            work.close()
+
+
+class _Over(NamedTuple):
+    value: Any
+
+
+def _caught(work: Work[R]) -> Work[R | Exception]:
+    try:
+        return (yield from work)
+    except Exception as error:  # noqa: BLE001  it is a result
+        return error
+
+
+def _first(work: Work[Any]) -> Wanted | _Over:
+    try:
+        return next(work)
+    except StopIteration as end:
+        return _Over(end.value)
+
+
+def _rest(work: Work[R], wanted: Wanted | _Over) -> Work[R]:
+    while not isinstance(wanted, _Over):
+        try:
+            try:
+                reply = yield wanted
+            except Exception as error:  # noqa: BLE001  it is for this one
+                wanted = work.throw(error)
+            else:
+                wanted = work.send(reply)
+        except StopIteration as end:
+            wanted = _Over(end.value)
+    result: R = wanted.value
+    return result

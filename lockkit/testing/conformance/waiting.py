@@ -1,0 +1,150 @@
+"""Waiting, in whatever queue: that of the store, or the core's in front of one that has none."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from lockkit.model.clock import now
+from lockkit.model.errors import AcquireTimeout
+from lockkit.model.types import Busy, Grant, Mode, Release, Request
+from lockkit.stores.contract import Queued
+from lockkit.testing.blocking import AnyClient
+from lockkit.testing.conformance.base import (
+    PROMPT,
+    TTL,
+    Connect,
+    Spawn,
+    at_least_once,
+    eventually,
+    held,
+    needs,
+    nothing_left,
+)
+from lockkit.testing.conformance.steps import claim, granted, polled, queue_of
+
+__all__ = ["WaitingTests"]
+
+HEARD = 0.02
+"""Seconds within which a server hears of a claim that waits, on a machine that does not stall."""
+
+CLAIMS = 5
+RACES = 50
+SEED = 30_000
+
+
+class WaitingTests:
+    @needs(Queued)
+    def test_claims_are_granted_in_the_order_in_which_they_joined(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        clients = (client, other)
+
+        def in_order() -> bool:
+            holders = [claim(name), *(claim(name, Mode.ENQUEUE) for _ in range(CLAIMS))]
+            granted(other, holders[0])
+            waits = [join(clients[at % 2], each) for at, each in enumerate(holders[1:])]
+            for at, ask in enumerate(waits):
+                if ask() is not None:
+                    return False
+                before = clients[(at - 1) % 2]
+                assert before.perform(before.store.release(holders[at])) is Release.RELEASED
+                eventually(ask)
+            last = clients[(CLAIMS - 1) % 2]
+            assert last.perform(last.store.release(holders[-1])) is Release.RELEASED
+            nothing_left(client, name)
+            return True
+
+        at_least_once(in_order)
+
+    @needs(Queued)
+    def test_nobody_comes_before_a_claim_that_waits(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        def first() -> bool:
+            holder, waiter = claim(name), claim(name, Mode.ENQUEUE)
+            granted(client, holder)
+            ask = join(other, waiter)
+            assert client.perform(client.store.release(holder)) is Release.RELEASED
+            early = client.lock(name).try_acquire()
+            if early is not None:
+                assert early.release()
+            eventually(ask)
+            assert other.perform(other.store.release(waiter)) is Release.RELEASED
+            nothing_left(client, name)
+            return early is None
+
+        at_least_once(first)
+
+    @needs(Queued)
+    def test_a_claim_that_is_withdrawn_is_passed_over(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        holder, first, second = claim(name), *(claim(name, Mode.ENQUEUE) for _ in range(2))
+        granted(client, holder)
+        join(other, first)
+        ask = join(client, second)
+        other.perform(other.store.release(first._replace(queued=True)))
+        assert client.perform(client.store.release(holder)) is Release.RELEASED
+        eventually(ask)
+        assert client.perform(client.store.release(second)) is Release.RELEASED
+        nothing_left(client, name)
+
+    def test_a_waiter_gets_it_soon_after_it_is_released(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        def soon() -> bool:
+            lease = client.lock(name).acquire()
+            waiting = spawn(_granted_at, other, name)
+            time.sleep(TTL / 5)  # it waits by now, or comes when it is free
+            released = now()
+            assert lease.release()
+            return waiting.result() - released < PROMPT
+
+        at_least_once(soon)
+
+    def test_a_time_limit_that_races_a_grant(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        """Released about when the waiter gives up: it has the lock, or it left nothing."""
+        moments = random.Random(SEED)
+        for _ in range(RACES):
+            lease = client.lock(name, ttl=30).acquire()
+            waiting = spawn(_outcome, other, name, 0.015)
+            time.sleep(moments.uniform(0.0, 0.03))
+            assert lease.release()
+            waiting.result()
+            nothing_left(client, name)
+
+    def test_what_expires_goes_to_a_waiter(
+        self, connect: Connect, other: AnyClient, name: str
+    ) -> None:
+        hung = connect(max_hold=0, ttl=TTL).lock(name).acquire()
+        taken = other.lock(name).acquire()
+        assert hung.lost
+        assert not hung.release()
+        assert taken.release()
+        assert not held(other, name)
+
+
+def join(client: AnyClient, request: Request) -> Callable[[], Grant | None]:
+    """Join the queue, and wait there for a moment; what it returns asks for the grant."""
+    busy = client.perform(client.store.acquire(request))
+    assert isinstance(busy, Busy) and busy.ticket
+    assert client.perform(queue_of(client).wait(request, HEARD, busy)) is None
+    return lambda: polled(client, request._replace(mode=Mode.POLL))
+
+
+def _granted_at(client: AnyClient, name: str) -> float:
+    with client.lock(name).acquire():
+        return now()
+
+
+def _outcome(client: AnyClient, name: str, timeout: float) -> None:
+    try:
+        lease = client.lock(name).acquire(timeout)
+    except AcquireTimeout:
+        return
+    lease.check()
+    assert lease.release()

@@ -1,0 +1,167 @@
+"""The servers and modes of session locks, and how a test sees and ends sessions there."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, Self
+
+import pytest
+
+from lockkit.stores.sessions.dialects import Dialect, PostgresAdvisory
+
+
+class SessionServer:
+    """A database of its own on a server."""
+
+    name: str
+    limit = 0.2  #: seconds, of statements
+    hears_of_dead_waiters = True
+
+    def __init__(self, server: Any, url: str) -> None:
+        self.server = server
+        self.bare = url
+
+    @property
+    def url(self) -> str:
+        return f"{self.bare}?mode={self.name.rpartition(' ')[2]}"
+
+    @property
+    def port(self) -> int:
+        return int(self.server.port)
+
+    @property
+    def database(self) -> str:
+        return self.bare.rpartition("/")[2]
+
+    def through(self, port: int) -> str:
+        return self.url.replace(f":{self.port}", f":{port}")
+
+    def of_database(self, name: str) -> str:
+        return self.url.replace(self.database, name)
+
+    def sessions(self) -> int:
+        return len(self.pids())
+
+    def pids(self) -> list[int]:
+        raise NotImplementedError
+
+
+class Postgres(SessionServer):
+    waiting = "wait_event_type = 'Lock'"
+
+    def pids(self, where: str = "true") -> list[int]:
+        return self._numbers(
+            f"select pid from pg_stat_activity where datname = '{self.database}' and {where}"
+        )
+
+    def waiters(self) -> list[int]:
+        return self.pids(self.waiting)
+
+    def cancel(self, *pids: int) -> None:
+        for pid in pids:
+            self._numbers(f"select pg_cancel_backend({pid})::int")
+
+    def kill(self, *pids: int) -> None:
+        for pid in pids:
+            self._numbers(f"select pg_terminate_backend({pid}, 5000)::int")
+
+    def limit_statements(self) -> None:
+        for setting in ("statement_timeout", "lock_timeout"):
+            milliseconds = round(self.limit * 1000)
+            self.server.execute(f"alter database {self.database} set {setting} = {milliseconds}")
+
+    def silence(self, ttl: float) -> float:
+        return ttl
+
+    def _numbers(self, sql: str) -> list[int]:
+        return [int(line) for line in self.server.execute(sql).split()]
+
+
+class Advisory(Postgres):
+    name = "PostgreSQL advisory"
+    takes = b"pg_try_advisory_lock"
+
+    def dialect(self) -> Dialect:
+        return PostgresAdvisory()
+
+    def holders(self) -> list[int]:
+        return self.pids(
+            "pid in (select pid from pg_locks where locktype = 'advisory' and granted)"
+        )
+
+    def is_key(self, key: str) -> bool:
+        return -(2**63) <= int(key) < 2**63
+
+
+class Kind(NamedTuple):
+    """A parameter of tests."""
+
+    name: str
+    server: str  #: a fixture
+    made: type[SessionServer]
+
+    @contextmanager
+    def of(self, request: pytest.FixtureRequest) -> Iterator[SessionServer]:
+        server = request.getfixturevalue(self.server)
+        url = server.create_database()
+        try:
+            yield self.made(server, url)
+        finally:
+            server.drop_database(url)
+
+
+ADVISORY = Kind(Advisory.name, "postgres_server", Advisory)
+SERVERS = [ADVISORY]
+
+
+class SilentNetwork:
+    """A proxy whose connections can fall silent, while new ones are served."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._silent: set[socket.socket] = set()
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._stopped = False
+        self._thread = threading.Thread(target=self._forward, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        self._thread.join()
+        for each in [self._listener, *self._pairs]:
+            each.close()
+
+    def silence(self) -> None:
+        """Nothing passes over the connections there are; nobody is told."""
+        self._silent.update(self._pairs)
+
+    def _forward(self) -> None:
+        while not self._stopped:
+            open_ones = [s for s in self._pairs if s not in self._silent]
+            for ready in select.select([self._listener, *open_ones], [], [], 0.05)[0]:
+                if ready is self._listener:
+                    client = self._listener.accept()[0]
+                    store = socket.create_connection(("127.0.0.1", self._target))
+                    self._pairs |= {client: store, store: client}
+                elif ready not in self._silent:
+                    self._pass_on(ready)
+
+    def _pass_on(self, source: socket.socket) -> None:
+        sink = self._pairs[source]
+        data = b""
+        with suppress(OSError):
+            data = source.recv(65536)
+            sink.sendall(data)
+        if not data:
+            for each in (source, sink):
+                self._pairs.pop(each, None)
+                each.close()

@@ -1,0 +1,474 @@
+"""Locks of sessions: where other libraries fail, and what differs from other stores."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from bouncer import BouncerServer
+from servers_of_sessions import ADVISORY, SERVERS, SessionServer, SilentNetwork
+
+import lockkit
+from lockkit import aio
+from lockkit.model.clock import now
+from lockkit.model.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LeaseLost,
+    StoreRefused,
+    TooManySessions,
+    UnsupportedCapability,
+)
+from lockkit.testing.agent import Agent
+from lockkit.testing.conformance.base import SLACK, SOON, eventually
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import PostgresServer
+from lockkit.testing.store import Store
+
+TTL = 1.5
+LONG = 30.0
+A_SECOND = 1.0
+
+Connect = Callable[..., lockkit.LockClient]
+
+
+@pytest.fixture(params=SERVERS, ids=lambda kind: kind.name)
+def server(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
+    with request.param.of(request) as found:
+        yield found
+
+
+@pytest.fixture
+def connect(server: SessionServer) -> Iterator[Connect]:
+    with ExitStack() as stack:
+
+        def make(url: str = "", **options: object) -> lockkit.LockClient:
+            client = lockkit.connect(url or server.url, **{"ttl": LONG, **options})
+            stack.callback(client.close)
+            return client
+
+        yield make
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., object]]:
+    with ThreadPoolExecutor(16) as threads:
+        yield threads.submit
+
+
+@pytest.fixture
+def agent(server: SessionServer) -> Iterator[Agent]:
+    """Another process."""
+    with Agent(Store(server.url, options={"ttl": TTL})) as agent:
+        agent.call("connect", api="sync")
+        yield agent
+
+
+def test_one_process_does_not_get_its_own_lock_twice(
+    connect: Connect, server: SessionServer
+) -> None:
+    locks = connect()
+    with locks.lock("a").acquire():
+        assert locks.lock("a").try_acquire() is None
+        assert server.sessions() == 2
+    with locks.lock("a", timeout=0):
+        pass
+
+
+def test_a_connection_is_kept_for_the_next_lease(connect: Connect, server: SessionServer) -> None:
+    locks = connect()
+    for number in range(10):
+        locks.lock(f"name:{number}").acquire().release()
+    assert server.sessions() == 1
+    locks.close()
+    eventually(lambda: server.sessions() == 0)
+
+
+def test_a_waiter_whose_statement_the_server_ends_goes_on_waiting(
+    connect: Connect, server: SessionServer, spawn: Callable[..., object]
+) -> None:
+    """A time limit of the server's, say. It may have been granted all the same: it is asked."""
+    locks = connect()
+    lease = locks.lock("a").acquire()
+    waiting = spawn(locks.lock("a").acquire)
+    for _ in range(5):
+        eventually(lambda: len(server.waiters()) == 1)
+        server.cancel(*server.waiters())
+        time.sleep(0.02)
+    assert not waiting.done()
+    assert lease.release()
+    with waiting.result(SOON):
+        assert locks.lock("a").try_acquire() is None
+
+
+def test_time_limits_of_the_server_do_not_end_a_wait(
+    connect: Connect, server: SessionServer, spawn: Callable[..., object]
+) -> None:
+    server.limit_statements()
+    locks = connect()
+    lease = locks.lock("a").acquire()
+    waiting = spawn(locks.lock("a").acquire)
+    eventually(lambda: len(server.waiters()) == 1)
+    pid = server.waiters()
+    time.sleep(server.limit * 2)
+    assert server.waiters() == pid
+    assert lease.release()
+    waiting.result(SOON).release()
+
+
+def test_a_killed_session_is_noticed_within_a_heartbeat_and_a_second(
+    connect: Connect, server: SessionServer
+) -> None:
+    lost: list[float] = []
+    lease = connect(ttl=2 * TTL).lock("a", on_lost=lambda _: lost.append(now())).acquire()
+    other = connect()
+    server.kill(*server.holders())
+    killed = now()
+    with other.lock("a", timeout=A_SECOND):
+        eventually(lambda: lost)
+        assert lost[0] - killed < 2 * TTL / 3 + A_SECOND
+        assert lease.lost
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert not lease.release()
+
+
+def test_a_session_that_has_ended_is_never_connected_again(
+    connect: Connect, server: SessionServer
+) -> None:
+    lease = connect().lock("a").acquire()
+    server.kill(*server.holders())
+    eventually(lambda: server.sessions() == 0)
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert server.sessions() == 0
+    assert not lease.release()
+
+
+def test_an_idle_session_that_the_server_has_ended_is_replaced(
+    connect: Connect, server: SessionServer
+) -> None:
+    locks = connect()
+    for _ in range(5):
+        locks.lock("a").acquire().release()
+        server.kill(*server.pids())
+        with locks.lock("a", timeout=0):
+            pass
+
+
+def test_a_stopped_holder_is_passed_by_after_its_ttl(
+    connect: Connect, server: SessionServer, agent: Agent
+) -> None:
+    agent.call("acquire", handle="a", api="sync", name="a", ttl=TTL)
+    locks = connect()
+    agent.pause()
+    paused = now()
+    with locks.lock("a", timeout=SOON):
+        waited = now() - paused
+        assert waited < server.silence(TTL) + SLACK
+        assert waited > TTL / 2
+        agent.resume()
+        assert agent.call("lost", handle="a")
+        assert agent.call("release", handle="a") is False
+
+
+def test_a_killed_holder_is_followed_at_once(connect: Connect, agent: Agent) -> None:
+    agent.call("acquire", handle="a", api="sync", name="a", ttl=LONG)
+    locks = connect()
+    assert locks.lock("a").try_acquire() is None
+    agent.kill()
+    with locks.lock("a", timeout=SOON):
+        pass
+
+
+def test_a_stopped_waiter_costs_the_others_one_ttl(
+    connect: Connect, server: SessionServer, agent: Agent, spawn: Callable[..., object]
+) -> None:
+    locks = connect()
+    lease = locks.lock("a").acquire()
+    stopped = agent.send("acquire", handle="a", api="sync", name="a", timeout=None, ttl=TTL)
+    eventually(lambda: len(server.waiters()) == 1)
+    agent.pause()
+    waiting = spawn(locks.lock("a", timeout=SOON).acquire)
+    eventually(lambda: len(server.waiters()) == 2)
+    assert lease.release()
+    released = now()
+    taken = waiting.result(SOON)
+    assert now() - released < server.silence(TTL) + SLACK
+    agent.resume()
+    assert taken.release()
+    stopped.result(SOON)
+    assert agent.call("release", handle="a")
+
+
+def test_a_dead_waiter_leaves_the_queue_of_the_server(
+    connect: Connect, server: SessionServer, agent: Agent
+) -> None:
+    """Before anything is granted to it, where the server can look whether it is there."""
+    with connect().lock("a").acquire():
+        agent.send("acquire", handle="a", api="sync", name="a", timeout=None, ttl=LONG)
+        eventually(lambda: len(server.waiters()) == 1)
+        agent.kill()
+        if server.hears_of_dead_waiters:
+            eventually(lambda: not server.waiters())
+    with connect().lock("a", timeout=SOON):
+        pass
+
+
+def test_sessions_are_bounded(
+    connect: Connect, server: SessionServer, spawn: Callable[..., object]
+) -> None:
+    locks = connect(options={"max_sessions": 2})
+    others = connect(options={"max_sessions": 2})
+    first, second = locks.lock("a").acquire(), others.lock("b").acquire()
+    started = now()
+    with pytest.raises(TooManySessions, match="2 sessions are in use, which is max_sessions"):
+        locks.lock("c").acquire(timeout=0.2)
+    assert 0.2 <= now() - started < SLACK
+    for give_up in (locks.lock("c").try_acquire, lambda: locks.lock("c").acquire(timeout=0)):
+        with pytest.raises(TooManySessions):
+            give_up()
+    waiting = [spawn(client.lock("c").acquire) for client in (locks, others)]
+    assert server.sessions() == 2
+    assert first.release()
+    taken = eventually(lambda: next((w for w in waiting if w.done()), None)).result()
+    assert taken.release()
+    for each in waiting:
+        lease = each.result(SOON)
+        lease.release()
+    assert second.release()
+    assert server.sessions() == 2
+
+
+def test_sessions_that_nobody_renews_or_releases_are_given_to_others(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockkit.stores.sessions.pool.GRACE", 0.0)
+    locks = connect(options={"max_sessions": 2}, max_hold=0)
+    leases = [locks.lock(name, ttl=0.2).acquire() for name in ("a", "b")]
+    with locks.lock("c", timeout=SOON), locks.lock("d", timeout=SOON):
+        assert all(lease.lost for lease in leases)
+    assert not any(lease.release() for lease in leases)
+
+
+def test_closing_loses_what_is_held(connect: Connect) -> None:
+    locks = connect()
+    lease = locks.lock("a").acquire()
+    locks.close()
+    assert lease.lost
+    assert not lease.release()
+    with connect().lock("a", timeout=A_SECOND):
+        pass
+
+
+def test_closing_under_asyncio_loses_what_is_held(connect: Connect, server: SessionServer) -> None:
+    async def scene() -> None:
+        locks = aio.connect(server.url, ttl=LONG)
+        lease = await locks.lock("a").acquire()
+        await locks.close()
+        assert lease.lost
+        assert not await lease.release()
+
+    asyncio.run(scene())
+    with connect().lock("a", timeout=A_SECOND):
+        pass
+
+
+def test_clients_of_one_url_close_only_what_is_theirs(connect: Connect) -> None:
+    locks, others = connect(), connect()
+    with others.lock("a").acquire() as lease:
+        closed = locks.lock("b").acquire()
+        locks.close()
+        assert not closed.release()
+        lease.extend()
+        assert others.lock("b", timeout=A_SECOND).acquire().release()
+
+
+def test_a_connection_that_breaks_leaves_nothing_at_the_server(
+    connect: Connect, server: SessionServer
+) -> None:
+    """The server granted it, and its reply was lost with the connection: the claim is made anew,
+    and what remains of the former session is ended."""
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        far = connect(server.through(proxy.port))
+        for number in range(10):
+            far.lock("warm").acquire().release()
+            fault = proxy.drop_replies(matching=server.takes)
+            with far.lock(f"a:{number}").acquire(timeout=0) as lease:
+                assert fault.happened.is_set()
+                lease.extend()
+            with connect().lock(f"a:{number}", timeout=0):
+                pass
+
+
+def test_a_release_over_a_connection_that_is_silent_is_told_over_another(
+    connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", 0.3)
+    with SilentNetwork(server.port) as network:
+        far = connect(server.through(network.port))
+        lease = far.lock("a").acquire()
+        network.silence()
+        assert lease.release()
+        with connect().lock("a", timeout=0):
+            pass
+        far.close()
+
+
+def test_a_store_that_is_down(connect: Connect, server: SessionServer) -> None:
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        far = connect(server.through(proxy.port))
+        lease = far.lock("a").acquire()
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(BackendUnavailable):
+            far.lock("b").acquire()
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        with pytest.raises(BackendUnavailable):
+            lease.release()
+        proxy.refuse(False)
+        far.lock("b").acquire().release()
+
+
+def test_what_it_cannot_is_refused(connect: Connect) -> None:
+    locks = connect()
+    with locks.lock("a") as lease, pytest.raises(UnsupportedCapability, match="redis"):
+        _ = lease.fencing_token
+    with pytest.raises(UnsupportedCapability, match="redis"):
+        locks.semaphore("a", 2)
+    with pytest.raises(UnsupportedCapability, match="redis"):
+        locks.rwlock("a")
+
+
+def test_ten_thousand_names_have_as_many_keys(server: SessionServer) -> None:
+    dialect = server.dialect()
+    names = [f"{kind}:{number}" for kind in ("Stock", "stock", "é" * 100) for number in range(4000)]
+    keys = {dialect.key_of(name) for name in names}
+    assert len(keys) == len(names)
+    assert all(server.is_key(key) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_sessions": 0}, "max_sessions"),
+        ({"max_sesions": 3}, "max_sessions"),
+        ({"password": 7}, "password"),
+    ],
+)
+def test_options_are_checked(connect: Connect, options: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        connect(options=options)
+
+
+def test_the_url_says_how_many_sessions(connect: Connect, server: SessionServer) -> None:
+    locks = connect(f"{server.url}&max_sessions=1")
+    with locks.lock("a").acquire(), pytest.raises(TooManySessions):
+        locks.lock("b").acquire(timeout=0)
+    with pytest.raises(ConfigurationError, match="both say"):
+        connect(f"{server.url}&max_sessions=1", options={"max_sessions": 2})
+
+
+def test_no_url_and_no_password_is_shown(connect: Connect, server: SessionServer) -> None:
+    secret = "a-canary"
+    url = server.url.replace("@", f":{secret}@", 1)
+    for broken in (f"{url}&{secret}=1", url.replace(str(server.port), f"{server.port}x")):
+        with pytest.raises(ConfigurationError) as refused:
+            connect(broken).lock("a").acquire()
+        assert secret not in str(refused.value)
+        assert refused.value.__cause__ is None
+    locks = connect(url)
+    assert secret not in repr(locks) + repr(locks.store)
+
+
+def test_the_password_is_asked_for_each_new_connection(
+    connect: Connect, server: SessionServer
+) -> None:
+    asked = []
+
+    def password() -> str:
+        asked.append(1)
+        return "anything"
+
+    locks = connect(options={"password": password})
+    with locks.lock("a"), locks.lock("b"):
+        assert len(asked) == 2
+
+
+def test_a_database_that_is_not_there(connect: Connect, server: SessionServer) -> None:
+    with pytest.raises(StoreRefused):
+        connect(server.of_database("nobody_made_it")).lock("a").acquire()
+
+
+def test_health_and_check(connect: Connect, server: SessionServer) -> None:
+    locks = connect()
+    assert locks.perform(locks.store.health()) == []
+    locks.perform(locks.store.check())
+    assert server.sessions() == 1
+
+
+def test_where_the_server_cannot_end_a_silent_session_it_is_said(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, server: SessionServer
+) -> None:
+    if server.name != ADVISORY.name:
+        return
+    monkeypatch.setattr("lockkit.stores.sessions.libpq.HAS_TIMEOUTS", 990_000)
+    locks = connect(options={"max_sessions": 3})
+    (danger,) = locks.perform(locks.store.health())
+    assert danger.identifier == "no-session-timeout"
+    with locks.lock("a", ttl=0.2, timeout=0):
+        pass
+
+
+@pytest.fixture(params=["sync", "async"])
+def try_at(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Lock once at a URL."""
+
+    async def alock(url: str, **options: object) -> None:
+        async with aio.connect(url, **options) as locks, locks.lock("a", timeout=0):
+            pass
+
+    def lock(url: str, **options: object) -> None:
+        if request.param == "async":
+            asyncio.run(alock(url, **options))
+            return
+        with lockkit.connect(url, **options) as locks, locks.lock("a", timeout=0):
+            pass
+
+    return lock
+
+
+def test_a_transaction_pooler_is_refused(
+    postgres_server: PostgresServer, postgres_url: str, try_at: Callable[..., None]
+) -> None:
+    with BouncerServer(postgres_server, "transaction") as bouncer:
+        url = ADVISORY.made(bouncer, bouncer.of(postgres_url)).url
+        with pytest.raises(ConfigurationError, match="transaction mode"):
+            try_at(url)
+
+
+def test_a_transaction_pooler_that_is_said_to_be_none_is_refused(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """As soon as two of its clients have one session."""
+    pooled = {"options": {"session_pooler": True}}
+    with BouncerServer(postgres_server, "transaction") as bouncer:
+        url = ADVISORY.made(bouncer, bouncer.of(postgres_url)).url
+        refused = pytest.raises(ConfigurationError, match="transaction mode")
+        with lockkit.connect(url, **pooled) as locks, locks.lock("a"), refused:
+            locks.lock("b").acquire()
+
+
+def test_a_session_pooler_is_refused_unless_it_is_said(
+    postgres_server: PostgresServer, postgres_url: str, try_at: Callable[..., None]
+) -> None:
+    with BouncerServer(postgres_server, "session") as bouncer:
+        url = ADVISORY.made(bouncer, bouncer.of(postgres_url)).url
+        with pytest.raises(ConfigurationError, match="session_pooler"):
+            try_at(url)
+        try_at(url, options={"session_pooler": True})
