@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from lockkit.orders import Order, Refusal, Replay
-from lockkit.orders.judging import met_orphan
+from lockkit.orders.decisions import news_of
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
+    from lockkit.orders import Order
     from lockkit.orders.decisions import Decision
 
 order_replayed = Signal()
@@ -31,19 +31,8 @@ order_conflict = Signal()
 order_orphaned = Signal()
 """An earlier try was begun, and how it ended is not known; whatever is done about it now."""
 
-CONFLICT = 422
-
 
 def tell(decision: Decision, order: Order, view: Any, request: HttpRequest) -> None:
     """Send what this decision is, if it is anything."""
-    for signal in _signals(decision):
-        signal.send_robust(sender=view, request=request, order_id=order.order_id)
-
-
-def _signals(decision: Decision) -> list[Signal]:
-    signals = [order_orphaned] if met_orphan(decision) else []
-    if isinstance(decision, Replay):
-        signals.append(order_replayed)
-    if isinstance(decision, Refusal) and decision.status == CONFLICT:
-        signals.append(order_conflict)
-    return signals
+    for name in news_of(decision):
+        globals()[name].send_robust(sender=view, request=request, order_id=order.order_id)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lockkit.model.checks import check_setting_names
+from lockkit.model.checks import check_callable, check_setting_names
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import URL_VARIABLE, AliasSettings, empty_variable, read_settings
 from lockkit.orders import OrderSettings, read_order_settings
@@ -46,22 +46,6 @@ def read_config(app: Flask) -> Config:
         user_pk=_user_hook(app.config.get("LOCKKIT_USER")),
         orders=None if orders is None else read_order_settings(orders),
     )
-
-
-def dotted(key: str, value: object) -> Callable[..., Any] | None:
-    """A hook of the settings: a callable, or the dotted path of one."""
-    if value is None or callable(value):
-        return value
-    module, _, name = value.rpartition(".") if isinstance(value, str) else ("", "", "")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{key} is {value!r}; it must be a callable or the dotted path of one"
-        ) from error
-    if not callable(found):
-        raise ConfigurationError(f"{key} is {value!r}, and that is not callable")
-    return found  # type: ignore[no-any-return]
 
 
 def _aliases(app: Flask) -> Mapping[str, AliasSettings]:
@@ -101,7 +85,7 @@ def _has_flask_login() -> bool:
 
 
 def _user_hook(value: object) -> UserHook:
-    return dotted("LOCKKIT_USER", value) or flask_login_user
+    return check_callable("LOCKKIT_USER", value) or flask_login_user
 
 
 def flask_login_user() -> object:

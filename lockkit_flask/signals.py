@@ -14,8 +14,7 @@ from blinker import NamedSignal, Namespace
 from flask import current_app, request
 
 from lockkit.model.log import log
-from lockkit.orders import Refusal, refusals
-from lockkit.orders.judging import met_orphan
+from lockkit.orders.decisions import news_of
 
 if TYPE_CHECKING:
     from lockkit.orders import Order
@@ -29,14 +28,12 @@ order_orphaned = _signals.signal("order-orphaned", "The process that ran an orde
 
 
 def tell(order: Order, decision: Decision) -> None:
-    """What somebody may want to look into."""
-    if isinstance(decision, Refusal) and decision.code == refusals.DIFFERENT.code:
-        send(order_conflict, order)
-    if met_orphan(decision):
-        send(order_orphaned, order)
+    """Send what this decision is, if it is anything."""
+    for name in news_of(decision):
+        _send(globals()[name], order)
 
 
-def send(signal: NamedSignal, order: Order) -> None:
+def _send(signal: NamedSignal, order: Order) -> None:
     """Tell the receivers; what they raise is logged, and breaks no request."""
     app: Any = current_app
     sender = app._get_current_object()

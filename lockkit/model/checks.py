@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from lockkit.model.errors import ConfigurationError
@@ -136,6 +137,20 @@ def check_on_lost(value: object) -> Callable[..., object] | None:
     if value is not None and not callable(value):
         raise wrong("on_lost", value, "a function, which gets the lease")
     return value
+
+
+def check_callable(key: str, value: object) -> Callable[..., Any] | None:
+    """A hook of the settings: a callable, or the dotted path of one; None if there is none."""
+    if value is None or callable(value):
+        return value
+    module, _, name = value.rpartition(".") if isinstance(value, str) else ("", "", "")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise wrong(key, value, "a callable or the dotted path of one") from error
+    if not callable(found):
+        raise ConfigurationError(f"{key} is {value!r}, and that is not callable")
+    return found  # type: ignore[no-any-return]
 
 
 def check_permits(value: object) -> int:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import AcquireTimeout, LeaseLost, LockHeld, TooManyWaiters
 from lockkit.orders import refusals
-from lockkit.orders.decisions import Decision, Proceed, Replay
-from lockkit.orders.judging import judge, left_running
+from lockkit.orders.decisions import Decision, Proceed, Replay, judge, left_running
 from lockkit.orders.record import (
     UNLIMITED,
     DuplicateKeyError,
@@ -24,7 +23,7 @@ from lockkit.web.refusal import Refusal
 if TYPE_CHECKING:
     from lockkit.model.types import Owner
     from lockkit.orders.engine import Orders
-    from lockkit.orders.means import Means
+    from lockkit.orders.gate import Means
     from lockkit.orders.request import Order, OrderResponse
 
 MOST_DUPLICATES = 3
@@ -54,7 +53,7 @@ class Admission:
 
         If the lock is free, the process has died. Under the lock, the record says what it is.
         """
-        if found is None or self._settings.claims or not is_unanswered(found):
+        if found is None or self._orders.claims or not is_unanswered(found):
             return found
         return replace(found, state=RecordState.RUNNING)
 
@@ -115,7 +114,7 @@ class Admission:
         A try that is in doubt deletes its claim before it releases the lease, and again
         after that, because a delayed claim is refused only once the lease is released.
         """
-        if not self._settings.claims:
+        if not self._orders.claims:
             return decision
         lease = decision.lease
         try:
@@ -164,7 +163,7 @@ class Admission:
         return refusals.ORPHANED
 
     async def _keep_recovered(self, lease: Any, response: OrderResponse) -> Replay | Refusal:
-        if self._settings.claims:
+        if self._orders.claims:
             try:
                 await self._means.start(
                     self._orders.ended(self.order, response), lease.fencing_token, replaces=True

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lockkit.model.checks import check_callable
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
 from lockkit.orders import refusals
 from lockkit.orders.admission import Admission
 from lockkit.orders.decisions import Decision, Discard, Forget, Keep, Proceed
-from lockkit.orders.forms import FormIds, form_order
+from lockkit.orders.forms import PREFIX, FormIds, form_order
 from lockkit.orders.orderid import IdSource, MalformedOrderIdError, may_be_in_body, order_id_from
 from lockkit.orders.record import Record, refuses, snapshot_of, storable
 from lockkit.orders.request import Order, OrderRequest, fingerprint_of, key_of, too_large
+from lockkit.orders.settings import SOURCE
 from lockkit.web.refusal import Refusal
 from lockkit.web.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
-    from lockkit.orders.means import Flow, Means
+    from collections.abc import Callable
+
+    from lockkit.orders.gate import Flow, Means
     from lockkit.orders.request import OrderResponse
     from lockkit.orders.settings import OrderSettings
 
@@ -35,8 +39,18 @@ class Orders:
 
     def __init__(self, settings: OrderSettings, forms: FormIds | None = None) -> None:
         self.settings = settings
+        self.claims = settings.claims
         self.waiting_room = WaitingRoom()
         self._forms = forms
+
+    def covers(self, method: str, path: str) -> bool:
+        """Whether a request may be an order. ``path`` begins with a slash."""
+        is_method = method in self.settings.methods
+        return is_method and any(pattern.search(path) for pattern in self.settings.paths)
+
+    def hook(self, name: str) -> Callable[..., Any] | None:
+        """The function that the settings name. Raises ConfigurationError."""
+        return check_callable(f"{SOURCE}[{name.upper()!r}]", getattr(self.settings, name))
 
     def identify(
         self,
@@ -104,12 +118,19 @@ class Orders:
 
     def running(self, order: Order) -> Record:
         """The record to insert before the view is called."""
-        ttl = self.settings.ttl_for(guest=order.guest)
+        ttl = self.ttl_for(guest=order.guest)
         return Record(order.key, order.order_id, order.request, order.fingerprint, ttl)
+
+    def ttl_for(self, *, guest: bool) -> float:
+        """Seconds that a record lives."""
+        settings = self.settings
+        return min(settings.guest_ttl, settings.ttl) if guest else settings.ttl
 
     def ended(self, order: Order, response: OrderResponse) -> Record:
         """The record once the view has answered."""
-        largest = self.settings.max_response_for(guest=order.guest)
+        largest = self.settings.max_response
+        if order.guest:
+            largest = min(self.settings.guest_max_response, largest)
         state, snapshot = snapshot_of(response, largest)
         return replace(self.running(order), state=state, snapshot=snapshot)
 
@@ -135,9 +156,10 @@ class Orders:
         if refused is not None:
             return refused
         shown = _printable(f"{request.method} {request.path}"[:LONGEST])
-        form = None if self._forms is None else self._forms.read(order_id)
+        forms = self._forms if order_id.startswith(PREFIX) else None
+        form = None if forms is None else forms.read(order_id)
         if form is not None:
-            return form_order(form, request, shown, self.settings)
+            return form_order(form, request, shown, self)
         identity = request.read_identity()
         key = key_of(request, identity, order_id, self.settings.namespace)
         if key is None:

@@ -42,6 +42,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import TYPE_CHECKING
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import refusals
@@ -57,7 +58,10 @@ from lockkit.orders.request import (
 from lockkit.orders.settings import OrderSettings
 from lockkit.web.refusal import Refusal
 
-PREFIX = "lk1"
+if TYPE_CHECKING:
+    from lockkit.orders.engine import Orders
+
+PREFIX = "lk1."
 PURPOSE = b"lockkit order id in a form, 1"
 RANDOM_BYTES = 16
 _VALUE = re.compile(r"lk1\.([0-9a-f]{8}[\w-]{22})\.(u|g[\w-]{43})\.([\w-]{43})", re.ASCII)
@@ -104,11 +108,11 @@ class FormIds:
         key = self._signing_key()
         order_id = f"{int(time.time()):08x}{secrets.token_urlsafe(RANDOM_BYTES)}"
         maker = "u" if guest is None else _guest_mark(key, order_id, guest)
-        return f"{PREFIX}.{order_id}.{maker}.{_mac(key, 'form', order_id, maker)}"
+        return f"{PREFIX}{order_id}.{maker}.{_mac(key, 'form', order_id, maker)}"
 
     def read(self, text: str) -> FormId | None:
         """None if it is not a value of ours. Raises MalformedOrderIdError if it was changed."""
-        if not text.startswith(f"{PREFIX}."):
+        if not text.startswith(PREFIX):
             return None
         match = _VALUE.fullmatch(text)
         if match is not None:
@@ -141,12 +145,10 @@ class FormIds:
         return [hmac.digest(_bytes(key), PURPOSE, "sha256") for key in self._keys() if key]
 
 
-def form_order(
-    form: FormId, request: OrderRequest, shown: str, settings: OrderSettings
-) -> Order | Refusal:
+def form_order(form: FormId, request: OrderRequest, shown: str, orders: Orders) -> Order | Refusal:
     """The order of a form, by the rules above."""
-    identity, namespace = request.read_identity(), settings.namespace
-    stale = form.made + settings.ttl_for(guest=form.for_guest) < time.time()
+    identity, namespace = request.read_identity(), orders.settings.namespace
+    stale = form.made + orders.ttl_for(guest=form.for_guest) < time.time()
     fingerprint = fingerprint_of(request)
     if form.is_of(identity.guest) and not identity.scope:
         key = key_of_guest(request, identity, form.order_id, namespace)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 LONGEST_ID = 255
 KINDS = ("header", "json", "form", "kwargs")
 BODY_KINDS = ("json", "form")
-FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+URLENCODED = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+FORMS = (URLENCODED, MULTIPART)
 _SF_STRING = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 

@@ -12,11 +12,12 @@ and has not ended, the INSERT waits, by default without limit (PostgreSQL) or fo
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
-from lockkit.orders.judging import is_damaged
+from lockkit.orders.decisions import is_damaged
 from lockkit.orders.record import (
     MICROSECONDS,
     VERSION,
@@ -132,43 +133,52 @@ def forget(database: Database, key: str) -> None:
     database.run(f"DELETE FROM {TABLE} {_of_key(database)}", key)
 
 
-def prune(begin: Callable[[], AbstractContextManager[Database]], batch: int) -> Iterator[int]:
-    """Delete expired rows, ``batch`` in a transaction; yield their number after each COMMIT."""
-    while True:
-        with begin() as database:
-            key, now = _quoted(database, "key"), clock_of(database.vendor)
-            expired = f"expires <= {now} AND version <= %s"
+class Table(ABC):
+    """The records in one database of the application's: what operators do with them."""
+
+    @abstractmethod
+    def begin(self) -> AbstractContextManager[Database]:
+        """A transaction of its own. Raises DuplicateKeyError, BackendError, and ConfigurationError
+        if there is no table."""
+
+    def prune(self, batch: int = 1000) -> Iterator[int]:
+        """Delete expired rows, ``batch`` in a transaction; yield their number after each COMMIT.
+        Records of a newer release are left to it."""
+        while True:
+            with self.begin() as database:
+                key, now = _quoted(database, "key"), clock_of(database.vendor)
+                expired = f"expires <= {now} AND version <= %s"
+                found = database.run(
+                    f"SELECT {key} FROM {TABLE} WHERE {expired} ORDER BY expires LIMIT {batch:d}",
+                    VERSION,
+                )
+                keys = [row[0] for row in found]
+                some = f"DELETE FROM {TABLE} WHERE {key} IN ({_marks(keys)}) AND {expired}"
+                deleted = database.run(some, *keys, VERSION) if keys else 0
+            if not keys:
+                return
+            yield deleted
+
+    def unreadable(self) -> Iterator[str]:
+        """The keys of records that cannot be read, as far as the database can tell."""
+        states = [str(state) for state in RecordState]
+        with self.begin() as database:
             found = database.run(
-                f"SELECT {key} FROM {TABLE} WHERE {expired} ORDER BY expires LIMIT {batch:d}",
-                VERSION,
+                f"SELECT {_quoted(database, 'key')} FROM {TABLE} WHERE version <= %s AND NOT ("
+                f"state IN ({_marks(states)}) AND status BETWEEN 0 AND 599 "
+                f"AND fingerprint LIKE %s AND headers LIKE %s AND headers LIKE %s)",
+                *(VERSION, *states, f"{FINGERPRINT_VERSION}:%", "[%", "%]"),
             )
-            keys = [row[0] for row in found]
-            some = f"DELETE FROM {TABLE} WHERE {key} IN ({_marks(keys)}) AND {expired}"
-            deleted = database.run(some, *keys, VERSION) if keys else 0
-        if not keys:
-            return
-        yield deleted
+            yield from (row[0] for row in found)
 
-
-def unreadable_keys(database: Database) -> list[str]:
-    """The keys of records that cannot be read, as far as the database can tell."""
-    states = [str(state) for state in RecordState]
-    found = database.run(
-        f"SELECT {_quoted(database, 'key')} FROM {TABLE} WHERE version <= %s AND NOT ("
-        f"state IN ({_marks(states)}) AND status BETWEEN 0 AND 599 AND fingerprint LIKE %s "
-        f"AND headers LIKE %s AND headers LIKE %s)",
-        *(VERSION, *states, f"{FINGERPRINT_VERSION}:%", "[%", "%]"),
-    )
-    return [row[0] for row in found]
-
-
-def repair(database: Database, key: str) -> bool:
-    """Delete the record of one order if it cannot be read."""
-    record = find(database, key)
-    if record is None or not is_damaged(record):
-        return False
-    forget(database, key)
-    return True
+    def repair(self, key: str) -> bool:
+        """Delete the record of one order if it cannot be read."""
+        with self.begin() as database:
+            record = find(database, key)
+            if record is None or not is_damaged(record):
+                return False
+            forget(database, key)
+            return True
 
 
 def _quoted(database: Database, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,14 @@ SOURCE = "LOCKKIT_ORDERS"
 DATABASE, REDIS = "database", "redis"
 BLOCK, RETRY = "block", "retry"
 UNSAFE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+HOOKS = {
+    "scope": "f(request)",
+    "tenant": "f(request)",
+    "authorize_replay": "f(request)",
+    "recover": "f(request, order_id)",
+}
+"""The settings that are dotted paths of functions, and how these are called."""
 _WHERE = (
     "PATHS says which paths have orders, such as [r'^/orders/']; [] leaves only views with "
     "@idempotent"
@@ -69,12 +77,6 @@ class OrderSettings:
         """Whether records are claims beside the lock, and not rows of the order's transaction."""
         return self.store == REDIS
 
-    def ttl_for(self, *, guest: bool) -> float:
-        return min(self.guest_ttl, self.ttl) if guest else self.ttl
-
-    def max_response_for(self, *, guest: bool) -> int:
-        return min(self.guest_max_response, self.max_response) if guest else self.max_response
-
     @property
     def retries_orphans(self) -> bool:
         return self.orphans == RETRY
@@ -83,32 +85,6 @@ class OrderSettings:
     def form_field(self) -> str | None:
         """The first form field that ORDER_ID reads; None if it reads none."""
         return next((s.path[0] for s in self.order_id if s.kind == "form"), None)
-
-    def covers(self, method: str, path: str) -> bool:
-        """Whether a request may be an order. ``path`` begins with a slash."""
-        return method in self.methods and any(pattern.search(path) for pattern in self.paths)
-
-
-OPTIONS = "_lockkit_idempotent"
-"""Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ViewOptions:
-    """Overrides of LOCKKIT_ORDERS for one view; None: as the settings say."""
-
-    sources: tuple[IdSource, ...] | None = None
-    required: bool | None = None
-    using: str | None = None
-    atomic: bool = True  #: the order's own transaction is around the view
-    exempt: bool = False
-    inside: bool = False  #: the view opens its order itself, below its own checks
-
-
-def options_in(places: Iterable[Any]) -> ViewOptions:
-    """The options of the first of these places that has any."""
-    found = (getattr(place, OPTIONS, None) for place in places)
-    return next((each for each in found if isinstance(each, ViewOptions)), ViewOptions())
 
 
 def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:

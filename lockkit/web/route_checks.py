@@ -107,6 +107,34 @@ def below_partials(view: Any) -> tuple[Any, set[str]]:
     return view, given
 
 
+def wrappers(view: Any) -> Iterator[Any]:
+    """A view, and each function that it wraps by ``functools.wraps``; the outermost first."""
+    yield view
+    while (view := getattr(view, "__wrapped__", None)) is not None:
+        yield view
+
+
+def below_order(places: Iterable[Any], decorator: str) -> Any:
+    """What ``@idempotent``, which this module defines, has made an order of; None: nothing."""
+    layers = (layer for place in places for layer in wrappers(place))
+    return next((each.__wrapped__ for each in layers if module_of(each) == decorator), None)
+
+
+def module_of(function: Any) -> str:
+    """The module of the code: a wrapper has the ``__module__`` of the function that it wraps."""
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
+
+
+def unknown_finding(view: str, route: str, check: str, line: str) -> Finding:
+    """``check``: the part that may be a check. ``line``: the line to add to the view, and where."""
+    return Finding(
+        "replay-unknown",
+        f"{view} at {route!r} has {check}, which may check who asks: so no answer of its orders "
+        f"is repeated, and a duplicate gets 409 order-completed",
+        f"{line}; or set LOCKKIT_ORDERS['AUTHORIZE_REPLAY'].",
+    )
+
+
 def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> Iterator[Finding]:
     """Patterns of PATHS that fit no URL, and URLs that they fit in some languages only.
 

@@ -16,11 +16,12 @@ from django.utils.module_loading import import_string
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.orders import OrderSettings, read_order_settings
 from lockkit.orders.dangers import dangers
+from lockkit.orders.settings import HOOKS
 from lockkit.stores.registry import load_store
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
-from lockkit_django.orders.gate import options_of
-from lockkit_django.orders.identity import in_signed_cookies
+from lockkit_django.orders.request import in_signed_cookies
+from lockkit_django.orders.visit import options_of
 from lockkit_django.web.checks import as_error, as_warning
 from lockkit_django.web.routes import routed_views
 
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
 METHODS = (None, "POST", "PUT", "PATCH", "DELETE")
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
 OURS = (MIDDLEWARE, "lockkit_django.orders.middleware.IdempotentOrderMiddleware")
-HOOKS = {
-    "scope": "f(request)",
-    "tenant": "f(request)",
-    "authorize_replay": "f(request)",
-    "recover": "f(request, order_id)",
-}
 BEFORE = (
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -16,10 +16,12 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.orders import DuplicateKeyError, Refusal, refusals
+from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
+from lockkit.orders.open_order import OrderStopped
 from lockkit.orders.record import RecordState
-from lockkit_django.orders.answers import refusal, same
-from lockkit_django.orders.errors import CONNECTION_ERRORS, OrderStopped, is_of_hook, unsaved
+from lockkit_django.orders.answers import same
+from lockkit_django.orders.errors import CONNECTION_ERRORS, is_of_hook, unsaved
+from lockkit_django.orders.table import Sql, typed_errors
 from lockkit_django.orders.transaction import (
     FIRST_ERROR,
     OK_CLASS,
@@ -43,7 +45,8 @@ class OwnTransaction(OrderInDatabase):
     _response: HttpResponseBase | None = None
     _sealed: Record | None = None
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        super().begin()
         self.begun = True
 
     @contextmanager
@@ -92,7 +95,7 @@ class OwnTransaction(OrderInDatabase):
             return response
         if response.status_code < FIRST_ERROR:
             if self._broken or self._is_undone_success(response):
-                return refusal(refusals.NOT_SAVED)
+                return self.visit.refuse(refusals.NOT_SAVED)
             if self.failed or getattr(response, "exception", False):  # DRF's
                 return response
         return self._keep(record, response)
@@ -100,8 +103,9 @@ class OwnTransaction(OrderInDatabase):
     def abandon(self) -> None:
         """The view's own block has been left."""
 
-    def _answer_to(self, error: Exception) -> HttpResponseBase | None:
-        return None if self._committed else super()._answer_to(error)
+    def fail(self, error: BaseException) -> HttpResponseBase | None:
+        answer = super().fail(error)
+        return None if self._committed else answer
 
     def _check(self, block: Atomic) -> None:
         if not getattr(block, "durable", False):  # the stubs do not know it
@@ -119,8 +123,9 @@ class OwnTransaction(OrderInDatabase):
     def _enter(self) -> None:
         done = replace(self.orders.running(self.order), state=RecordState.TOMBSTONE)
         try:
-            wait = self.orders.settings.wait
-            self._table.start(done, replaces=self.decision.replaces, wait=wait)
+            replaces, wait = self.decision.replaces, self.orders.settings.wait
+            with typed_errors():
+                rows.insert(Sql(self._using), done, replaces=replaces, wait=wait)
         except DuplicateKeyError:
             raise self._stop(None) from None
         except BackendUnavailable as error:
@@ -138,7 +143,7 @@ class OwnTransaction(OrderInDatabase):
         except LeaseLost as error:
             raise self._stop(refusals.LEASE_LOST) from error
         if self._sealed is not None:
-            self._table.finish(self._sealed)
+            rows.update(Sql(self._using), self._sealed)
         return True
 
     def _stop(self, reject: Refusal | None) -> OrderStopped:
@@ -156,7 +161,7 @@ class OwnTransaction(OrderInDatabase):
 
     def _remember(self, record: Record) -> None:
         try:
-            self._table.finish(record)
+            rows.update(Sql(self._using), record)
         except (DatabaseError, InterfaceError, RuntimeError) as error:
             log.warning("the response of the order %r is not kept: %s", record.order_id, error)
 
@@ -168,10 +173,10 @@ class OwnTransaction(OrderInDatabase):
                 "of that transaction",
                 record.request,
             )
-        try:
-            if response.status_code >= FIRST_ERROR:
-                self.check_leases()
-        except LeaseLost:
-            return refusal(refusals.LEASE_LOST)
-        self._keep_refusal(record)
-        return response
+        kept: HttpResponseBase = self._keep_refusal(record, response)
+        return kept
+
+    def _record(self, response: HttpResponseBase) -> Record | None:
+        """The record that this response makes; None: it does not end the order."""
+        verdict = self._verdict(response)
+        return verdict.record if isinstance(verdict, Keep) else None

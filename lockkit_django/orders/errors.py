@@ -11,7 +11,6 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import Http404
 
-from lockkit.model.errors import LockError
 from lockkit.orders import refusals
 
 if TYPE_CHECKING:
@@ -31,19 +30,7 @@ MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
 """Record changed since the snapshot, lock wait timeout, deadlock."""
 
 
-class OrderStopped(LockError):
-    """This request cannot do its order: somebody else has, or its lease or a store is gone.
-
-    Nothing that it did in ``commit_in`` was saved, or that is not known. Not to be caught: the
-    answer is made of it. ``reject``: that answer; None: look who was first.
-    """
-
-    def __init__(self, reject: Refusal | None) -> None:
-        super().__init__("the order is done elsewhere" if reject is None else reject.title)
-        self.reject = reject
-
-
-def status_of(error: Exception) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """Of an exception that a view raises to be answered; None: of any other."""
     if isinstance(error, (PermissionDenied, Http404)):
         return HTTPStatus.FORBIDDEN if isinstance(error, PermissionDenied) else HTTPStatus.NOT_FOUND
@@ -51,7 +38,7 @@ def status_of(error: Exception) -> int | None:
     return int(getattr(error, "status_code", 0)) if names & ANSWERS else None
 
 
-def is_of_check(error: Exception) -> bool:
+def is_of_check(error: BaseException) -> bool:
     """Whether one of Django's own checks has refused the request, so its view did not begin.
 
     With a function of the project's on the way to it, nobody knows what that had done before.

@@ -15,8 +15,8 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.orders.forms import field_of, hidden_field, new_secret
 from lockkit.orders.uncovered import tell_uncovered
 from lockkit.web.view_lock import request_label
-from lockkit_django.orders.identity import GUEST, guest_of
-from lockkit_django.orders.rules import form_ids, order_rules
+from lockkit_django.orders.request import GUEST, guest_of
+from lockkit_django.orders.visit import form_ids, order_rules
 from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast, overload
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.orderid import IdSource
-from lockkit.orders.settings import OPTIONS, ViewOptions
+from lockkit.orders.visit import OPTIONS, ViewOptions
 from lockkit_django.leases.transactions import Exempt
 from lockkit_django.orders.ordered_view import ordered
 from lockkit_django.web.request import http_request

@@ -19,17 +19,18 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 
-from lockkit.orders.settings import ViewOptions
+from lockkit.orders import gate
+from lockkit.orders.gate import Way
+from lockkit.orders.settings import SAFE_METHODS
+from lockkit.orders.visit import ViewOptions
 from lockkit.runtime.either import at_once
 from lockkit_django.leases.client import to_its_end
-from lockkit_django.orders.answers import log_if_refused, make_page, refusal_for_browser
-from lockkit_django.orders.errors import OrderStopped
+from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.forms import tell_if_uncovered
-from lockkit_django.orders.gate import LOOP, THREAD, Gate, Way, options_of
-from lockkit_django.orders.open_order import Visit, open_order
-from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE, SAFE_METHODS
+from lockkit_django.orders.open_order import open_order
+from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE
 from lockkit_django.orders.request import keep_body
-from lockkit_django.orders.rules import order_rules
+from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, options_of, order_rules
 from lockkit_django.web.view_functions import has_lock
 
 UNCOVERED = "_lockkit_uncovered"
@@ -76,31 +77,27 @@ class IdempotentOrderMiddleware:
 
     def _process_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
-    ) -> HttpResponseBase | None:
+    ) -> Any:
         return at_once(_enter(request, view, THREAD))
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
-    ) -> HttpResponseBase | None:
+    ) -> Any:
         return await _enter(request, view, LOOP)
 
-    def process_exception(
-        self, request: HttpRequest, exception: Exception
-    ) -> HttpResponseBase | None:
+    def process_exception(self, request: HttpRequest, exception: Exception) -> Any:
         opened = open_order(request)
         return None if opened is None else opened.fail(exception)
 
 
-async def _enter(
-    request: HttpRequest, view: Callable[..., Any], way: Way
-) -> HttpResponseBase | None:
+async def _enter(request: HttpRequest, view: Callable[..., Any], way: Way) -> Any:
     options = options_of(view, request.method)
-    covered = order_rules().settings.covers(request.method or "", request.path_info)
+    covered = order_rules().covers(request.method or "", request.path_info)
     if options.exempt or options.inside or not covered:
         _stand_by(request, options)
         return None
     visit = Visit(request, view, options, checked=False)
-    return await Gate().enter(visit, way, begin=not has_lock(view, request.method))
+    return await entered(visit, way, begin=not has_lock(view, request.method))
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
@@ -116,14 +113,9 @@ def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
 async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) -> HttpResponseBase:
     opened = open_order(request)
     if opened is not None:
-        try:
-            response = await way.do(opened.close, response)
-        except OrderStopped as stop:
-            response = await Gate().stopped(opened, stop, way)
-    log_if_refused(request, response)
-    refused = refusal_for_browser(request, response)
-    if refused is not None:
-        await way.do(make_page, request, refused)
+        response = await gate.close(opened, response, way)
+    if hasattr(response, REFUSAL) and is_for_page(request, response):
+        await way.do(make_page, request, response)
     if hasattr(request, UNCOVERED):
         tell_if_uncovered(request)
     return response
@@ -131,12 +123,5 @@ async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) ->
 
 async def _leave(request: HttpRequest, way: Way) -> None:
     opened = open_order(request)
-    if opened is None:
-        return
-    try:
-        if not opened.ended:
-            await way.do(opened.abandon)
-    finally:
-        opened.detach()
-        for lease in opened.leases:
-            await way.give_back(lease)
+    if opened is not None:
+        await gate.leave(opened, way)

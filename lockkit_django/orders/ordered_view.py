@@ -16,7 +16,11 @@ from django.db import connections
 from django.http import HttpRequest
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.settings import ViewOptions
+from lockkit.orders import gate
+from lockkit.orders.gate import Way
+from lockkit.orders.open_order import OrderStopped
+from lockkit.orders.settings import SAFE_METHODS
+from lockkit.orders.visit import ViewOptions
 from lockkit.runtime.either import at_once, value
 from lockkit_django.leases.transactions import (
     Exempt,
@@ -26,16 +30,13 @@ from lockkit_django.leases.transactions import (
     request_blocks_suspended,
     user_blocks,
 )
-from lockkit_django.orders.errors import OrderStopped
-from lockkit_django.orders.gate import LOOP, THREAD, Gate, Way, in_thread
-from lockkit_django.orders.open_order import OpenOrder, Visit, open_order
+from lockkit_django.orders.open_order import OpenOrder, open_order
+from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
 from lockkit_django.web.view_functions import has_lock
 
 MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
-
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 View = Callable[..., Any]
 
@@ -73,7 +74,7 @@ def _run(view: View, options: ViewOptions, exempt: Exempt, args: Any, kwargs: An
         return call()
     visit = _visit(http, view, options)
     with request_blocks_suspended(http):
-        answer = at_once(Gate().enter(visit, THREAD, begin=not has_lock(view)))
+        answer = at_once(entered(visit, THREAD, begin=not has_lock(view)))
         if answer is not None:
             return answer
         opened = open_order(http)
@@ -87,7 +88,7 @@ def _ordered(opened: OpenOrder, request: Any, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except OrderStopped as stop:
-        return at_once(Gate().stopped(opened, stop, THREAD))
+        return at_once(gate.stopped(opened, stop, THREAD))
     except Exception as error:
         opened.error = error  # others may make a response of it
         raise
@@ -116,7 +117,7 @@ async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any
     if http.method in SAFE_METHODS:
         return await value(view(*args, **kwargs))
     visit, begin = _visit(http, view, options), not has_lock(view)
-    answer = await _served(http, lambda way: Gate().enter(visit, way, begin=begin))
+    answer = await _served(http, lambda way: entered(visit, way, begin=begin))
     if answer is not None:
         return answer
     opened = open_order(http)
@@ -127,7 +128,7 @@ async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any
         return await value(view(*args, **kwargs))
     except OrderStopped as stop:
         stopped = stop
-        return await _served(http, lambda way: Gate().stopped(opened, stopped, way))
+        return await _served(http, lambda way: gate.stopped(opened, stopped, way))
     except Exception as error:
         opened.error = error
         raise

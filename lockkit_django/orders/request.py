@@ -1,13 +1,16 @@
-"""What an order is made of, read from Django's request."""
+"""What an order is made of, read from Django's request, and whose it is: by what authenticates,
+Django, DRF, or the SCOPE of the settings."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import isawaitable
 from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.files.uploadhandler import load_handler
 from django.core.handlers.wsgi import LimitedStream, WSGIRequest
@@ -17,20 +20,25 @@ from django.utils.datastructures import MultiValueDict
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Identity, OrderRequest, Payload
-from lockkit.orders.orderid import MalformedOrderIdError
+from lockkit.orders.orderid import MULTIPART, URLENCODED, MalformedOrderIdError
 from lockkit.orders.request import SentFile, as_sent
+from lockkit.orders.visit import AnsweredError, sent_file
 from lockkit_django.web.request import query_string
 
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
 
+    from lockkit_django.orders.visit import Visit
 
-URLENCODED = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
+GUEST = "_lockkit_guest"
+"""Key of a session: the secret of a guest's forms."""
+
+SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 
 
-def order_request(request: HttpRequest, read_identity: Callable[[], Identity]) -> OrderRequest:
+def order_request(visit: Visit) -> OrderRequest:
     """Nothing is read from the client or a store before the engine asks for it."""
+    request: HttpRequest = visit.request
     match = request.resolver_match
     assert match is not None  # process_view comes after the resolver
     captured: dict[str, Any] = getattr(match, "captured_kwargs", None) or {}
@@ -41,7 +49,7 @@ def order_request(request: HttpRequest, read_identity: Callable[[], Identity]) -
         route=_route(request, match.route),
         header=request.headers.get,
         read_payload=lambda: _payload(request),
-        read_identity=read_identity,
+        read_identity=lambda: _identity(visit),
         kwargs={**positional, **captured},
         query=as_sent(_pairs(request.GET), lambda: query_string(request)),
         media_type=(request.content_type or "").lower(),
@@ -141,13 +149,11 @@ def _files(files: MultiValueDict[str, UploadedFile[bytes]]) -> list[SentFile]:
 
 
 def _file(field: str, upload: UploadedFile[bytes]) -> SentFile:
-    digest = hashlib.sha256()
-    for chunk in upload.chunks():
-        digest.update(chunk)
-    upload.seek(0)
     parameters = [f"{name}={value!r}" for name, value in (upload.content_type_extra or {}).items()]
     kind = "; ".join([upload.content_type or "", *parameters])
-    return SentFile(field, upload.name or "", upload.size or 0, digest.hexdigest(), kind)
+    sent = sent_file(field, upload.name or "", upload.chunks(), kind)
+    upload.seek(0)
+    return sent
 
 
 def _content_length(request: HttpRequest) -> int | None:
@@ -166,3 +172,110 @@ def _spooled(stream: Any) -> int | None:
     size = stream.seek(0, SEEK_END)
     stream.seek(position)
     return size
+
+
+def _identity(visit: Visit) -> Identity:
+    """DRF authenticates inside its views; here it is done before, unless ``checked``.
+
+    Raises AnsweredError if authentication, or a permission of DRF's class, refuses.
+    """
+    if visit.checked or not _is_drf(visit.view):
+        return identity_of(visit)
+    with _own_user(visit.request):
+        _check_as_drf(visit.request, visit.view)
+        return identity_of(visit)
+
+
+def identity_of(visit: Visit) -> Identity:
+    """By what Django knows."""
+    request = visit.request
+    return visit.identity(_user(request), _session(request), guest_of(request))
+
+
+def in_signed_cookies(session: type[object]) -> bool:
+    """Whether sessions of this class live in their cookies."""
+    return any(base.__module__ == SIGNED_COOKIES for base in session.__mro__)
+
+
+def guest_of(request: HttpRequest) -> str | None:
+    """The secret in the session of this request, if a form was shown to it as a guest."""
+    session = getattr(request, "session", None)
+    found = None if session is None else session.get(GUEST)
+    return found if isinstance(found, str) else None
+
+
+def value_of(answer: object) -> object:
+    """What a function of the project's says, or a coroutine function, or anything awaitable."""
+    return async_to_sync(_awaited)(answer) if isawaitable(answer) else answer
+
+
+async def _awaited(answer: Awaitable[object]) -> object:
+    return await answer
+
+
+def _is_drf(view: object) -> bool:
+    return hasattr(getattr(view, "cls", None), "initialize_request")
+
+
+def _check_as_drf(request: HttpRequest, view: Any) -> None:
+    """What ``APIView.initial`` does, but for throttling, which counts."""
+    match = request.resolver_match
+    assert match is not None
+    instance = view.cls(**getattr(view, "initkwargs", {}))
+    for method, action in (getattr(view, "actions", None) or {}).items():
+        setattr(instance, method, getattr(instance, action))
+    instance.action_map = getattr(view, "actions", None) or {}
+    instance.args, instance.kwargs = match.args, match.kwargs
+    drf = instance.request = instance.initialize_request(request, *match.args, **match.kwargs)
+    instance.headers = instance.default_response_headers
+    instance.format_kwarg = instance.get_format_suffix(**match.kwargs)
+    try:
+        drf.version, drf.versioning_scheme = instance.determine_version(
+            drf, *match.args, **match.kwargs
+        )
+        instance.perform_authentication(drf)
+        instance.check_permissions(drf)
+    except Exception as error:  # noqa: BLE001  the view raises again what it does not know
+        response = instance.handle_exception(error)
+        raise AnsweredError(instance.finalize_response(drf, response)) from None
+
+
+@contextmanager
+def _own_user(request: HttpRequest) -> Iterator[None]:
+    """Take back what was set: DRF's SessionAuthentication would believe that user in the view."""
+    before: dict[str, Any] = {
+        key: request.__dict__[key] for key in ("user", "auth") if key in request.__dict__
+    }
+    try:
+        yield
+    finally:
+        for key in ("user", "auth"):
+            request.__dict__.pop(key, None)
+        request.__dict__.update(before)
+
+
+def _user(request: HttpRequest) -> str | None:
+    """Unique over all user models: 7 of the customers is not 7 of the staff.
+
+    Django Ninja leaves the user that a token stands for in ``request.auth``.
+    """
+    for user in (getattr(request, "user", None), getattr(request, "auth", None)):
+        if user is None or getattr(user, "is_authenticated", False) is not True:
+            continue
+        if user.pk is not None:
+            meta = getattr(user, "_meta", None)
+            # Not type(user), which of everybody's is SimpleLazyObject.
+            return f"{meta.label if meta else user.__class__.__qualname__}:{user.pk}"
+    return None
+
+
+def _session(request: HttpRequest) -> str | None:
+    """The key of a session that the store knows: a made-up cookie is nobody's.
+
+    A session that lives in its cookie has no key that stays the same.
+    """
+    session = getattr(request, "session", None)
+    if session is None or in_signed_cookies(type(session)):
+        return None
+    session.keys()  # loads it: only then is the key of an unknown one gone
+    return session.session_key if not session.is_empty() else None

@@ -12,18 +12,17 @@ from django.utils.translation import override
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import read_order_settings
-from lockkit.orders.view_checks import unknown_finding
-from lockkit.web.route_checks import Finding, Url, path_findings
-from lockkit_django.orders.authorize import unknown_below, unknown_check
-from lockkit_django.orders.gate import options_of
+from lockkit.web.route_checks import Finding, Url, below_order, path_findings, unknown_finding
+from lockkit_django.orders.authorize import ORDERED, unknown_check
+from lockkit_django.orders.visit import options_of, order_rules
 from lockkit_django.web.checks import METHODS, message_of, name_of
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import ninja_operation
+from lockkit_django.web.view_functions import functions_of, ninja_operation
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
-    from lockkit.orders import OrderSettings
+    from lockkit.orders import Orders
 
 
 @checks.register("lockkit")
@@ -46,7 +45,7 @@ def check_replays(**_: Any) -> list[CheckMessage]:
         return []
     if rules.authorize_replay is not None:
         return []
-    found = (finding for routed in routes() for finding in _not_repeated(routed, rules))
+    found = (each for routed in routes() for each in _not_repeated(routed, order_rules()))
     return [message_of(finding) for finding in dict.fromkeys(found)]
 
 
@@ -63,14 +62,15 @@ def _urls() -> list[Url]:
     return [Url(each.shown, by_language) for each, by_language in zip(found, paths, strict=True)]
 
 
-def _not_repeated(routed: Routed, rules: OrderSettings) -> Iterator[Finding]:
+def _not_repeated(routed: Routed, rules: Orders) -> Iterator[Finding]:
     paths = routed.paths()
     for method in METHODS:
         options = options_of(routed.view, method)
         is_order = options.inside or any(rules.covers(method, path) for path in paths)
         if is_order and not options.exempt:
-            look = unknown_below if options.inside else unknown_check
-            unknown = look(routed.view, method)
+            below = below_order([routed.view, *functions_of(routed.view, method)], ORDERED)
+            is_mixin = options.inside and below is None
+            unknown = None if is_mixin else unknown_check(routed.view, method, below)
             if unknown is not None:
                 line = _line_for(routed.view, method)
                 yield unknown_finding(name_of(routed.view), routed.shown, unknown, line)

@@ -28,8 +28,8 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
     ) from missing
 
 
-class OrderTable:
-    """Finds records, and writes them inside the caller's transaction.
+class OrderTable(rows.Table):
+    """Finds records, also for ``locks prune``.
 
     ``using``: the database; None: as the routers say. Raises BackendUnavailable.
     """
@@ -47,41 +47,9 @@ class OrderTable:
         with typed_errors():
             return rows.find(Sql(alias), key)
 
-    def start(self, record: Record, *, replaces: bool, wait: float) -> None:
-        """Insert, in an open transaction: see ``rows.insert``. Raises DuplicateKeyError."""
-        with typed_errors():
-            rows.insert(Sql(self.using), record, replaces=replaces, wait=wait)
-
-    def finish(self, record: Record) -> None:
-        """Write what became of a record that was started in this transaction."""
-        rows.update(Sql(self.using), record)
-
-    def forget(self, key: str) -> None:
-        """Delete a record that was started in this transaction."""
-        rows.forget(Sql(self.using), key)
-
-    def prune(self, batch: int = 1000) -> Iterator[int]:
-        """Delete expired records, at most ``batch`` in one transaction; yields how many each time.
-
-        Records of a newer release are left to it. Raises BackendUnavailable, and
-        ConfigurationError if there is no table.
-        """
-        yield from rows.prune(self._begin, batch)
-
-    def unreadable(self) -> Iterator[str]:
-        """The keys of orders whose record cannot be read."""
-        with self._begin() as database:
-            yield from rows.unreadable_keys(database)
-
-    def repair(self, key: str) -> bool:
-        """Delete the record of one order if it cannot be read."""
-        with self._begin() as database:
-            return rows.repair(database, key)
-
     @contextmanager
-    def _begin(self) -> Iterator[Sql]:
-        """A transaction of its own."""
-        with typed_errors(), transaction.atomic(using=self.using):
+    def begin(self) -> Iterator[Sql]:
+        with typed_errors(), transaction.atomic(using=self.using, durable=True):
             yield Sql(self.using)
 
 

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import connections, transaction
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.orders import DuplicateKeyError, Forget, Keep, refusals
+from lockkit.orders import Forget, Keep, refusals, rows
+from lockkit.orders import open_order as core
 from lockkit.orders.record import refuses
-from lockkit_django.orders.answers import refusal
 from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
-    OrderStopped,
     is_conflict,
     is_of_hook,
     status_of,
     unsaved,
 )
-from lockkit_django.orders.open_order import OpenOrder, Visit
-from lockkit_django.orders.table import OrderTable
+from lockkit_django.orders.open_order import OpenOrder, SessionBefore
+from lockkit_django.orders.table import OrderTable, Sql, typed_errors
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpResponseBase
 
-    from lockkit.orders import Orders, Proceed, Record
+    from lockkit.orders import Proceed, Record
+    from lockkit_django.orders.visit import Visit
 
 FIRST_ERROR = 400
 OK_CLASS = 2
@@ -35,39 +34,34 @@ IN_ERROR = 3
 """Of libpq's PGTransactionStatusType."""
 
 
-class OrderInDatabase(OpenOrder):
+class OrderInDatabase(core.OrderInDatabase, OpenOrder):
     """Its record is in a database of the project's."""
 
-    def __init__(self, visit: Visit, orders: Orders, decision: Proceed) -> None:
-        super().__init__(visit, orders, decision)
-        self._table = OrderTable(visit.options.using or orders.settings.using)
-        self._using = self.database = self._table.using
+    undone = False  #: after ``close``: what the view did was rolled back
+    _before: SessionBefore | None = None
 
-    def _answer_to(self, error: Exception) -> HttpResponseBase | None:
+    def __init__(self, visit: Visit, decision: Proceed) -> None:
+        super().__init__(visit, decision)
+        self.table = OrderTable(visit.options.using or visit.orders.settings.using)
+        self._using = self.database = self.table.using
+
+    def begin(self) -> None:
+        self._before = SessionBefore(self.request)
+
+    def fail(self, error: BaseException) -> HttpResponseBase | None:
         """Repeating it is the remedy for a transaction that others have made impossible."""
+        super().fail(error)
         if not is_conflict(error):
             return None
         log.warning("an order was rolled back because of another transaction: %s", error)
-        return refusal(refusals.NOT_SAVED)
+        return self.visit.refuse(refusals.NOT_SAVED)
 
-    def _keep_refusal(self, record: Record) -> None:
-        """The record of an order that changed nothing, in a transaction of its own.
-
-        A database that fails is allowed to: the next try is then refused anew. Raises
-        OrderStopped if somebody else has done this order meanwhile.
-        """
+    def close(self, response: HttpResponseBase) -> Any:
         try:
-            with (
-                suppress(DatabaseError, InterfaceError, BackendUnavailable),
-                transaction.atomic(using=self._using, durable=True),
-            ):
-                self._start(record)
-        except DuplicateKeyError:
-            raise OrderStopped(None) from None
-
-    def _start(self, record: Record) -> None:
-        decision = self.decision
-        self._table.start(record, replaces=decision.replaces, wait=decision.patience)
+            return super().close(response)
+        finally:
+            if self._before is not None and self.undone:
+                self._before.restore()
 
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
         """Of a response that a middleware has made of an exception: then nothing is saved."""
@@ -86,10 +80,12 @@ class SharedTransaction(OrderInDatabase):
 
     _block: transaction.Atomic | None = None
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        super().begin()
         try:
             self._enter_block()
-            self._start(self.orders.running(self.order))
+            with typed_errors():
+                self._insert(Sql(self._using), self.orders.running(self.order))
         except BaseException:  # interrupted as well: nobody else would end the transaction
             self.abandon()
             raise
@@ -101,7 +97,7 @@ class SharedTransaction(OrderInDatabase):
         try:
             return self._conclude(response)
         except LeaseLost:
-            return refusal(refusals.LEASE_LOST)
+            return self.visit.refuse(refusals.LEASE_LOST)
         finally:
             self.abandon()  # nothing, if it is committed
 
@@ -123,11 +119,10 @@ class SharedTransaction(OrderInDatabase):
         broken = not raised and is_broken(self._using)
         self.abandon()
         if response.status_code >= FIRST_ERROR:
-            self.check_leases()
-            self._keep_refusal(record)
-            return response
+            kept: HttpResponseBase = self._keep_refusal(record, response)
+            return kept
         if broken or self._is_undone_success(response):
-            return refusal(refusals.NOT_SAVED)
+            return self.visit.refuse(refusals.NOT_SAVED)
         return response
 
     def _raised_refusal(self) -> bool:
@@ -170,15 +165,15 @@ class SharedTransaction(OrderInDatabase):
         self.check_leases()
         try:
             if record is None:
-                self._table.forget(self.order.key)
+                rows.forget(Sql(self._using), self.order.key)
             else:
-                self._table.finish(record)
+                rows.update(Sql(self._using), record)
             self._leave_block()
         except Exception as error:
             self.undone = not is_of_hook(error)
             if not (self.undone and isinstance(error, CONNECTION_ERRORS)):
                 raise
-            return refusal(unsaved(error))
+            return self.visit.refuse(unsaved(error))
         self.undone = False
         return response
 

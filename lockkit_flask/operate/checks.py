@@ -12,26 +12,27 @@ from werkzeug.routing import AnyConverter, BaseConverter
 from lockkit.model.log import log
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit.orders.dangers import dangers
-from lockkit.orders.view_checks import unknown_finding
 from lockkit.web.route_checks import (
     Finding,
     Route,
     Url,
+    below_order,
     below_partials,
     fillings,
     path_findings,
     route_findings,
+    unknown_finding,
 )
-from lockkit_flask.orders.authorize import unknown_check
-from lockkit_flask.orders.idempotent import below_idempotent, options_of
+from lockkit_flask.orders.authorize import ORDERED, unknown_check
+from lockkit_flask.orders.visit import options_of
 from lockkit_flask.state import app_locks
-from lockkit_flask.web.lock_view import view_locks_of
+from lockkit_flask.web.lock_view import places_of, view_locks_of
 
 if TYPE_CHECKING:
     from flask import Flask
     from werkzeug.routing import Rule
 
-    from lockkit.orders import OrderSettings
+    from lockkit.orders import Orders
 
 ERRORS = ("missing-alias", "missing-field", "path-of-no-route", "path-of-some-languages")
 
@@ -47,13 +48,13 @@ def findings(app: Flask) -> Iterator[Finding]:
 
 def view_findings(app: Flask) -> Iterator[Finding]:
     """The part of them that is about routes."""
-    config = app_locks(app).config
-    orders = config.orders
-    if orders is not None and orders.paths:
+    locks = app_locks(app)
+    orders = None if locks.orders is None else locks.orders.orders
+    if orders is not None and orders.settings.paths:
         urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
-        yield from path_findings(orders.paths, urls)
-    yield from route_findings(_routes(app), config.aliases)
-    if orders is not None and orders.authorize_replay is None:
+        yield from path_findings(orders.settings.paths, urls)
+    yield from route_findings(_routes(app), locks.config.aliases)
+    if orders is not None and orders.settings.authorize_replay is None:
         yield from _unknown_checks(app, orders)
 
 
@@ -84,16 +85,17 @@ def tell_at_first_request(app: Flask) -> None:
     request_started.connect(tell, app, weak=False)
 
 
-def _unknown_checks(app: Flask, orders: OrderSettings) -> Iterator[Finding]:
+def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
     """Views of orders whose answers are not given again."""
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
-        for method in sorted(orders.methods & (rule.methods or set())):
-            options, below = options_of(view, method), below_idempotent(view, method)
+        for method in sorted(orders.settings.methods & (rule.methods or set())):
+            options = options_of(view, method)
+            below = below_order(places_of(view, method), ORDERED)
             covered = any(orders.covers(method, path) for path in _paths(rule))
             if view is None or options.exempt or not (covered or options.inside):
                 continue
-            unknown = unknown_check(view, method, below=below)
+            unknown = unknown_check(view, method, below)
             if unknown is not None:
                 line = "Put @idempotent below what checks: on the function, or on the method"
                 yield unknown_finding(_name_of(view, rule), rule.rule, unknown, line)

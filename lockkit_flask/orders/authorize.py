@@ -7,61 +7,42 @@ Hooks of ``before_request`` have passed already. Asked are ``login_required`` an
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import isawaitable, isroutine
-from typing import TYPE_CHECKING, Any
+from inspect import isroutine
+from typing import Any
 
-from flask import current_app, request
 from flask.views import MethodView
 
-from lockkit.orders import refusals
-from lockkit.orders.view_checks import module_of, unknown_in_class, unknown_wrapper, wrappers
-from lockkit_flask.conf import dotted
-from lockkit_flask.web.lock_view import view_of
-from lockkit_flask.web.refusals import refused
+from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
+from lockkit.web.route_checks import module_of, wrappers
 
-if TYPE_CHECKING:
-    from flask import Request, Response
-
-    from lockkit.orders import OrderSettings
-
-OURS = ("lockkit_flask.web.lock_view", "lockkit_flask.orders.idempotent")
+ORDERED = "lockkit_flask.orders.idempotent"
+OURS = ("lockkit_flask.web.lock_view", ORDERED)
 LOGIN = "flask_login.utils"
+ASKED = ("login_required", "fresh_login_required")
 VIEWS = "flask.views"
 
 
-class Authorization:
-    """AUTHORIZE_REPLAY, which decides alone; without it, the checks of the view."""
-
-    def __init__(self, settings: OrderSettings) -> None:
-        self._may_replay = dotted("LOCKKIT_ORDERS['AUTHORIZE_REPLAY']", settings.authorize_replay)
-
-    def answer(self, response: Response, *, below: Any) -> Any:
-        """``response``, made of an earlier one, or a refusal of the current request.
-
-        ``below``: what is below ``@idempotent``; None: the order was opened above the view.
-        """
-        if self._may_replay is not None:
-            return response if _allows(self._may_replay) else refused(refusals.NOT_ALLOWED)
-        view = view_of(request)
-        if unknown_check(view, request.method, below=below) is not None:
-            return refused(refusals.not_replayable())
-        asked: Callable[[], Any] = lambda: response  # noqa: E731  in the place of the view
-        places = _places(view, request.method, below)
-        for layer in reversed([layer for place in places for layer in wrappers(place)]):
-            if module_of(layer) == LOGIN:
-                asked = layer.__globals__[_maker(layer)](asked)
-        return asked()
+def checked_by(view: Any, method: str, below: Any, give: Callable[[], Any]) -> Any:
+    """What ``give`` returns, in the place of the view, or what the checks that are asked say."""
+    layers = [layer for place in _places(view, method, below) for layer in wrappers(place)]
+    for layer in reversed(layers):
+        if _maker(layer) in ASKED:
+            give = layer.__globals__[_maker(layer)](give)
+    return give()
 
 
-def unknown_check(view: Any, method: str, *, below: Any = None) -> str | None:
-    """The name of what may be a check of this view, and is not asked; None: there is nothing."""
+def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
+    """The name of what may be a check of this view, and is not asked; None: there is nothing.
+
+    ``below``: what is below ``@idempotent``, if the checks above it have passed.
+    """
     places = _places(view, method, below)
-    found: str | None = None
-    if len(places) > 1:
-        found = unknown_in_class(view.view_class, ("flask",), _entries(view.view_class, places))
-    is_plain = _is_plain if below is None else isroutine
-    unknown = (unknown_wrapper(each, _is_known, is_plain) for each in places)
-    return found or next(filter(None, unknown), None)
+    found = (
+        unknown_in_class(view.view_class, ("flask",), _entries(view.view_class, places))
+        if len(places) > 1
+        else None
+    )
+    return found or unknown_wrapper(places, _is_known, _is_plain)
 
 
 def _places(view: Any, method: str, below: Any) -> list[Any]:
@@ -73,45 +54,28 @@ def _places(view: Any, method: str, below: Any) -> list[Any]:
     if cls is None or not (is_dispatch or module_of(function) == VIEWS):
         return [start]
     found = [None if is_dispatch else cls.dispatch_request, getattr(cls, method.lower(), None)]
-    return [start, *(place for place in found if place is not None)]
+    return [start, *filter(None, found)]
 
 
 def _entries(cls: Any, places: list[Any]) -> set[str]:
     """What of a class runs before the method of a request, and is not Flask's."""
     if cls.dispatch_request not in places:
         return set()  # it is below @idempotent itself
-    *_, function = wrappers(cls.dispatch_request)
     entries = {"__init__", "__new__"} if cls.init_every_request else set()
-    is_own = issubclass(cls, MethodView) and module_of(function) != VIEWS
-    return entries | {"dispatch_request"} if is_own else entries
+    return entries | ({"dispatch_request"} if issubclass(cls, MethodView) else set())
 
 
 def _is_plain(function: Any) -> bool:
     """What holds another function may be made by a decorator that does not tell of it."""
     cells = getattr(function, "__closure__", None) or ()
-    held = any(isroutine(cell.cell_contents) for cell in cells)
-    return isroutine(function) and (module_of(function) == VIEWS or not held)
-
-
-def _is_ours(layer: Any) -> bool:
-    return module_of(layer) in OURS
+    is_free = module_of(function) == VIEWS or not any(isroutine(c.cell_contents) for c in cells)
+    return isroutine(function) and is_free
 
 
 def _is_known(layer: Any) -> bool:
-    login = ("login_required", "fresh_login_required")
-    return _is_ours(layer) or (module_of(layer) == LOGIN and _maker(layer) in login)
+    return module_of(layer) in OURS or _maker(layer) in ASKED
 
 
 def _maker(layer: Any) -> str:
-    """The decorator that made this layer."""
-    return str(layer.__code__.co_qualname.partition(".")[0])
-
-
-def _allows(may_replay: Callable[[Request], object]) -> bool:
-    """What AUTHORIZE_REPLAY says, a function or anything whose answer is to be awaited."""
-    answer = may_replay(request)
-
-    async def awaited() -> object:
-        return await answer if isawaitable(answer) else answer
-
-    return bool(current_app.async_to_sync(awaited)() if isawaitable(answer) else answer)
+    """The decorator of Flask-Login that made this layer; else nothing."""
+    return layer.__code__.co_qualname.partition(".")[0] if module_of(layer) == LOGIN else ""

@@ -15,24 +15,22 @@ The order of things within one request:
 from __future__ import annotations
 
 from functools import partial
-from http import HTTPStatus
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from flask import after_this_request, current_app, got_request_exception, request
 
-from lockkit.model.errors import BackendError, ConfigurationError, DriverMissing
-from lockkit.orders import DuplicateKeyError, Orders, Proceed, Refusal, Replay, drive, refusals
+from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.orders import Orders, gate
 from lockkit.orders.redis_records import RedisRecords
-from lockkit_flask import signals
+from lockkit.orders.settings import HOOKS
+from lockkit.runtime.either import at_once
 from lockkit_flask.leases import db_session, request_leases
-from lockkit_flask.orders.authorize import Authorization
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
-from lockkit_flask.orders.idempotent import binds_of, options_of
-from lockkit_flask.orders.open_order import ClaimedOrder, of_request
-from lockkit_flask.orders.request import RequestReader, asks_to_log_in, order_response, replayed
+from lockkit_flask.orders.idempotent import binds_of
+from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder, of_request
+from lockkit_flask.orders.visit import Visit, options_of
 from lockkit_flask.web.lock_view import take_locks, view_of
-from lockkit_flask.web.refusals import ORDER_ID, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,16 +39,10 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
 
     from lockkit.leases.client import LockClient
-    from lockkit.orders import Order, OrderSettings
-    from lockkit.orders.decisions import Decision
-    from lockkit.orders.means import Flow
-    from lockkit.orders.settings import ViewOptions
+    from lockkit.orders import OrderSettings, Proceed
+    from lockkit.orders.visit import ViewOptions
     from lockkit_flask.conf import UserHook
-    from lockkit_flask.orders.open_order import OpenOrder
     from lockkit_flask.orders.table import OrderTable
-
-MOST_DUPLICATES = 3
-"""Times in a row that a duplicate key may turn out to be no order (rolled back, expired)."""
 
 
 class Gate:
@@ -59,15 +51,17 @@ class Gate:
     def __init__(
         self, app: Flask, settings: OrderSettings, user_pk: UserHook, locks: LockClient
     ) -> None:
-        """Raises ConfigurationError if records can be kept neither in a database nor in Redis."""
+        """Raises ConfigurationError if records can be kept neither in a database nor in Redis, and
+        for a function of the settings that is not there."""
         self.settings = settings
-        self._orders = Orders(settings, form_ids)
-        self._reader = RequestReader(settings, user_pk)
-        self._authorization = Authorization(settings)
-        self._locks = locks
+        self.orders = Orders(settings, form_ids)
+        self.user_pk = user_pk
+        self.thread = gate.Thread(lambda _: locks)
+        for hook in HOOKS:
+            self.orders.hook(hook)
         if settings.claims:
             self.records: Any = RedisRecords.of(locks)
-            self._open: Callable[..., OpenOrder] = ClaimedOrder
+            self.open: Callable[[Visit, Proceed], OpenOrder] = ClaimedOrder
         else:
             self._open_in_database(_database(app))
 
@@ -75,7 +69,7 @@ class Gate:
         from lockkit_flask.orders.table import OrderTable  # imports SQLAlchemy
         from lockkit_flask.orders.transaction import SharedTransaction, teach_to_join
 
-        self.records, self._open = OrderTable(db, self.settings.using), SharedTransaction
+        self.records, self.open = OrderTable(db, self.settings.using), SharedTransaction
         teach_to_join(db)
 
     def install(self, app: Flask) -> None:
@@ -84,7 +78,7 @@ class Gate:
         Of the ``after_request`` functions, the first of the list runs last.
         """
         vars(app)["dispatch_request"] = partial(self._dispatch, app.dispatch_request)
-        app.after_request_funcs.setdefault(None, []).insert(0, self._finish)
+        app.after_request_funcs.setdefault(None, []).insert(0, _finish)
         got_request_exception.connect(_note_failure, app)
         request_leases.after(app, "do_teardown_request", _abandon)
 
@@ -94,30 +88,24 @@ class Gate:
             return []
         return [self.records, *map(self.records.of, sorted(binds_of(current_app)))]
 
-    def run(self, call: Callable[[], Any], options: ViewOptions, view: object = None) -> Any:
+    def run(self, call: Callable[[], Any], options: ViewOptions, below: object = None) -> Any:
         """The answer to the current request, whose view is called only as a new order.
 
-        ``view``: what is below ``@idempotent``, where the checks above it have passed.
+        ``below``: what is below ``@idempotent``, where the checks above it have passed.
         """
         if of_request() is not None:
             raise ConfigurationError(
                 "an order is open already: use @idempotent once per view, and functools.wraps in "
                 "the decorators above it"
             )
-        order = self._orders.identify(
-            self._reader.read(request), sources=options.sources, required=options.required
-        )
-        if order is None:
+        opened = at_once(gate.enter(Visit(self, options, below=below), self.thread))
+        if opened is None:
             return call()
-        if isinstance(order, Refusal):
-            return refused(order)
-        vars(request)[ORDER_ID] = order.order_id
-        db_session.end_read()
-        records = self._records(options.using)
-        decision = self._drive(self._orders.admit(order), records)
-        if isinstance(decision, Proceed):
-            return self._proceed(decision, records, call, view)
-        return self._answer(order, decision, below=view)
+        return self._proceed(opened, call) if isinstance(opened, OpenOrder) else opened
+
+    def records_in(self, using: str | None) -> Any:
+        """``using``: a bind key; None: as the settings say."""
+        return self.records if using is None or self.orders.claims else self.records.of(using)
 
     def _dispatch(self, dispatch: Callable[..., Any], *args: Any) -> Any:
         vars(request._get_current_object()).setdefault("order")  # type: ignore[attr-defined]
@@ -126,113 +114,62 @@ class Gate:
         options = options_of(view_of(request), request.method)
         if options.exempt or options.inside:
             return dispatch(*args)
-        if self.settings.covers(request.method, request.path):
+        if self.orders.covers(request.method, request.path):
             return self.run(partial(dispatch, *args), options)
         try:
             return dispatch(*args)
         finally:
             tell_if_uncovered(request)
 
-    def _records(self, using: str | None) -> Any:
-        if using is None:
-            return self.records
-        if self.settings.claims:
-            raise ConfigurationError(
-                f"@idempotent(using={using!r}) names a database, but LOCKKIT_ORDERS['STORE'] is "
-                f"'redis': the effects of such an order are in none"
-            )
-        return self.records.of(using)
-
-    def _drive(self, flow: Flow[Decision], records: Any) -> Decision:
-        return drive(flow, records, self._locks, self._reader.recover)
-
-    def _answer(self, order: Order, decision: Replay | Refusal, *, below: Any) -> Any:
-        """What is not for everybody: a stored response, and where the order's result is."""
-        signals.tell(order, decision)
-        if isinstance(decision, Refusal) and decision.location is None:
-            return refused(decision)
-        response = refused(decision) if isinstance(decision, Refusal) else replayed(decision)
-        answer = self._authorization.answer(response, below=below)
-        if answer is response and isinstance(decision, Replay):
-            signals.send(signals.order_replayed, order)
-        return answer
-
-    def _proceed(
-        self, decision: Proceed, records: Any, call: Callable[[], Any], view: object
-    ) -> Any:
+    def _proceed(self, opened: OpenOrder, call: Callable[[], Any]) -> Any:
         """Take the locks of the view, have the record written, and run the view."""
-        if decision.orphan:
-            signals.send(signals.order_orphaned, decision.order)
-        request_leases.add(self, decision.lease, is_view=False)
-        opened = self._open(self._orders, decision, records, below=view)
+        begun = False
         try:
-            answer = take_locks(view) or self._begin(opened)
-        except BaseException:  # interrupted as well: the view has not run
-            opened.forgo()
-            raise
+            answer = take_locks(opened.visit.below) or _answer_of(opened)
+            begun = answer is None
+        finally:
+            if not begun:  # interrupted as well: the view has not run
+                _end(opened)
         if answer is not None:
-            opened.forgo()
             return answer()
         try:
             return call()
         except BaseException as error:  # of the view's, or interrupted: it decides
-            opened.note_failure(error)
+            opened.fail(error)
             raise
         finally:
-            after_this_request(self._capture)
+            after_this_request(_capture)
 
-    def _begin(self, opened: OpenOrder) -> Callable[[], Any] | None:
-        """None: the record is written. A duplicate key means that others were first."""
-        order = opened.proceed.order
-        for _ in range(MOST_DUPLICATES):
-            try:
-                opened.begin()
-            except DuplicateKeyError:
-                decision = self._drive(self._orders.reconsider(opened.proceed), opened.records)
-            except BackendError as failure:
-                decision = refusals.not_claimed(failure)
-            else:
-                return None
-            if not isinstance(decision, Proceed):
-                return partial(self._answer, order, decision, below=opened.below)
-            opened.proceed = decision
-        return partial(refused, refusals.running(1))
 
-    def _capture(self, response: Response) -> Response:
-        """What decides about the order: the response as the view made it.
+def _answer_of(opened: OpenOrder) -> Callable[[], Any] | None:
+    """None: the view may run."""
+    answer = at_once(gate.begin(opened, opened.visit.thread))
+    return None if answer is None else lambda: answer
 
-        Flask asks again, with a 500, when a later hook has raised. Where nothing can be undone,
-        that says nothing about what the view did.
-        """
-        opened = of_request()
-        if opened is not None and (opened.answered is None or opened.can_undo):
-            opened.answered = order_response(response, self.settings.max_response)
-            if asks_to_log_in(response):  # a refusal, whatever its status says
-                opened.answered = opened.answered._replace(status=HTTPStatus.UNAUTHORIZED)
-            opened.status = response.status_code
+
+def _capture(response: Response) -> Response:
+    """What decides about the order: the response as the view made it.
+
+    Flask asks again, with a 500, when a later hook has raised. Where nothing can be undone,
+    that says nothing about what the view did.
+    """
+    opened = of_request()
+    if opened is not None and (opened.visit.captured is None or opened.can_undo):
+        opened.visit.capture(response)
+    return response
+
+
+def _finish(response: Response) -> Response:
+    """The last of all ``after_request`` functions."""
+    opened = of_request()
+    if opened is None:
         return response
-
-    def _finish(self, response: Response) -> Response:
-        """The last of all ``after_request`` functions."""
-        opened = of_request()
-        if opened is None:
-            return response
-        if opened.status != response.status_code:  # a hook made another answer of it
-            self._capture(response)
-        try:
-            return opened.conclude(response)
-        except DuplicateKeyError:
-            return self._overtaken(opened, response)
-        finally:
-            _end(opened)
-
-    def _overtaken(self, opened: OpenOrder, response: Response) -> Response:
-        """Another runner's record is there: its answer, unless that is gone again."""
-        decision = self._drive(self._orders.reconsider(opened.proceed), opened.records)
-        if isinstance(decision, Proceed):
-            return response
-        order = opened.proceed.order
-        return current_app.make_response(self._answer(order, decision, below=opened.below))
+    if opened.visit.status != response.status_code:  # a hook made another answer of it
+        _capture(response)
+    try:
+        return current_app.make_response(at_once(gate.close(opened, response, opened.visit.thread)))
+    finally:
+        _end(opened)
 
 
 def _database(app: Flask) -> SQLAlchemy:
@@ -249,8 +186,8 @@ def _database(app: Flask) -> SQLAlchemy:
 def _note_failure(_: Flask, *, exception: BaseException, **__: object) -> None:
     """What the view returned could not be made a response: it has failed, after all."""
     opened = of_request()
-    if opened is not None and opened.answered is None:
-        opened.note_failure(exception)
+    if opened is not None and opened.visit.captured is None:
+        opened.fail(exception)
 
 
 def _abandon() -> None:
@@ -261,9 +198,4 @@ def _abandon() -> None:
 
 
 def _end(opened: OpenOrder) -> None:
-    try:
-        opened.close()
-    finally:
-        if opened.kept is not None:
-            opened.kept.give_back()
-        request_leases.release(opened.proceed.lease)
+    at_once(gate.leave(opened, opened.visit.thread))

@@ -10,8 +10,8 @@ from flask import current_app, request
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.orderid import IdSource
-from lockkit.orders.settings import OPTIONS, ViewOptions, options_in
-from lockkit.orders.view_checks import module_of, wrappers
+from lockkit.orders.settings import SAFE_METHODS
+from lockkit.orders.visit import OPTIONS, ViewOptions, options_in
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.lock_view import note_place, places_of
 
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V", bound=Callable[..., Any])
-
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
-
-
-def options_of(view: Any, method: str) -> ViewOptions:
-    """Of a view: on this method, on the function, or on the class."""
-    return options_in(reversed(places_of(view, method)))
-
-
-def below_idempotent(view: Any, method: str) -> Any:
-    """What the decorator has made an order of; None: it is not there."""
-    layers = (layer for place in places_of(view, method) for layer in wrappers(place))
-    return next((each.__wrapped__ for each in layers if module_of(each) == __name__), None)
 
 
 def binds_of(app: Flask) -> set[str]:

@@ -23,7 +23,7 @@ EARLIER_TABLE = "lockkit_order_record"
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 
-class OrderTable:
+class OrderTable(rows.Table):
     """The records in one database of the current app, by its bind key.
 
     The engine is asked for at each use: tests exchange engines. Raises BackendUnavailable, and
@@ -79,20 +79,8 @@ class OrderTable:
 
     @contextmanager
     def begin(self) -> Iterator[Sql]:
-        """A transaction of its own."""
         with self.typed_errors(), self.engine.begin() as connection:
             yield Sql(connection)
-
-    def prune(self, batch: int) -> Iterator[int]:
-        return rows.prune(self.begin, batch)
-
-    def unreadable(self) -> Iterator[str]:
-        with self.begin() as database:
-            yield from rows.unreadable_keys(database)
-
-    def repair(self, key: str) -> bool:
-        with self.begin() as database:
-            return rows.repair(database, key)
 
     @contextmanager
     def typed_errors(self) -> Iterator[None]:

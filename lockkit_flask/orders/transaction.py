@@ -17,10 +17,11 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
-from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
+from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import Forget, Keep, refusals, rows
+from lockkit.orders import open_order as core
 from lockkit.orders.record import refuses
-from lockkit_flask.leases import db_session, request_leases
+from lockkit_flask.leases import db_session
 from lockkit_flask.orders.open_order import OpenOrder
 from lockkit_flask.orders.table import Sql, unavailable
 from lockkit_flask.web.refusals import refused
@@ -31,44 +32,47 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-    from lockkit.orders import Record
+    from lockkit.orders import Proceed, Record
     from lockkit_flask.orders.table import OrderTable
+    from lockkit_flask.orders.visit import Visit
 
 _INSTALLED = "_lockkit_joins"
 REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 
 
-class SharedTransaction(OpenOrder):
+class SharedTransaction(core.OrderInDatabase, OpenOrder):
     """One order's transaction, while its request runs. ``connection`` is used by nobody else."""
 
-    records: OrderTable
+    table: OrderTable
+    engine: sa.Engine
     connection: sa.Connection | None = None
     _committed = False  #: by the view: a savepoint of this connection was released
-    _failed = False  #: the view raised, and all was rolled back
     _refused = False  #: the view raised a refusal, which rolls nothing back
+
+    def __init__(self, visit: Visit, decision: Proceed) -> None:
+        super().__init__(visit, decision)
+        self.table: OrderTable = visit.records
 
     def begin(self) -> None:
         """BEGIN, with the record: a second runner that holds no lock waits here for the first.
 
         From now on the sessions of the app work inside the transaction, here.
         """
-        self._visit = SessionBefore()
-        with self.records.typed_errors():
-            self.engine = self.records.engine
+        self._before = SessionBefore()
+        with self.table.typed_errors():
+            self.engine = self.table.engine
             self.connection = self.engine.connect()
             try:
                 _refuse_autocommit(self.connection)
                 self.connection.begin()
-                running = self.orders.running(self.proceed.order)
-                replaces, wait = self.proceed.replaces, self.proceed.patience
-                rows.insert(Sql(self.connection), running, replaces=replaces, wait=wait)
+                self._insert(Sql(self.connection), self.orders.running(self.order))
                 event.listen(self.connection, "release_savepoint", self._note_commit)
             except BaseException:  # interrupted as well: its connection is in a transaction
                 self._discard()
                 raise
-        self.active = True
+        self.active = self.begun = True
 
-    def note_failure(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Roll back at once: error handlers write outside of the order's transaction.
 
         They find its connection in the pool, which may have no other. ``abort(redirect(…))`` is a
@@ -78,20 +82,26 @@ class SharedTransaction(OpenOrder):
         self._refused = refuses(status)
         if self._refused or status < HTTPStatus.BAD_REQUEST:
             return
-        self._failed = True
+        super().fail(error)
         self._roll_back()
 
-    def conclude(self, response: Response) -> Response:
-        outcome = self.answered and self.orders.conclude(self.proceed.order, self.answered)
+    def _end(self, response: Response) -> Response:
+        try:
+            return self._conclude(response)
+        finally:
+            self.abandon()
+
+    def _conclude(self, response: Response) -> Response:
+        outcome = self._verdict(response)
         refused = isinstance(outcome, Forget) or self._refused or self._sends_a_guest_away()
-        if isinstance(outcome, (Keep, Forget)) and refused and not self._failed:
+        if isinstance(outcome, (Keep, Forget)) and refused and not self.failed:
             return self._commit(None, response)
         if not isinstance(outcome, Keep):
             self._roll_back()
             return response
-        return (self._keep if self._failed else self._commit)(outcome.record, response)
+        return (self._keep if self.failed else self._commit)(outcome.record, response)
 
-    def close(self) -> None:
+    def abandon(self) -> None:
         """Give the connection back, rolling back what was not committed. Idempotent."""
         try:
             if self.connection is not None and self.connection.in_transaction():
@@ -100,7 +110,6 @@ class SharedTransaction(OpenOrder):
             unavailable(error)
         finally:
             self.active = False
-            super().close()
             self._discard()
 
     def _note_commit(self, *_: object) -> None:
@@ -113,8 +122,11 @@ class SharedTransaction(OpenOrder):
         again after the login, and there is nothing here that could happen twice. Whoever commits
         has a result: a function of the database may write, however its statement looks.
         """
-        redirects = self.answered is not None and self.answered.status in REDIRECTS
-        return redirects and self.of_guest and not (self._committed or db_session.has_writes())
+        answered = self.visit.captured
+        redirects = answered is not None and answered.status in REDIRECTS
+        return (
+            redirects and self.visit.of_guest and not (self._committed or db_session.has_writes())
+        )
 
     def _roll_back(self) -> None:
         """Undo all of it. Sessions work on connections of their own again."""
@@ -123,7 +135,7 @@ class SharedTransaction(OpenOrder):
         finally:
             self.active = False
             self._discard()  # which rolls back
-            self._visit.restore()
+            self._before.restore()
 
     def _discard(self) -> None:
         connection, self.connection = self.connection, None
@@ -142,17 +154,9 @@ class SharedTransaction(OpenOrder):
                 "a view raised after it had committed, so its order was rolled back, but an error "
                 "handler answers with success. Return a response instead of raising"
             )
-        try:
-            request_leases.check_all()
-            db_session.roll_back()  # of error handlers and hooks: the pool may have one connection
-            replaces, wait = self.proceed.replaces, self.proceed.patience
-            with self.records.begin() as database:
-                rows.insert(database, record, replaces=replaces, wait=wait)
-        except LeaseLost:
-            return refused(refusals.LEASE_LOST)
-        except BackendError:
-            pass
-        return response
+        db_session.roll_back()  # of error handlers and hooks: the pool may have one connection
+        kept: Response = self._keep_refusal(record, response)
+        return kept
 
     def _commit(self, record: Record | None, response: Response) -> Response:
         """One COMMIT for everything that the view has committed, and for the record.
@@ -167,10 +171,10 @@ class SharedTransaction(OpenOrder):
             )
         assert self.connection is not None
         try:
-            request_leases.check_all()
+            self.check_leases()
             db_session.roll_back()
             if record is None:
-                rows.forget(Sql(self.connection), self.proceed.order.key)
+                rows.forget(Sql(self.connection), self.order.key)
             else:
                 rows.update(Sql(self.connection), record)
             self.active = False
@@ -178,7 +182,7 @@ class SharedTransaction(OpenOrder):
         except LeaseLost:
             return refused(refusals.LEASE_LOST)
         except DBAPIError as error:
-            self._visit.restore()
+            self._before.restore()
             return _not_committed(error)
         return response
 

@@ -14,8 +14,8 @@ from lockkit.leases.decorating import is_written_above, refuse_bare
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
-from lockkit.orders.view_checks import wrappers
 from lockkit.web.refusal import refusal_of
+from lockkit.web.route_checks import wrappers
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.state import app_locks

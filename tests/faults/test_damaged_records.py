@@ -23,7 +23,7 @@ from lockkit.leases.lease import give_back
 from lockkit.model.errors import LockError
 from lockkit.model.types import LockState
 from lockkit.orders import Order, Orders, Proceed, Refusal, Replay, adrive, drive, wire
-from lockkit.orders.judging import judge
+from lockkit.orders.decisions import judge
 from lockkit.orders.record import Record, dump_headers, recorded
 from lockkit.orders.redis_records import RedisRecords, orphans, repair
 from lockkit.orders.request import lock_name_of

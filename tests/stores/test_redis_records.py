@@ -32,7 +32,7 @@ from lockkit.orders import (
     adrive,
     drive,
 )
-from lockkit.orders.judging import met_orphan
+from lockkit.orders.decisions import met_orphan
 from lockkit.orders.record import RecordState
 from lockkit.orders.redis_records import RedisRecords, orphans, resolve
 from lockkit.stores.redis import RedisStore

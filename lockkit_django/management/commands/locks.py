@@ -14,8 +14,8 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.operate.arguments import program_at
 from lockkit.operate.commands import OPTIONS, OrderRecords, run
 from lockkit_django.leases.aliases import locks
-from lockkit_django.orders.rules import order_rules
 from lockkit_django.orders.table import OrderTable
+from lockkit_django.orders.visit import order_rules
 
 WITH_VALUE = ("--settings", "--pythonpath", "-v", "--verbosity")
 """Django's own options that have one."""

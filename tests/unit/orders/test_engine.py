@@ -443,7 +443,7 @@ def test_nobody_outside_chooses_which_paths_have_orders(mapping: Any) -> None:
 
 def test_with_no_paths_only_views_that_say_so_have_orders() -> None:
     settings = read_order_settings({"PATHS": [], "REQUIRED": True, "ORDER_ID": ["json:id"]})
-    assert not settings.covers("POST", "/")
+    assert not Orders(settings).covers("POST", "/")
 
 
 def test_the_defaults() -> None:
@@ -453,6 +453,7 @@ def test_the_defaults() -> None:
         "header:X-Order-ID",
     ]
     assert (settings.ttl, settings.wait, settings.max_request) == (86400, 2, 1 << 20)
-    assert settings.covers("POST", "/x")
-    assert not settings.covers("GET", "/x")
-    assert not settings.covers("POST", "/y")
+    orders = Orders(settings)
+    assert orders.covers("POST", "/x")
+    assert not orders.covers("GET", "/x")
+    assert not orders.covers("POST", "/y")

@@ -18,6 +18,7 @@ from django.test import Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import claiming, views
 
+from lockkit.orders import rows
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 
@@ -164,21 +165,19 @@ def test_a_duplicate_waits_for_the_response_after_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between the two the order is done, and who has its lock is about to say how."""
-    from lockkit_django.orders.table import OrderTable
-
-    finish = OrderTable.finish
+    update = rows.update
     duplicates: list[Future[Any]] = []
 
-    def duplicate_first(self: OrderTable, record: Any) -> None:
+    def duplicate_first(*args: Any) -> None:
         duplicates.append(pool.submit(buy_and_close, "plain"))
         deadline = time.monotonic() + 30
         while not any(info.waiters for info in locks["default"].holders()):
             assert not duplicates[0].done()
             assert time.monotonic() < deadline
             threading.Event().wait(0.005)
-        finish(self, record)
+        update(*args)
 
-    monkeypatch.setattr(OrderTable, "finish", duplicate_first)
+    monkeypatch.setattr(rows, "update", duplicate_first)
     waiting = override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "WAIT": 30})
     with waiting, ThreadPoolExecutor(1) as pool:
         first = buy("plain")

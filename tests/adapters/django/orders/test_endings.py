@@ -133,14 +133,14 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     keep, others = OrderInDatabase._keep_refusal, []
 
-    def late(self: OrderInDatabase, *args: Any) -> None:
+    def late(self: OrderInDatabase, *args: Any) -> Any:
         monkeypatch.setattr(OrderInDatabase, "_keep_refusal", keep)
         endings.refusing.clear()
         (held,) = locks["default"].holders()
         assert held.fence is not None
         assert locks["default"].break_(held.name, fence=held.fence)
         others.append(send(self.request.path.removeprefix("/orders/")))
-        keep(self, *args)
+        return keep(self, *args)
 
     monkeypatch.setattr(OrderInDatabase, "_keep_refusal", late)
     return others

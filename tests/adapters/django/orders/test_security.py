@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.http import HttpResponse
-from django.test import Client, RequestFactory
+from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.urls import ResolverMatch
 from django.utils.functional import SimpleLazyObject
@@ -27,18 +27,22 @@ from lockkit.orders import (
     Orders,
     Payload,
     Proceed,
-    Refusal,
     drive,
     read_order_settings,
 )
+from lockkit.orders.visit import ViewOptions
 from lockkit_django.models import OrderRecord
-from lockkit_django.orders.answers import order_response
-from lockkit_django.orders.identity import identity_of
-from lockkit_django.orders.request import order_request
+from lockkit_django.orders.visit import Visit
 
 pytestmark = pytest.mark.timeout(180)
 
 FORM = "application/x-www-form-urlencoded"
+
+
+def visited(request: Any, **settings: Any) -> Visit:
+    """A request at its view, with these settings of orders."""
+    with override_settings(LOCKKIT_ORDERS={"PATHS": [], **settings}):
+        return Visit(request, None, ViewOptions(), checked=True)
 
 
 class Browser:
@@ -210,10 +214,8 @@ def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
         request = ASGIRequest({"type": "http", "method": "POST", "path": "/", "headers": []}, body)
         request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
-        orders = Orders(read_order_settings({"PATHS": [], "MAX_REQUEST": 10_000}))
-        refused = orders.identify(order_request(request, lambda: Identity(user="u")))
-        assert isinstance(refused, Refusal)
-        assert (refused.status, body.tell(), "_body" in vars(request)) == (413, 0, False)
+        refused = visited(request, MAX_REQUEST=10_000).identify()
+        assert (refused.status_code, body.tell(), "_body" in vars(request)) == (413, 0, False)
 
 
 @isolate_apps("django_project.shop")
@@ -223,14 +225,12 @@ def test_users_of_two_models_with_one_key_own_different_orders() -> None:
             proxy = True
             app_label = "shop"
 
-    orders, keys = Orders(read_order_settings({"PATHS": [], "NAMESPACE": "shop"})), set()
+    keys = set()
     for user in (User(pk=7), Clerk(pk=7), User(pk=8)):
         request = RequestFactory().post("/orders/", headers={"Idempotency-Key": "A-1"})
         request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
         request.user = user
-        order = orders.identify(
-            order_request(request, lambda r=request: identity_of(r, orders.settings))
-        )
+        order = visited(request, NAMESPACE="shop").identify()
         assert isinstance(order, Order)
         keys.add(order.key)
     assert len(keys) == 3
@@ -243,14 +243,13 @@ def test_secrets_are_in_no_repr() -> None:
     request.META["HTTP_AUTHORIZATION"] = "Token canary"
     request.COOKIES["sessionid"] = "canary"
     request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
-    identity = identity_of(request, read_order_settings({"PATHS": []}))
-    facts = order_request(request, lambda: identity)
+    visit = visited(request)
+    facts = visit.read()
     response = HttpResponse("canary")
     response.set_cookie("secret", "canary")
-    orders = Orders(read_order_settings({"PATHS": []}))
     request.META["HTTP_IDEMPOTENCY_KEY"] = "A-1"
-    order = orders.identify(facts)
-    texts = [facts, facts.payload(), identity, order, order_response(request, response)]
+    identity, order, answered = facts.read_identity(), visit.identify(), visit.answered(response)
+    texts = [facts, facts.payload(), identity, order, answered]
     assert not any("canary" in repr(each) for each in texts)
 
 
@@ -266,7 +265,8 @@ def test_users_of_no_model_are_told_apart_by_their_class() -> None:
     def owner(user: Any) -> str | None:
         request = RequestFactory().post("/orders/")
         request.user = user
-        return identity_of(request, read_order_settings({"PATHS": []})).user
+        request.resolver_match = ResolverMatch(lambda _: None, (), {}, route="orders/")
+        return visited(request).read().read_identity().user
 
     plain = [owner(each()) for each in (Customer, Clerk)]
     assert [owner(SimpleLazyObject(each)) for each in (Customer, Clerk)] == plain

@@ -15,8 +15,8 @@ from orders_django import elsewhere
 
 from lockkit_django.models import OrderRecord
 
-MOST_FILES = 47
-MOST_OF_DJANGO = 11
+MOST_FILES = 44
+MOST_OF_DJANGO = 9
 LINES = 300
 
 

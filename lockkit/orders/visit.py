@@ -1,0 +1,200 @@
+"""One request at its view: what an order asks of a framework."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import refusals
+from lockkit.orders.decisions import REPLAYED_HEADER
+from lockkit.orders.forgery import with_token
+from lockkit.orders.orderid import IdSource
+from lockkit.orders.request import Identity, Order, SentFile
+from lockkit.web.refusal import Refusal
+
+if TYPE_CHECKING:
+    from lockkit.orders.decisions import Decision, Proceed
+    from lockkit.orders.engine import Orders
+    from lockkit.orders.gate import RecordStore, Way
+    from lockkit.orders.open_order import OpenOrder
+    from lockkit.orders.record import Snapshot
+    from lockkit.orders.request import OrderRequest, OrderResponse
+
+
+OPTIONS = "_lockkit_idempotent"
+"""Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """Overrides of LOCKKIT_ORDERS for one view; None: as the settings say."""
+
+    sources: tuple[IdSource, ...] | None = None
+    required: bool | None = None
+    using: str | None = None
+    atomic: bool = True  #: the order's own transaction is around the view
+    exempt: bool = False
+    inside: bool = False  #: the view opens its order itself, below its own checks
+
+
+def options_in(places: Iterable[Any]) -> ViewOptions:
+    """The options of the first of these places that has any."""
+    found = (getattr(place, OPTIONS, None) for place in places)
+    return next((each for each in found if isinstance(each, ViewOptions)), ViewOptions())
+
+
+class AnsweredError(Exception):
+    """The view would refuse this request: ``response`` is its answer."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__()
+        self.response = response
+
+
+class Visit(ABC):
+    """``checked``: the view's own checks have passed, because its order is opened below them.
+
+    Methods are called on the thread that has the request's database connections, but for ``open``.
+    """
+
+    thread: Way  #: of blocking requests
+    records: RecordStore | None = None  #: None: they are in the store of the locks
+
+    def __init__(
+        self, orders: Orders, request: Any, options: ViewOptions, *, checked: bool
+    ) -> None:
+        self.orders, self.request, self.options = orders, request, options
+        self.checked = checked
+        if orders.claims and options.using is not None:
+            raise ConfigurationError(
+                f"@idempotent(using={options.using!r}) names a database, but "
+                f"LOCKKIT_ORDERS['STORE'] is 'redis': the effects of such an order are in none"
+            )
+
+    @abstractmethod
+    def read(self) -> OrderRequest:
+        """Nothing is read from the client or a store before the engine asks for it.
+
+        ``read_identity`` raises AnsweredError if authentication refuses.
+        """
+
+    @abstractmethod
+    def note(self, order: Order) -> None:
+        """The request is this order."""
+
+    @abstractmethod
+    def open(self, decision: Proceed) -> OpenOrder:
+        """Attached to the request, so that whatever happens it is undone. Does no I/O."""
+
+    @abstractmethod
+    def tell(self, decision: Decision, order: Order) -> None:
+        """Send the framework's signals of this decision."""
+
+    @abstractmethod
+    def refuse(self, refusal: Refusal) -> Any: ...
+
+    @abstractmethod
+    def respond(self, snapshot: Snapshot) -> Any:
+        """A response with this status, these headers and this body, and none of its own."""
+
+    @abstractmethod
+    def new_token(self) -> str:
+        """Against forged requests, for the client that asks now."""
+
+    @abstractmethod
+    def order_response(self, response: Any) -> OrderResponse | None:
+        """A response as it may be stored; None if nobody saw it."""
+
+    @abstractmethod
+    def asks_to_log_in(self, response: Any) -> bool: ...
+
+    @abstractmethod
+    def recovered(self, answer: Any) -> OrderResponse:
+        """What RECOVER returned."""
+
+    @abstractmethod
+    def value_of(self, answer: Any) -> Any:
+        """What a function of the application returns, or its awaitable."""
+
+    @abstractmethod
+    def unknown_check(self) -> str | None:
+        """The name of what may be a check of the view and is not asked: see ``view_checks``."""
+
+    @abstractmethod
+    def if_checks_pass(self, give: Callable[[], Any]) -> Any:
+        """What ``give`` returns if the view's checks pass now; otherwise their own answer."""
+
+    def identify(self) -> Any:
+        """The order; None if the request is not one; otherwise its answer."""
+        options = self.options
+        try:
+            order = self.orders.identify(
+                self.read(), sources=options.sources, required=options.required
+            )
+        except AnsweredError as answered:
+            return answered.response
+        if isinstance(order, Order):
+            self.note(order)
+        return self.refuse(order) if isinstance(order, Refusal) else order
+
+    def identity(self, user: str | None, session: str | None, guest: str | None = None) -> Identity:
+        """By what the framework knows, and by the hooks of the settings."""
+        return Identity(
+            scope=self._text("scope"),
+            user=user,
+            authorization=self.request.headers.get("Authorization"),
+            session=session,
+            tenant=self._text("tenant") or "",
+            guest=guest,
+        )
+
+    def recover(self, order: Order) -> OrderResponse | None:
+        """What RECOVER knows of an order that ended without a stored response."""
+        hook = self.orders.hook("recover")
+        answer = None if hook is None else self.value_of(hook(self.request, order.order_id))
+        return None if answer is None else self.recovered(answer)
+
+    def guarded(self, give: Callable[[], Any]) -> Any:
+        """What ``give`` returns, if a stored answer may be given now. AUTHORIZE_REPLAY, if it is
+        set, decides alone."""
+        hook = self.orders.hook("authorize_replay")
+        if hook is not None:
+            allowed = self.value_of(hook(self.request))
+            return give() if allowed else self.refuse(refusals.NOT_ALLOWED)
+        if self.unknown_check() is not None:
+            return self.refuse(refusals.not_replayable())
+        return self.if_checks_pass(give)
+
+    def replay(self, snapshot: Snapshot) -> Any:
+        """The stored response, byte for byte but for tokens, marked as a replay."""
+        fresh = with_token(snapshot, self.new_token)
+        return self.respond(fresh._replace(headers=(*fresh.headers, REPLAYED_HEADER)))
+
+    def answered(self, response: Any) -> OrderResponse | None:
+        """What the view has answered. Asking to log in is a refusal, whatever its status says."""
+        seen = self.order_response(response)
+        if seen is not None and self.asks_to_log_in(response):
+            return seen._replace(status=HTTPStatus.UNAUTHORIZED)
+        return seen
+
+    def _text(self, name: str) -> str | None:
+        hook = self.orders.hook(name)
+        answer = None if hook is None else hook(self.request)
+        if answer is not None and not isinstance(answer, str):
+            path = getattr(self.orders.settings, name)
+            raise ConfigurationError(f"{path} must return a string or None, not {type(answer)}")
+        return answer
+
+
+def sent_file(field: str, name: str, chunks: Iterable[bytes], content_type: str) -> SentFile:
+    """An uploaded file. Reads it to its end."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += len(chunk)
+    return SentFile(field, name, size, digest.hexdigest(), content_type)

@@ -1,0 +1,244 @@
+"""A request of Django's at its view, as ``lockkit.orders.gate`` leads it to an order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.middleware.csrf import get_token
+from django.shortcuts import resolve_url
+from django.utils.translation import get_language
+
+from lockkit.leases.aio_client import AsyncLease
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import (
+    Order,
+    OrderRequest,
+    OrderResponse,
+    Orders,
+    Proceed,
+    Refusal,
+    Snapshot,
+    adrive,
+    gate,
+    read_order_settings,
+    refusals,
+    visit,
+)
+from lockkit.orders.forgery import without_tokens
+from lockkit.orders.forms import FormIds
+from lockkit.orders.gate import Thread
+from lockkit.orders.redis_records import RedisRecords
+from lockkit.orders.settings import SOURCE
+from lockkit.orders.visit import ViewOptions, options_in
+from lockkit.runtime.either import at_once
+from lockkit_django import signals
+from lockkit_django.leases.aliases import alocks, locks
+from lockkit_django.leases.client import give_back_from_loop
+from lockkit_django.leases.transactions import note_what_is_final
+from lockkit_django.orders.answers import ORDER_ID, REFUSAL, tokens_in
+from lockkit_django.orders.authorize import passes, unknown_check
+from lockkit_django.orders.commit_in import OwnTransaction
+from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
+from lockkit_django.orders.request import order_request, value_of
+from lockkit_django.orders.table import OrderTable
+from lockkit_django.orders.transaction import SharedTransaction
+from lockkit_django.web.refusals import in_language, problem_response
+from lockkit_django.web.view_functions import PendingOrder, class_of, functions_of, leave_pending
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from lockkit.orders import Record
+    from lockkit.orders.decisions import Decision
+    from lockkit.orders.gate import Flow, Way
+
+R = TypeVar("R")
+
+LOCALE = "django.middleware.locale.LocaleMiddleware"
+
+
+class _Loop:
+    """The event loop waits, and the thread of the request queries."""
+
+    async def do(self, function: Callable[..., R], *args: object) -> R:
+        return await in_thread(function, *args)
+
+    async def ask(self, flow: Flow[R], visit: visit.Visit, lease: Any = None) -> R:
+        if lease is not None and not isinstance(lease, AsyncLease):  # a thread has acquired it
+            return await in_thread(lambda: at_once(THREAD.ask(flow, visit)))
+        client, table = alocks[visit.orders.settings.alias], visit.records
+        records = RedisRecords.of(client) if table is None else _Found(table)
+        return await adrive(flow, records, client, partial(in_thread, visit.recover))
+
+    async def give_back(self, lease: Any) -> None:
+        if not lease.released:
+            await give_back_from_loop(lease)
+
+
+class _Found:
+    """Records, found on the thread of the request."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def find(self, key: str, *, fresh: bool) -> Awaitable[Record | None]:
+        return in_thread(partial(self._table.find, key, fresh=fresh))
+
+
+THREAD = Thread(locks.__getitem__)
+LOOP = _Loop()
+
+
+class Visit(visit.Visit):
+    """``view``: what the URL leads to, or what is below ``@idempotent``."""
+
+    thread = THREAD
+
+    def __init__(
+        self, request: HttpRequest, view: Any, options: ViewOptions, *, checked: bool
+    ) -> None:
+        super().__init__(order_rules(), request, options, checked=checked)
+        self.view = view
+        if not self.orders.claims:
+            self.records = OrderTable(options.using or self.orders.settings.using)
+
+    def identify(self) -> Any:
+        order = super().identify()
+        note_what_is_final()
+        return order
+
+    def read(self) -> OrderRequest:
+        return order_request(self)
+
+    def note(self, order: Order) -> None:
+        vars(self.request)[ORDER_ID] = order.order_id
+
+    def open(self, decision: Proceed) -> OpenOrder:
+        if self.orders.claims:
+            return ClaimedOrder(self, decision)
+        kind = SharedTransaction if self.options.atomic else OwnTransaction
+        return kind(self, decision)
+
+    def tell(self, decision: Decision, order: Order) -> None:
+        signals.tell(decision, order, self.view, self.request)
+
+    def refuse(self, refusal: Refusal) -> HttpResponse:
+        """``application/problem+json``, never cached. The middleware may make a page of it."""
+        said = in_language(refusal)
+        response = problem_response(said)
+        setattr(response, REFUSAL, said)
+        return response
+
+    def respond(self, snapshot: Snapshot) -> HttpResponse:
+        response = HttpResponse(snapshot.body, status=snapshot.status)
+        del response.headers["Content-Type"]  # Django's default; the stored one, if any, follows
+        for name, value in snapshot.headers:
+            response.headers[name] = value
+        return response
+
+    def new_token(self) -> str:
+        return get_token(self.request)
+
+    def order_response(self, response: HttpResponseBase) -> OrderResponse:
+        return order_response(self.request, response)
+
+    def asks_to_log_in(self, response: HttpResponseBase) -> bool:
+        """Whether it is the redirect to the login page of Django's decorators and mixins."""
+        location = response.headers.get("Location")
+        if location is None or response.status_code != HTTPStatus.FOUND:
+            return False
+        match = self.request.resolver_match
+        pages = {getattr(getattr(match, "func", None), "login_url", None), settings.LOGIN_URL}
+        return urlsplit(location).path in {urlsplit(resolve_url(p)).path for p in pages if p}
+
+    def recovered(self, answer: Any) -> OrderResponse:
+        if not isinstance(answer, HttpResponseBase):
+            raise ConfigurationError(
+                f"{self.orders.settings.recover} must return a response or None, "
+                f"not {type(answer).__name__}"
+            )
+        render = getattr(answer, "render", None)
+        if callable(render):
+            render()
+        return self.order_response(answer)
+
+    def value_of(self, answer: Any) -> Any:
+        return value_of(answer)
+
+    def unknown_check(self) -> str | None:
+        below = self.view if self.checked else None
+        return unknown_check(self.request.resolver_match.func, self.request.method, below)
+
+    def if_checks_pass(self, give: Callable[[], Any]) -> Any:
+        if self.checked and class_of(self.view) is None:
+            return give()
+        return give() if passes(self.request, self.view) else self.refuse(refusals.NOT_ALLOWED)
+
+
+def order_response(request: HttpRequest, response: HttpResponseBase) -> OrderResponse:
+    """A rendered response, without CSRF tokens; one that streams has no body here."""
+    body = None if response.streaming else bytes(getattr(response, "content", b""))
+    headers = [*response.items(), *_language(response)]
+    answered = OrderResponse(response.status_code, headers, body)
+    known = request.META.get("CSRF_COOKIE")
+    return without_tokens(answered, tokens_in(known, body or b"")) if known else answered
+
+
+def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
+    """What LocaleMiddleware is about to say of this body, which a replay is to say again."""
+    language: str | None = get_language()  # None: translations are off
+    if language is None or LOCALE not in settings.MIDDLEWARE or "Content-Language" in response:
+        return []
+    return [("Content-Language", language)]
+
+
+def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
+    """The options of a view: on the callback, its class, or what answers this HTTP method."""
+    return options_in((callback, class_of(callback), *functions_of(callback, method)))
+
+
+async def entered(visit: Visit, way: Way, *, begin: bool) -> Any:
+    """None: call the view; if it is an order, it is open now. ``begin=False``: BEGIN is left to
+    the view's own lock."""
+    opened = await gate.enter(visit, way)
+    if not isinstance(opened, OpenOrder):
+        return opened
+    if begin:
+        return await gate.begin(opened, way)
+    resume = partial(gate.begin, opened)
+    pending = PendingOrder(opened, lambda: at_once(resume(THREAD)), lambda: resume(LOOP))
+    leave_pending(visit.request, pending)
+    return None
+
+
+async def in_thread(function: Callable[..., R], *args: object) -> R:
+    """On the thread that has this request's database connections."""
+    return await sync_to_async(function, thread_sensitive=True)(*args)
+
+
+@lru_cache(maxsize=1)
+def order_rules() -> Orders:
+    """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
+    return Orders(read_order_settings(getattr(settings, SOURCE, None)), form_ids())
+
+
+@lru_cache(maxsize=1)
+def form_ids() -> FormIds:
+    """Signs the order IDs of forms."""
+    return FormIds(lambda: [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS])
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == SOURCE:
+        order_rules.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="lockkit_django.orders")

@@ -1,0 +1,259 @@
+"""A request of Flask's at its view, as ``lockkit.orders.gate`` leads it to an order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from inspect import isawaitable
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from flask import current_app, g, request, session, url_for
+from werkzeug.wsgi import get_input_stream
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import Identity, OrderRequest, OrderResponse, Payload, visit
+from lockkit.orders.forgery import without_tokens
+from lockkit.orders.orderid import FORMS, MULTIPART
+from lockkit.orders.visit import ViewOptions, options_in, sent_file
+from lockkit_flask import signals
+from lockkit_flask.conf import flask_login_user
+from lockkit_flask.leases import db_session
+from lockkit_flask.orders.authorize import checked_by, unknown_check
+from lockkit_flask.orders.forms import guest, guest_of
+from lockkit_flask.web.lock_view import places_of, view_of
+from lockkit_flask.web.refusals import ORDER_ID, refused
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+    from flask import Request, Response
+    from werkzeug.datastructures import FileStorage
+
+    from lockkit.orders import Order, Proceed, Refusal, Snapshot
+    from lockkit.orders.decisions import Decision
+    from lockkit.orders.request import SentFile
+    from lockkit_flask.conf import UserHook
+    from lockkit_flask.orders.gate import Gate
+    from lockkit_flask.orders.open_order import OpenOrder
+
+CHUNK = 65536
+
+
+class Visit(visit.Visit):
+    """The current request. ``below``: what is below ``@idempotent``; None: the order was opened
+    above the view."""
+
+    captured: OrderResponse | None = None  #: what the view has answered
+    status = 0  #: of the response that it was taken from
+
+    def __init__(self, gate: Gate, options: ViewOptions, *, below: Any) -> None:
+        current = request._get_current_object()  # type: ignore[attr-defined]
+        super().__init__(gate.orders, current, options, checked=below is not None)
+        self.below = below
+        self.records: Any = gate.records_in(options.using)
+        self._gate, self.thread = gate, gate.thread
+        self._limit = gate.settings.max_request
+        self.of_guest = False  #: it came without a user and without a token
+
+    def read(self) -> OrderRequest:
+        request: Request = self.request
+        environ, rule = request.environ, request.url_rule
+        assert rule is not None
+        return OrderRequest(
+            method=request.method,
+            path=request.path,
+            route=f"{rule.host or rule.subdomain or ''}{rule.rule}",
+            header=request.headers.get,
+            read_payload=self._payload,
+            read_identity=self._identity,
+            kwargs=request.view_args or {},
+            query=list(request.args.items(multi=True)),
+            media_type=request.mimetype,
+            content_length=request.content_length,
+            sent_path=environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""),
+            unseen=_is_unseen(environ),
+        )
+
+    def note(self, order: Order) -> None:
+        vars(self.request)[ORDER_ID] = order.order_id
+        db_session.end_read()
+
+    def open(self, decision: Proceed) -> OpenOrder:
+        return self._gate.open(self, decision)
+
+    def tell(self, decision: Decision, order: Order) -> None:
+        signals.tell(order, decision)
+
+    def refuse(self, refusal: Refusal) -> Response:
+        return refused(refusal)
+
+    def respond(self, snapshot: Snapshot) -> Response:
+        response = current_app.response_class(snapshot.body, snapshot.status)
+        del response.headers["Content-Type"]  # Flask's default; the stored one, if any, follows
+        response.headers.extend(list(snapshot.headers))
+        return response
+
+    def new_token(self) -> str:
+        """Flask-WTF's; empty where that is not there any more."""
+        try:
+            csrf = import_module("flask_wtf.csrf")
+        except ImportError:
+            return ""
+        return str(csrf.generate_csrf())
+
+    def order_response(self, response: Response) -> OrderResponse:
+        return order_response(response, self._gate.settings.max_response)
+
+    def asks_to_log_in(self, response: Response) -> bool:
+        """Whether it is the redirect to the login page of Flask-Login."""
+        manager = getattr(current_app, "login_manager", None)
+        if manager is None or not 300 <= response.status_code < 400:  # noqa: PLR2004
+            return False
+        view = manager.blueprint_login_views.get(self.request.blueprint) or manager.login_view
+        return view is not None and _path(response.location) == _path(_url_of(view))
+
+    def answered(self, response: Response) -> OrderResponse | None:
+        return self.captured
+
+    def capture(self, response: Response) -> None:
+        """Take the answer from the response as it is now: hooks of the app will change it."""
+        self.captured, self.status = super().answered(response), response.status_code
+
+    def recover(self, order: Order) -> OrderResponse | None:
+        found = super().recover(order)
+        if self.orders.settings.recover is not None:
+            db_session.end_read()  # the view, if it runs now, must not see what the hook saw
+        return found
+
+    def recovered(self, answer: Any) -> OrderResponse:
+        return order_response(current_app.make_response(answer), sys.maxsize)
+
+    def value_of(self, answer: Any) -> Any:
+        async def awaited() -> Any:
+            return await answer
+
+        return current_app.async_to_sync(awaited)() if isawaitable(answer) else answer
+
+    def unknown_check(self) -> str | None:
+        return unknown_check(view_of(self.request), self.request.method, self.below)
+
+    def if_checks_pass(self, give: Callable[[], Any]) -> Any:
+        return checked_by(view_of(self.request), self.request.method, self.below, give)
+
+    def _payload(self) -> Payload:
+        request: Request = self.request
+        vars(request).setdefault("stream", self._stream())
+        # Cached: a form is parsed from it, and the view has it, too.
+        body = b"" if request.mimetype == MULTIPART else request.get_data()
+        if request.mimetype not in FORMS or len(body) > self._limit:
+            return Payload(body=body)
+        files = [_file(name, file) for name, file in request.files.items(multi=True)]
+        return Payload(form=list(request.form.items(multi=True)), files=files)
+
+    def _stream(self) -> IO[bytes]:
+        """Of a body with a length, one that tells if it is cut short: its client went away.
+
+        A server that says where a body ends says so of what is left of it, too.
+        """
+        request: Request = self.request
+        environ = dict(request.environ)
+        if request.content_length is not None:
+            environ.pop("wsgi.input_terminated", None)
+        most = self._limit + 1  # a chunked body could go on for ever; it is seen to be too large
+        return get_input_stream(environ, True, min(request.max_content_length or most, most))
+
+    def _identity(self) -> Identity:
+        user = _user(self._gate.user_pk)
+        self.of_guest = user is None and "Authorization" not in self.request.headers
+        return self.identity(user, _session_key(), guest_of(user))
+
+
+def options_of(view: Any, method: str) -> ViewOptions:
+    """Of a view: on this method, on the function, or on the class."""
+    return options_in(reversed(places_of(view, method)))
+
+
+def _user(user_pk: UserHook) -> str | None:
+    """Raises ConfigurationError for what may be another text at the next request."""
+    user = user_pk()
+    if user is None or user == "":
+        return None
+    if isinstance(user, bool) or not isinstance(user, (str, int, UUID)):
+        raise ConfigurationError(
+            f"LOCKKIT_USER returns {type(user).__name__}; it must return the user's primary "
+            f"key, as a string, an integer or a UUID, or None for nobody"
+        )
+    return f"{_model_of_user(user_pk)}:{user}"
+
+
+def _model_of_user(user_pk: UserHook) -> str:
+    """The class of the user whom Flask-Login knows, or what stands for that of LOCKKIT_USER.
+
+    Its module is left out: that may be another one in another deployment of the same app.
+    """
+    if user_pk is not flask_login_user:
+        return "user"
+    return type(import_module("flask_login").current_user._get_current_object()).__qualname__
+
+
+def _is_unseen(environ: WSGIEnvironment) -> bool:
+    """Werkzeug reads a body without a length only where the server says that it ends."""
+    chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
+    return chunked and "wsgi.input_terminated" not in environ
+
+
+def _session_key() -> str | None:
+    """Of a session that the server has kept from an earlier request, else the ID of a guest."""
+    sid = getattr(session, "sid", None)
+    if sid and session and not session.new and _is_in_cookie(sid):
+        return f"sid:{sid}"
+    known = guest()
+    return f"guest:{known}" if known else None
+
+
+def _is_in_cookie(sid: str) -> bool:
+    """Flask-Session draws another ID for each request without one, and calls no session new."""
+    cookie = request.cookies.get(current_app.config["SESSION_COOKIE_NAME"], "")
+    return cookie == sid or cookie.startswith(f"{sid}.")  # signed
+
+
+def _file(field: str, file: FileStorage) -> SentFile:
+    chunks = iter(lambda: file.stream.read(CHUNK), b"")
+    sent = sent_file(field, file.filename or "", chunks, file.content_type or "")
+    file.stream.seek(0)
+    return sent
+
+
+def order_response(response: Response, max_body: int) -> OrderResponse:
+    """A body that streams is left alone, unless it says that it is small.
+
+    An HTTPException's response does: Flask makes an iterator of what is in memory.
+    """
+    body = None if _streams(response, max_body) else response.get_data()
+    answered = OrderResponse(response.status_code, list(response.headers.items()), body)
+    return without_tokens(answered, _tokens())
+
+
+def _streams(response: Response, max_body: int) -> bool:
+    if response.direct_passthrough:
+        return True
+    length = response.headers.get("Content-Length", type=int)
+    return response.is_streamed and (length is None or length > max_body)
+
+
+def _url_of(view: str) -> str:
+    """Flask-Login takes an endpoint, or a URL."""
+    return view if view.startswith(("https://", "http://", "/")) else url_for(view)
+
+
+def _path(url: str | None) -> str:
+    return urlsplit(url or "").path
+
+
+def _tokens() -> list[str]:
+    """Flask-WTF's, against forgery: the one of this request, and the one of its form."""
+    field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
+    sent = request.form.get(field) if request.mimetype in FORMS else None
+    return [token for token in (g.get(field), sent) if isinstance(token, str)]
