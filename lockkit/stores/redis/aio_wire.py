@@ -50,9 +50,9 @@ class AsyncRedisWire:
             line = await self._connected()
         payload = effect.payload
         if type(payload) is bytes:
-            return _checked(await line.ask(payload, 1))
+            return checked(await line.ask(payload, 1))
         replies = await line.ask(b"".join(payload), len(payload))
-        return [_checked(reply) for reply in (replies if len(payload) > 1 else [replies])]
+        return [checked(reply) for reply in (replies if len(payload) > 1 else [replies])]
 
     async def park(self, effect: Park) -> None:
         self._look_after()
@@ -107,7 +107,7 @@ class AsyncRedisWire:
         connection = self._make()
         line = await connected(connection)
         try:
-            _checked(await line.ask(inbox.subscribe, 1))
+            checked(await line.ask(inbox.subscribe, 1))
         except BackendError as error:
             line.abort()
             if not isinstance(error.__cause__, NoPermissionError):
@@ -157,7 +157,7 @@ class AsyncRedisWire:
             line.say(self._inbox.subscribe)
 
 
-def _checked(reply: Any) -> Any:
+def checked(reply: Any) -> Any:
     """Raises lockkit's errors, or NoScriptError, which says that the script was not run."""
     if isinstance(reply, ResponseError):
         if isinstance(reply, NoScriptError):

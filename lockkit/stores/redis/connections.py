@@ -139,7 +139,7 @@ def exchange(connections: Connections, packed: bytes) -> Any:
         raise from_reply(error) from error
     except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)
-        _translate_io_error(error)
+        translate_io_error(error)
         raise
     connections.give(connection)
     return reply
@@ -155,7 +155,7 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
         replies = [_read(connection) for _ in packed]
     except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)
-        _translate_io_error(error)
+        translate_io_error(error)
         raise
     connections.give(connection)
     for reply in replies:
@@ -166,7 +166,7 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
     return replies
 
 
-def _translate_io_error(error: BaseException) -> None:
+def translate_io_error(error: BaseException) -> None:
     """The driver's errors as lockkit's; an interruption passes, but its connection is unusable."""
     if isinstance(error, (BusyLoadingError, AuthenticationError)):
         raise from_reply(error) from error

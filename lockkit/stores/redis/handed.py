@@ -17,7 +17,9 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
 from lockkit.stores.redis.connections import PooledConnections
+from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.settings import Maker
+from lockkit.stores.redis.steps import ScriptSteps
 from lockkit.stores.redis.store import RedisStore
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
@@ -25,14 +27,14 @@ from lockkit.stores.wires import AsyncWire
 OPTION = "client"
 
 
-class HandedStore(RedisStore):
-    """``connect(client=…)``: the pool of a client of redis-py, or the client of a pool."""
+class Handed(ScriptSteps):
+    """Over the pool of a client of redis-py, or the client of a pool."""
 
     _pool: Any
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
-        """Raises ConfigurationError for anything but a client of redis-py."""
+        """Raises ConfigurationError for what is no client of redis-py."""
         options = reject_unknown_options(settings, (OPTION,))
         if settings.location.partition("://")[2]:
             raise ConfigurationError(
@@ -57,16 +59,33 @@ class HandedStore(RedisStore):
 
     def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
         if isinstance(self._pool, redis.asyncio.ConnectionPool):
-            from lockkit.stores.redis.aio_wire import AsyncRedisWire
-
-            return AsyncRedisWire(Maker(self._pool), self.inbox)
+            return self._own_wire()
         from lockkit.stores.redis.thread_wire import ThreadRedisWire
 
         return ThreadRedisWire(self.wire())
 
+    def _own_wire(self) -> AsyncWire:
+        """Over the pool of a client of redis.asyncio."""
+        from lockkit.stores.redis.aio_wire import AsyncRedisWire
+
+        return AsyncRedisWire(Maker(self._pool), self.inbox)
+
     def database(self) -> str:
         made = self._connections.fresh
         return f"{made.server()}, {made.described()}"
+
+
+class HandedStore(Handed, RedisStore):
+    """``connect(client=…)``."""
+
+
+class LentStore(Handed, PlainStore):
+    """Plain keys over somebody else's client: what ``lockkit.compat`` locks in."""
+
+    def _own_wire(self) -> AsyncWire:
+        from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
+
+        return AsyncPoolWire(self._pool, self.inbox)
 
 
 def pool_of(found: object) -> Any:

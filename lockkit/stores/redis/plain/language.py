@@ -17,6 +17,9 @@ from lockkit.stores.redis.protocol import (
     terms,
 )
 
+FOREVER = 9.4e8
+"""Seconds: the key of a claim for so long a time has no TTL. See plain_value.lua."""
+
 YES, NO = b"1", b"0"
 
 

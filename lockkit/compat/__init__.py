@@ -1,0 +1,1 @@
+"""Locks of lockkit with the interfaces of other libraries. Each module needs its library."""

@@ -1,0 +1,71 @@
+"""The asyncio wire over the pool of somebody else's client, which leaves nothing open behind.
+
+Each exchange borrows a connection, as each of the client's own commands does. A subscription is
+made when somebody waits, and ends with the last who does: nobody would close it with the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError, ResponseError
+
+from lockkit.engine.effects import Exchange
+from lockkit.stores.redis.aio_wire import AsyncRedisWire, checked
+from lockkit.stores.redis.connections import translate_io_error
+from lockkit.stores.redis.failures import not_connected
+from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, Maker
+from lockkit.stores.redis.subscription import Inbox
+
+ANY_COMMAND = ("_",) if redis.VERSION < (5, 3) else ()
+"""Which older releases want to hear, and ignore."""
+
+
+class AsyncPoolWire(AsyncRedisWire):
+    """A payload is one packed command, or a list of them, which are sent at once."""
+
+    def __init__(self, pool: Any, inbox: Inbox) -> None:
+        make = Maker(pool)
+        make.arguments["socket_timeout"] = make.arguments.get("socket_timeout") or SOCKET_TIMEOUT
+        super().__init__(make, inbox)
+        self._pool = pool
+
+    async def exchange(self, effect: Exchange) -> Any:
+        payload = effect.payload
+        if type(payload) is bytes:
+            return checked((await self._converse([payload]))[0])
+        return [checked(reply) for reply in await self._converse(payload)]
+
+    async def _converse(self, packed: list[bytes]) -> list[Any]:
+        try:
+            connection = await self._pool.get_connection(*ANY_COMMAND)
+        except (RedisError, OSError) as error:
+            raise not_connected(error) from error
+        try:
+            await connection.send_packed_command(b"".join(packed), check_health=False)
+            return [await _read(connection) for _ in packed]
+        except BaseException as error:  # its reply would be taken for that of another
+            await connection.disconnect(nowait=True)
+            translate_io_error(error)
+            raise
+        finally:
+            await self._pool.release(connection)
+
+    async def hang_up(self) -> None:
+        """End the subscription if nobody waits, and none is being made."""
+        line = self._mail
+        if line is None or self._inbox.is_awaited or self._listening is not None:
+            return
+        self._mail = self._inbox.pulse = None
+        line.abort()
+        await asyncio.sleep(0)  # in which the loop closes its socket
+
+
+async def _read(connection: Connection) -> Any:
+    """A reply; an error reply as a value, because the others must be read, too."""
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error

@@ -1,0 +1,302 @@
+"""What our locks with redis-py's interface have beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.exceptions import LockError, LockNotOwnedError
+from redis.retry import Retry
+
+import lockkit
+from lockkit.compat.redis import AsyncLock, AsyncRedis, Lock, Redis
+from lockkit.model.types import LockState
+from lockkit.testing.conformance.base import SOON, at_least_once, eventually
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+NAME = "stock:42"
+LONG = 30.0
+CANCELLED = 100
+SEED = 7
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url, socket_timeout=10) as made:
+        yield made
+
+
+@pytest.fixture
+async def aclient(redis_url: str) -> AsyncIterator[AsyncRedis]:
+    made = AsyncRedis.from_url(redis_url, socket_timeout=10)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def locks(redis_url: str) -> Iterator[lockkit.LockClient]:
+    with lockkit.connect(f"{redis_url}?protocol=plain", ttl=LONG) as made:
+        yield made
+
+
+def test_a_client_class_makes_them(client: Redis) -> None:
+    assert type(client.lock(NAME)) is Lock
+    assert type(client.lock(NAME, LONG, 0.1, True, None, None)) is Lock
+    theirs = redis.lock.Lock
+    assert type(client.lock(NAME, lock_class=theirs)) is theirs
+    assert type(client.lock(NAME, LONG, 0.1, True, None, theirs)) is theirs
+
+
+async def test_a_client_class_for_asyncio_makes_them(aclient: AsyncRedis) -> None:
+    assert type(aclient.lock(NAME)) is AsyncLock
+
+
+def test_fencing_tokens_grow_also_between_lockkit_and_the_drop_in(
+    client: Redis, locks: lockkit.LockClient
+) -> None:
+    fences = []
+    for _ in range(3):
+        with client.lock(NAME, timeout=LONG) as lock:
+            fences.append(lock.fencing_token)
+        with locks.lock(NAME) as lease:
+            fences.append(lease.fencing_token)
+    assert fences == sorted(set(fences))
+
+
+def test_there_is_no_fencing_token_without_the_lock(client: Redis) -> None:
+    lock = client.lock(NAME, timeout=LONG)
+    with pytest.raises(LockError, match="Cannot tell the fencing token of an unlocked lock"):
+        _ = lock.fencing_token
+    with lock:
+        assert lock.fencing_token > 0
+    with pytest.raises(LockError, match="fencing token"):
+        _ = lock.fencing_token
+
+
+def test_waiters_are_served_in_their_order(client: Redis, locks: lockkit.LockClient) -> None:
+    """Also in one queue with lockkit's."""
+
+    def in_order() -> bool:
+        order: list[int] = []
+
+        def wait(number: int) -> None:
+            lock = locks.lock(NAME, timeout=SOON) if number % 2 else client.lock(NAME, timeout=LONG)
+            with lock:
+                order.append(number)
+
+        with client.lock(NAME, timeout=LONG):
+            threads = []
+            for number in range(6):
+                threads.append(_thread(wait, number))
+                eventually(lambda n=number: _waiters(locks) == n + 1)
+        for thread in threads:
+            thread.join(SOON)
+        return order == list(range(6))
+
+    at_least_once(in_order)
+
+
+def test_an_operator_sees_who_holds_it(client: Redis, locks: lockkit.LockClient) -> None:
+    lock = client.lock(NAME, timeout=LONG)
+    assert lock.acquire()
+    info = locks.inspect(NAME)
+    assert info is not None
+    assert info.owner is not None
+    assert (info.owner.pid, info.fence) == (os.getpid(), lock.fencing_token)
+    assert locks.break_(NAME, fence=lock.fencing_token)
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+
+
+def test_a_lock_without_a_timeout_is_meant_to_have_none(client: Redis, redis_url: str) -> None:
+    """It is shown as one without a TTL, and no claim gives it one."""
+    lock = client.lock(NAME)
+    assert lock.acquire()
+    url = f"{redis_url}?protocol=plain&repair_missing_ttl=true"
+    with lockkit.connect(url, ttl=0.2) as repairing:
+        assert repairing.lock(NAME).try_acquire() is None
+        info = repairing.inspect(NAME)
+        assert info is not None
+        assert (info.state, info.left) == (LockState.HELD, None)
+    assert client.pttl(NAME) == -1
+    lock.release()
+
+
+def test_it_is_renewed_where_that_is_asked_for(client: Redis) -> None:
+    renewed = functools.partial(Lock, renew=True)
+    with client.lock(NAME, timeout=0.5, lock_class=renewed) as lock:
+        time.sleep(1.5)
+        assert lock.owned()
+        lock.extend(60)
+        time.sleep(0.6)
+        assert client.pttl(NAME) > 50_000
+    assert not client.exists(NAME)
+
+
+async def test_it_is_renewed_under_asyncio(aclient: AsyncRedis) -> None:
+    renewed = functools.partial(AsyncLock, renew=True)
+    async with aclient.lock(NAME, timeout=0.5, lock_class=renewed) as lock:
+        await asyncio.sleep(1.5)
+        assert await lock.owned()
+    assert not await aclient.exists(NAME)
+
+
+def test_what_nobody_has_any_more_is_not_renewed(client: Redis) -> None:
+    lock = Lock(client, NAME, timeout=0.3, renew=True)
+    assert lock.acquire()
+    del lock
+    gc.collect()
+    eventually(lambda: not client.exists(NAME))
+
+
+def test_a_reply_that_is_lost_is_asked_for_again(redis_server: RedisServer, redis_url: str) -> None:
+    """redis-py sends SET once more, and says False of a lock that it has; and a release that was
+    done is an error."""
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        client = redis.Redis(port=proxy.port, socket_timeout=10, retry=Retry(NoBackoff(), 3))
+        lock = client.lock(NAME, timeout=LONG, lock_class=Lock)
+        assert lock.acquire()
+        lock.release()
+        for _ in range(5):
+            fault = proxy.drop_replies()
+            assert lock.acquire(blocking=False)
+            assert fault.happened.wait(SOON)
+            fault = proxy.drop_replies()
+            lock.release()
+            assert fault.happened.wait(SOON)
+        client.close()
+
+
+def test_what_redis_py_does_then(redis_server: RedisServer, redis_url: str) -> None:
+    """The control: this is what is not repeated here."""
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        client = redis.Redis(port=proxy.port, socket_timeout=10, retry=Retry(NoBackoff(), 3))
+        lock = client.lock(NAME, timeout=LONG)
+        assert lock.acquire()
+        lock.release()
+        proxy.drop_replies()
+        assert lock.acquire(blocking=False) is False
+        assert client.exists(NAME)
+        client.delete(NAME)
+        assert lock.acquire()
+        proxy.drop_replies()
+        with pytest.raises(LockNotOwnedError):
+            lock.release()
+        client.close()
+
+
+async def test_cancelling_at_any_moment_leaves_nothing(aclient: AsyncRedis) -> None:
+    moments = random.Random(SEED)
+    lock = aclient.lock(NAME)  # no timeout: what is left would stay for ever
+    for number in range(CANCELLED):
+        task = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(moments.uniform(0, 0.003))
+        task.cancel()
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        if outcome is True:
+            await lock.release()
+        deadline = time.monotonic() + SOON
+        while await aclient.exists(NAME):
+            assert time.monotonic() < deadline, f"left behind in turn {number}"
+            await asyncio.sleep(0.002)
+
+
+async def test_cancelling_who_waits_leaves_nothing(aclient: AsyncRedis) -> None:
+    first = aclient.lock(NAME, timeout=LONG)
+    assert await first.acquire()
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(aclient.lock(NAME).acquire(), 0.05)
+    await first.release()
+    second = aclient.lock(NAME, timeout=LONG)
+    assert await second.acquire(blocking=False)
+    await second.release()
+
+
+async def test_tasks_wait_for_one_another(redis_url: str) -> None:
+    """And nothing is left open: a subscription ends with the last who waits."""
+    client = AsyncRedis.from_url(redis_url, socket_timeout=10, max_connections=40)
+    inside = most = 0
+
+    async def work() -> None:
+        nonlocal inside, most
+        async with client.lock(NAME, timeout=LONG):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.001)
+            inside -= 1
+
+    await asyncio.gather(*(work() for _ in range(30)))
+    assert most == 1
+    assert await client.pubsub_channels() == []
+    await client.aclose()
+    assert [transport for transport in gc.get_objects() if _is_open(transport)] == []
+
+
+def test_threads_wait_for_one_another(client: Redis) -> None:
+    counter = {"value": 0}
+
+    def work() -> None:
+        for _ in range(5):
+            with client.lock(NAME, timeout=LONG):
+                value = counter["value"]
+                time.sleep(0.001)
+                counter["value"] = value + 1
+
+    threads = [_thread(work) for _ in range(10)]
+    for thread in threads:
+        thread.join(SOON)
+    assert counter["value"] == 50
+
+
+def test_it_works_in_a_forked_child(client: Redis) -> None:
+    with client.lock(NAME, timeout=LONG):
+        pid = os.fork()
+        if not pid:
+            try:
+                busy = client.lock(NAME, timeout=LONG).acquire(blocking=False) is False
+                with client.lock("other", timeout=LONG):
+                    os._exit(0 if busy else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not client.exists(NAME)
+
+
+def test_clients_that_are_gone_are_not_kept(redis_url: str) -> None:
+    client = Redis.from_url(redis_url)
+    with client.lock(NAME, timeout=LONG):
+        pass
+    gone = weakref.ref(client.connection_pool)
+    client.close()
+    del client
+    gc.collect()
+    assert gone() is None
+
+
+def _is_open(found: object) -> bool:
+    return type(found).__name__ == "_SelectorSocketTransport" and not found.is_closing()  # type: ignore[attr-defined]
+
+
+def _waiters(locks: lockkit.LockClient) -> int:
+    info = locks.inspect(NAME)
+    return info.waiters if info else 0
+
+
+def _thread(work: Callable[..., Any], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
