@@ -1,0 +1,206 @@
+"""What the blocking and the asyncio lock of ``redis`` share: one claim, and what is kept of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar, cast
+
+import redis
+from redis.exceptions import LockError, LockNotOwnedError, RedisError
+
+from lockkit.engine import flow, holding
+from lockkit.engine.effects import Later, Step
+from lockkit.leases.aio_client import AsyncLockClient
+from lockkit.leases.client import LockClient
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError, LeaseLost
+from lockkit.model.settings import AliasSettings
+from lockkit.model.types import Mode, Request
+from lockkit.runtime.hold import Hold
+from lockkit.runtime.tokens import new_token
+from lockkit.stores.contract import Queued
+from lockkit.stores.redis.handed import LentStore, pool_of
+from lockkit.stores.redis.plain.language import FOREVER
+
+C = TypeVar("C", LockClient, AsyncLockClient)
+
+OURS = "_lockkit"
+"""The attribute of a pool by which lockkit's client for it is found, and ends with it."""
+
+UNKNOWN = "0" * 32 + ":"
+"""Stands for the token of an acquisition of which only the value of the key is known."""
+
+
+class Acquisition:
+    """What lockkit knows of an acquired lock. It is renewed as long as somebody has this."""
+
+    def __init__(self, hold: Hold) -> None:
+        self.hold = hold
+        self._ended = False
+        hold.share(self)
+
+    def end(self) -> None:
+        self._ended = True
+
+
+class Claim(NamedTuple):
+    request: Request
+    wait: float | None  #: seconds; None: for ever
+    suffix: str  #: of the token: what the key is to say instead of it
+
+    def new_token(self) -> str:
+        return new_token() + self.suffix
+
+
+class Queueing:
+    """What both classes have beside redis-py's: ``renew``, ``fencing_token``."""
+
+    redis: Any
+    name: Any
+    timeout: Any
+    sleep: Any
+    blocking: Any
+    blocking_timeout: Any
+    local: Any
+
+    def __init__(self, *args: Any, renew: bool = False, **kwargs: Any) -> None:
+        """Arguments as of redis-py's lock. ``renew``: it does not expire while somebody has this
+        object and has not released it; needs a ``timeout``. Default: it expires, as redis-py's."""
+        super().__init__(*args, **kwargs)
+        self.renew = renew
+
+    @property
+    def fencing_token(self) -> int:
+        """Of the lock that this thread (with ``thread_local``) has acquired; grows with each grant.
+
+        Limit: locks of redis-py's own have none. Raises LockError if it is not acquired."""
+        acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
+        if acquisition is None or acquisition.hold.fence is None:
+            raise LockError(
+                "Cannot tell the fencing token of an unlocked lock", lock_name=self.name
+            )
+        return acquisition.hold.fence
+
+    def _claim(
+        self, sleep: Any, blocking: Any, blocking_timeout: Any, token: Any, owner: str
+    ) -> Claim | None:
+        """None: the server refuses this timeout."""
+        milliseconds = int(self.timeout * 1000) if self.timeout else None
+        if milliseconds is not None and milliseconds <= 0:
+            return None
+        blocking = self.blocking if blocking is None else blocking
+        most = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        wait = _seconds_of_tries(self.sleep if sleep is None else sleep, most) if blocking else 0
+        request = Request(
+            name=self._encoded(self.name).decode(errors="surrogateescape"),
+            token="",
+            ttl=FOREVER if milliseconds is None else milliseconds / 1000,
+            owner=owner,
+            mode=Mode.TRY if wait == 0 else Mode.ENQUEUE,
+        )
+        claim = Claim(request, wait, "" if token is None else f":{self._encoded(token).hex()}")
+        return claim._replace(request=request._replace(token=claim.new_token()))
+
+    def _encoded(self, text: Any) -> bytes:
+        pool = self.redis.connection_pool
+        encoded: bytes = pool.get_encoder().encode(text)
+        return bytes(encoded)
+
+    def _acquired(self, client: LockClient | AsyncLockClient, hold: Hold) -> None:
+        self.local.acquisition = Acquisition(hold)
+        self.local.token = _value(hold.request.token)
+        if self.renew and hold.request.ttl < FOREVER:
+            client._watchdog.watch(hold)
+
+    def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
+        """What is to be released in the store: whatever has this value."""
+        acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
+        token = UNKNOWN + value.hex()
+        if acquisition is not None:
+            acquisition.end()
+            client._watchdog.unwatch(acquisition.hold)
+            self.local.acquisition = None
+            if value == _value(acquisition.hold.request.token):
+                token = acquisition.hold.request.token
+        name = self._encoded(self.name).decode(errors="surrogateescape")
+        return Hold(Request(name, token, FOREVER, ""), None, math.inf, now())
+
+    def _extended(self, additional: Any, *, replaces: bool) -> None:
+        """What was asked for is not cut short by a renewal."""
+        acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
+        if acquisition is None or not self.renew:
+            return
+        hold, moment = acquisition.hold, now()
+        left = additional if replaces else additional + max(hold.deadline - moment, 0.0)
+        hold.renewed(hold.ask(left, moment).number, moment, left, moment)
+
+    def _not_owned(self) -> LockNotOwnedError:
+        text = "Cannot release a lock that's no longer owned"
+        return LockNotOwnedError(text, lock_name=self.name)
+
+
+def acquiring(store: Queued, claim: Claim) -> Step[Hold]:
+    """What a waiter was handed is for as long as waiters count as alive: it is made whole."""
+    request, wait, _ = claim
+    until = None if wait is None else now() + wait
+    while True:
+        granted = yield from flow.acquire(store, request, wait, claim.new_token)
+        hold = Hold(granted.request, granted.fence, granted.deadline, granted.now)
+        if granted.whole:
+            return hold
+        try:
+            yield from holding.extend(store, hold, request.ttl)
+        except GeneratorExit:
+            raise
+        except LeaseLost:  # an operator was faster
+            wait = None if until is None else max(until - now(), 0.0)
+            request = request._replace(token=claim.new_token())
+        except BaseException:
+            yield Later(granted.request._replace(queued=True, unsure=True))
+            raise
+        else:
+            return hold
+
+
+def _seconds_of_tries(sleep: float, most: float | None) -> float | None:
+    """redis-py tries at once and after each ``sleep``, and gives up if the next try would be later
+    than ``blocking_timeout``: so it may give up at once."""
+    if most is None:
+        return None
+    if sleep <= 0:
+        return max(most, 0.0)
+    return max(math.ceil(most / sleep) - 1, 0) * sleep
+
+
+def _value(token: str) -> bytes:
+    """What the key of this token says: see plain_value.lua."""
+    _, colon, value = token.partition(":")
+    return bytes.fromhex(value) if colon else token.encode()
+
+
+def client_for(handed: Any, kind: type[C]) -> C:
+    """One for each pool, with which it ends."""
+    pool = pool_of(handed)
+    known = vars(pool).get(OURS)
+    if known is None:
+        settings = AliasSettings(
+            "redis-py", "redis://", key_prefix="", max_queue=None, options={"client": pool},
+            backend=f"{LentStore.__module__}:{LentStore.__name__}",
+        )  # fmt: skip
+        known = vars(pool).setdefault(OURS, kind(LentStore.from_settings(settings), settings))
+    return cast(C, known)
+
+
+@contextmanager
+def errors_of_redis() -> Iterator[None]:
+    """The store's errors as those of the driver that caused them."""
+    try:
+        yield
+    except BackendError as error:
+        cause = error.__cause__
+        if isinstance(cause, RedisError):
+            raise cause from None
+        timed_out = isinstance(cause, TimeoutError)
+        raise (redis.TimeoutError if timed_out else redis.ConnectionError)(str(error)) from cause
