@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from lockkit.engine.effects import Step
 from lockkit.leases.aio_exit import AtExit
-from lockkit.leases.blocks import begun, enter, leave, leaving, unenter
+from lockkit.leases.blocks import TaskLease, TaskLock
 from lockkit.leases.default_store import connection_settings
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock, Terms
 from lockkit.model.checks import check_fence
-from lockkit.model.errors import AcquireTimeout, ConfigurationError, TooManySessions
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.options import ClientOptions, KindOptions
 from lockkit.model.types import UNSET, LockInfo, Unset
 from lockkit.runtime import entrants, process
@@ -146,7 +145,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         return AsyncLease(self, hold, entry)
 
 
-class AsyncLock(BaseLock["AsyncLease"]):
+class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
     """A claim on a name, to be made any number of times, by any task. Holds nothing itself."""
 
     __slots__ = ()
@@ -169,34 +168,6 @@ class AsyncLock(BaseLock["AsyncLease"]):
     async def _allow(self) -> None:
         """For adapters: raise if it must not be acquired now."""
 
-    async def try_acquire(self) -> AsyncLease | None:
-        """The lease, or None if somebody else has the lock. Every other failure raises."""
-        try:
-            return await self.acquire(timeout=0)
-        except TooManySessions:
-            raise  # perhaps nobody has it
-        except AcquireTimeout:
-            return None
-
-    async def __aenter__(self) -> AsyncLease:
-        block = begun(self)
-        lease = await self.acquire()
-        try:
-            return enter(self._entered, id(asyncio.current_task()), lease, block)
-        except BaseException:  # interrupted: nobody will leave it
-            unenter(self._entered, id(asyncio.current_task()), lease)
-            await lease.release()
-            raise
-
-    @leaving
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await leave(self._entered, id(asyncio.current_task()))._leave(kind)
-
     def _itself(self) -> str:
         return entrants.of_task(asyncio.current_task())
 
@@ -205,7 +176,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
         return process.owner_text(self.label, None if task is None else task.get_name())
 
 
-class AsyncLease(BaseLease):
+class AsyncLease(BaseLease, TaskLease):
     """A held, expiring claim; guarantee and limit as of ``Lease``.
 
     Renewed by a task of the event loop: code that blocks the loop for longer than two thirds of
@@ -216,17 +187,9 @@ class AsyncLease(BaseLease):
     __slots__ = ()
     _client: AsyncLockClient
 
-    async def extend(self, ttl: float | None = None) -> None:
-        """As ``Lease.extend``."""
-        await self._client.perform(self._extending(ttl))
-
     async def downgrade(self) -> None:
         """As ``Lease.downgrade``."""
         await self._client.perform(self._downgrading())
-
-    async def release(self) -> bool:
-        """Give it back. False if it was not ours any more, or was released before."""
-        return await self._client.perform(self._releasing())
 
     def _hand_over(self) -> None:
         """Somebody else renews and releases the claim from now on."""
@@ -234,20 +197,3 @@ class AsyncLease(BaseLease):
         self._client._watchdog.unwatch(self._hold)
         if self._entry is not None:
             self._entry.end()
-
-    async def __aenter__(self) -> Self:
-        self._block = begun(self)
-        return self
-
-    @leaving
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Release. Raises LeaseLost if the lease was lost while the body went through."""
-        await self._leave(kind)
-
-    async def _leave(self, kind: type[BaseException] | None) -> None:
-        await self._client.perform(self._leaving(kind))

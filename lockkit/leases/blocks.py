@@ -1,4 +1,5 @@
-"""``with``: what a thread or task has entered, and that a statement has ended without ``__exit__``.
+"""``with``: what locks and leases do at both its ends, and that a statement has ended without
+``__exit__``.
 
 An interrupt may come after the last line of the body and before the first one of ``__exit__``: then
 nobody releases. But CPython looks ``__exit__`` up before it calls ``__enter__``, and keeps what it
@@ -12,9 +13,28 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 
-L = TypeVar("L", bound="_Leases")
+from lockkit.engine.effects import Step
+from lockkit.model.errors import AcquireTimeout, TooManySessions
+from lockkit.model.types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from lockkit.leases.aio_client import AsyncLockClient
+    from lockkit.leases.client import LockClient
+
+L = TypeVar("L", bound="_Entered")
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,18 +77,183 @@ def begun(manager: object) -> Block | None:
     return block if found is not None and found.args[0] is manager else None
 
 
-class _Leases(Protocol):
+class _Entered(Protocol):
+    """A lease, or those of several names."""
+
     def _belong_to(self, block: Block | None) -> None: ...
+    def _leaving(self, error: type[BaseException] | None) -> Step[None]: ...
+    def _releasing(self) -> Step[bool]: ...
+    def _extending(self, ttl: float | None) -> Step[None]: ...
 
 
-def enter(entered: dict[int, list[L]], who: int, lease: L, block: Block | None) -> L:
-    """Note what this thread or task has entered, for ``leave``."""
+if TYPE_CHECKING:
+    _Lease = _Entered
+else:
+    _Lease = object
+
+
+class ThreadLock(Generic[L]):
+    """The ends of the block of a lock on one name, or on several."""
+
+    __slots__ = ()
+    _client: LockClient
+    _entered: dict[int, list[L]]
+
+    if TYPE_CHECKING:
+
+        def acquire(self, timeout: float | None | Unset = UNSET) -> L: ...
+
+    def try_acquire(self) -> L | None:
+        """The lease, or None if somebody else has the lock. Every other failure raises."""
+        try:
+            return self.acquire(timeout=0)
+        except TooManySessions:
+            raise  # perhaps nobody has it
+        except AcquireTimeout:
+            return None
+
+    def __enter__(self) -> L:
+        block = begun(self)
+        lease = self.acquire()
+        try:
+            return _enter(self._entered, threading.get_ident(), lease, block)
+        except BaseException:  # interrupted: nobody will leave it
+            _unenter(self._entered, threading.get_ident(), lease)
+            self._client.perform(lease._releasing())
+            raise
+
+    @leaving
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lease = _leave(self._entered, threading.get_ident())
+        self._client.perform(lease._leaving(kind))
+
+
+class TaskLock(Generic[L]):
+    """The same, awaited."""
+
+    __slots__ = ()
+    _client: AsyncLockClient
+    _entered: dict[int, list[L]]
+
+    if TYPE_CHECKING:
+
+        async def acquire(self, timeout: float | None | Unset = UNSET) -> L: ...  # noqa: ASYNC109
+
+    async def try_acquire(self) -> L | None:
+        """The lease, or None if somebody else has the lock. Every other failure raises."""
+        try:
+            return await self.acquire(timeout=0)
+        except TooManySessions:
+            raise  # perhaps nobody has it
+        except AcquireTimeout:
+            return None
+
+    async def __aenter__(self) -> L:
+        block = begun(self)
+        lease = await self.acquire()
+        try:
+            return _enter(self._entered, _task(), lease, block)
+        except BaseException:  # interrupted: nobody will leave it
+            _unenter(self._entered, _task(), lease)
+            await self._client.perform(lease._releasing())
+            raise
+
+    @leaving
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lease = _leave(self._entered, _task())
+        await self._client.perform(lease._leaving(kind))
+
+
+class ThreadLease(_Lease):
+    """What a lease on one name, or on several, has a client do."""
+
+    __slots__ = ()
+    _client: LockClient
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Set what is left to ``ttl`` seconds (default: the lock's), also past max_hold.
+
+        Renewal goes on when the lock's ttl is more than that. Raises LeaseLost or a BackendError.
+        """
+        self._client.perform(self._extending(ttl))
+
+    def release(self) -> bool:
+        """Give it back. False if it was not ours any more, or was released before.
+
+        Raises a BackendError when the store cannot be told; it is told later, or it expires.
+        With ``until="commit"`` it is left to the end of the transaction.
+        """
+        return self._client.perform(self._releasing())
+
+    def __enter__(self) -> Self:
+        self._belong_to(begun(self))
+        return self
+
+    @leaving
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release. Raises LeaseLost if the lease was lost while the body went through."""
+        self._client.perform(self._leaving(kind))
+
+
+class TaskLease(_Lease):
+    """The same, awaited."""
+
+    __slots__ = ()
+    _client: AsyncLockClient
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """As ``Lease.extend``."""
+        await self._client.perform(self._extending(ttl))
+
+    async def release(self) -> bool:
+        """As ``Lease.release``."""
+        return await self._client.perform(self._releasing())
+
+    async def __aenter__(self) -> Self:
+        self._belong_to(begun(self))
+        return self
+
+    @leaving
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release. Raises LeaseLost if the lease was lost while the body went through."""
+        await self._client.perform(self._leaving(kind))
+
+
+def _task() -> int:
+    """A key for the current task. asyncio is there if there is one."""
+    import asyncio
+
+    return id(asyncio.current_task())
+
+
+def _enter(entered: dict[int, list[L]], who: int, lease: L, block: Block | None) -> L:
+    """Note what this thread or task has entered, for ``_leave``."""
     lease._belong_to(block)
     entered.setdefault(who, []).append(lease)
     return lease
 
 
-def unenter(entered: dict[int, list[L]], who: int, lease: L) -> None:
+def _unenter(entered: dict[int, list[L]], who: int, lease: L) -> None:
     """An interrupt came as it was noted, or just before."""
     leases = entered.get(who, [])
     if lease in leases:
@@ -77,7 +262,7 @@ def unenter(entered: dict[int, list[L]], who: int, lease: L) -> None:
         entered.pop(who, None)
 
 
-def leave(entered: dict[int, list[L]], who: int) -> L:
+def _leave(entered: dict[int, list[L]], who: int) -> L:
     """The lease that this thread or task has entered last: many may enter one description.
 
     A thread that has entered nothing leaves for the one that did: two threads of a pool may run the

@@ -6,19 +6,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from lockkit.engine.effects import Step
-from lockkit.leases.blocks import begun, enter, leave, leaving, unenter
+from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock, Terms
 from lockkit.leases.renewing import Renewing
 from lockkit.model.checks import check_fence
-from lockkit.model.errors import AcquireTimeout, TooManySessions
 from lockkit.model.options import KindOptions
 from lockkit.model.types import UNSET, LockInfo, Unset
 from lockkit.runtime import entrants, process
@@ -120,7 +117,7 @@ class LockClient(Kinds["Lock", "Lease"]):
         return Lease(self, hold, entry)
 
 
-class Lock(BaseLock["Lease"]):
+class Lock(ThreadLock["Lease"], BaseLock["Lease"]):
     """A claim on a name, to be made any number of times, from any thread. Holds nothing itself."""
 
     __slots__ = ()
@@ -140,34 +137,6 @@ class Lock(BaseLock["Lease"]):
         """
         return self._client.perform(self._acquiring(timeout, on_lost))
 
-    def try_acquire(self) -> Lease | None:
-        """The lease, or None if somebody else has the lock. Every other failure raises."""
-        try:
-            return self.acquire(timeout=0)
-        except TooManySessions:
-            raise  # perhaps nobody has it
-        except AcquireTimeout:
-            return None
-
-    def __enter__(self) -> Lease:
-        block = begun(self)
-        lease = self.acquire()
-        try:
-            return enter(self._entered, threading.get_ident(), lease, block)
-        except BaseException:  # interrupted: nobody will leave it
-            unenter(self._entered, threading.get_ident(), lease)
-            lease.release()
-            raise
-
-    @leaving
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        leave(self._entered, threading.get_ident())._leave(kind)
-
     def _itself(self) -> str:
         return entrants.of_thread()
 
@@ -175,7 +144,7 @@ class Lock(BaseLock["Lease"]):
         return process.owner_text(self.label)
 
 
-class Lease(BaseLease):
+class Lease(BaseLease, ThreadLease):
     """A held, expiring claim. May be passed to, checked and released by any thread.
 
     It is renewed in the background until it is released, lost, or held for MAX_HOLD.
@@ -192,13 +161,6 @@ class Lease(BaseLease):
     __slots__ = ()
     _client: LockClient
 
-    def extend(self, ttl: float | None = None) -> None:
-        """Set what is left to ``ttl`` seconds (default: the lock's), also past max_hold.
-
-        Renewal goes on when the lock's ttl is more than that. Raises LeaseLost.
-        """
-        self._client.perform(self._extending(ttl))
-
     def downgrade(self) -> None:
         """Make a writer a reader, in one step: others may read, and nobody wrote in between.
 
@@ -207,32 +169,7 @@ class Lease(BaseLease):
         """
         self._client.perform(self._downgrading())
 
-    def release(self) -> bool:
-        """Give it back. False if it was not ours any more, or was released before.
-
-        Raises a BackendError when the store cannot be told; it is told later, or it expires.
-        With ``until="commit"`` it is left to the end of the transaction.
-        """
-        return self._client.perform(self._releasing())
-
     def _releasing(self) -> Step[bool]:
         if self._kept_by and any(keeper.is_open() for keeper in self._kept_by):
             return not self.lost
         return (yield from super()._releasing())
-
-    def __enter__(self) -> Self:
-        self._block = begun(self)
-        return self
-
-    @leaving
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Release. Raises LeaseLost if the lease was lost while the body went through."""
-        self._leave(kind)
-
-    def _leave(self, kind: type[BaseException] | None) -> None:
-        self._client.perform(self._leaving(kind))

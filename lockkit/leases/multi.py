@@ -8,18 +8,16 @@ deadlock, until a timeout or a TTL ends it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lockkit.engine.effects import Step
-from lockkit.leases.blocks import begun, enter, leave, leaving, unenter
+from lockkit.leases.blocks import TaskLock, ThreadLock
 from lockkit.leases.budget import Budget
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.multi_lease import AsyncMultiLease, MultiLease, releasing_all
 from lockkit.model.checks import check_timeout
-from lockkit.model.errors import AcquireTimeout, BackendError, TooManySessions
+from lockkit.model.errors import AcquireTimeout, BackendError
 from lockkit.model.log import log
 from lockkit.model.types import UNSET, Unset
 
@@ -68,7 +66,7 @@ def _giving_back(leases: Sequence[BaseLease]) -> Step[None]:
         log.warning("release of %r not confirmed: %s", failure.name, failure)
 
 
-class MultiLock(_MultiLock[MultiLease]):
+class MultiLock(ThreadLock[MultiLease], _MultiLock[MultiLease]):
     """A claim on several names, made by ``client.multi``. Holds nothing itself."""
 
     _client: LockClient
@@ -79,36 +77,8 @@ class MultiLock(_MultiLock[MultiLease]):
         one that was not granted; then none is held."""
         return self._client.perform(self._acquiring(timeout, MultiLease))
 
-    def try_acquire(self) -> MultiLease | None:
-        """All of them at once, or None if somebody has one. Every other failure raises."""
-        try:
-            return self.acquire(timeout=0)
-        except TooManySessions:
-            raise  # perhaps nobody has it
-        except AcquireTimeout:
-            return None
 
-    def __enter__(self) -> MultiLease:
-        block = begun(self)
-        leases = self.acquire()
-        try:
-            return enter(self._entered, threading.get_ident(), leases, block)
-        except BaseException:  # interrupted: nobody will leave them
-            unenter(self._entered, threading.get_ident(), leases)
-            leases.release()
-            raise
-
-    @leaving
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        leave(self._entered, threading.get_ident())._leave(kind)
-
-
-class AsyncMultiLock(_MultiLock[AsyncMultiLease]):
+class AsyncMultiLock(TaskLock[AsyncMultiLease], _MultiLock[AsyncMultiLease]):
     """As ``MultiLock``, awaited."""
 
     _client: AsyncLockClient
@@ -125,38 +95,3 @@ class AsyncMultiLock(_MultiLock[AsyncMultiLease]):
         for lock in self._locks:
             await lock._allow()
         return await self._client.perform(self._acquiring(timeout, AsyncMultiLease))
-
-    async def try_acquire(self) -> AsyncMultiLease | None:
-        """As ``MultiLock.try_acquire``."""
-        try:
-            return await self.acquire(timeout=0)
-        except TooManySessions:
-            raise  # perhaps nobody has it
-        except AcquireTimeout:
-            return None
-
-    async def __aenter__(self) -> AsyncMultiLease:
-        block = begun(self)
-        leases = await self.acquire()
-        try:
-            return enter(self._entered, _task(), leases, block)
-        except BaseException:  # interrupted: nobody will leave them
-            unenter(self._entered, _task(), leases)
-            await leases.release()
-            raise
-
-    @leaving
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await leave(self._entered, _task())._leave(kind)
-
-
-def _task() -> int:
-    """A key for the current task. asyncio is there if there is one."""
-    import asyncio
-
-    return id(asyncio.current_task())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from lockkit.engine.effects import Step
-from lockkit.leases.blocks import Block, begun, leaving
+from lockkit.leases.blocks import Block, TaskLease, ThreadLease
 from lockkit.leases.lease import BaseLease
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
@@ -15,8 +14,8 @@ from lockkit.model.log import log
 from lockkit.model.types import LeaseState
 
 if TYPE_CHECKING:
-    from lockkit.leases.aio_client import AsyncLease, AsyncLockClient
-    from lockkit.leases.client import Lease, LockClient
+    from lockkit.leases.aio_client import AsyncLease
+    from lockkit.leases.client import Lease
 
 AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
 
@@ -136,61 +135,13 @@ class _MultiLease(Generic[AnyLease]):
             raise _loss(ours, lost)
 
 
-class MultiLease(_MultiLease["Lease"]):
-    _client: LockClient
-
-    def extend(self, ttl: float | None = None) -> None:
-        """Set what is left of each to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
-        self._client.perform(self._extending(ttl))
-
-    def release(self) -> bool:
-        """Give all back; True if all were still ours. Errors as of ``Lease.release``."""
-        return self._client.perform(self._releasing())
-
-    def __enter__(self) -> Self:
-        self._belong_to(begun(self))
-        return self
-
-    @leaving
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Release. Raises LeaseLost if one was lost while the body went through."""
-        self._leave(kind)
-
-    def _leave(self, kind: type[BaseException] | None) -> None:
-        self._client.perform(self._leaving(kind))
+class MultiLease(_MultiLease["Lease"], ThreadLease):
+    """The leases of ``client.multi``. Errors name the one that failed; ``release`` is True if all
+    were still ours."""
 
 
-class AsyncMultiLease(_MultiLease["AsyncLease"]):
-    _client: AsyncLockClient
-
-    async def extend(self, ttl: float | None = None) -> None:
-        """As ``MultiLease.extend``."""
-        await self._client.perform(self._extending(ttl))
-
-    async def release(self) -> bool:
-        """As ``MultiLease.release``."""
-        return await self._client.perform(self._releasing())
-
-    async def __aenter__(self) -> Self:
-        self._belong_to(begun(self))
-        return self
-
-    @leaving
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._leave(kind)
-
-    async def _leave(self, kind: type[BaseException] | None) -> None:
-        await self._client.perform(self._leaving(kind))
+class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
+    """As ``MultiLease``, awaited."""
 
 
 def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
