@@ -38,7 +38,7 @@ from lockkit.model.types import (
 )
 
 if TYPE_CHECKING:
-    from lockkit.stores.contract import Queued
+    from lockkit.stores.contract import Waited
 
 OWN = (
     ": this very thread or task, which would wait for itself. Use the lease that it has (in a "
@@ -60,7 +60,7 @@ class Granted(NamedTuple):
 
 
 def acquire(
-    store: Queued,
+    store: Waited,
     request: Request,
     timeout: float | None,
     new_token: Callable[[], str],
@@ -88,7 +88,7 @@ class _Acquire:
 
     def __init__(
         self,
-        store: Queued,
+        store: Waited,
         request: Request,
         timeout: float | None,
         new_token: Callable[[], str],

@@ -12,7 +12,7 @@ from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
-    from lockkit.stores.contract import Queued
+    from lockkit.stores.contract import Waited
     from lockkit.stores.wires import Wire
 
 R = TypeVar("R")
@@ -23,7 +23,7 @@ class Renewing:
     sockets belong to greenlets. Limit: not over the pool of somebody else's client, such as a
     django-redis cache, which has only those."""
 
-    def __init__(self, store: Queued, wire: Wire, settings: AliasSettings) -> None:
+    def __init__(self, store: Waited, wire: Wire, settings: AliasSettings) -> None:
         self.store = store
         self._wire = wire
         self._settings = settings

@@ -118,8 +118,8 @@ class Store(ABC):
         return None
 
 
-class Queued(Store):
-    """Claims wait in a queue of the store, and are granted in the order in which they joined it."""
+class Waited(Store):
+    """Claims wait in the store, which wakes one of them when the name is free, whichever."""
 
     @abstractmethod
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
@@ -128,6 +128,10 @@ class Queued(Store):
         ``busy`` is the last answer; a message counts only for its ticket. The ``left`` of a grant
         by message counts from the moment at which the request with that answer was sent.
         """
+
+
+class Queued(Waited):
+    """Claims wait in a queue of the store, and are granted in the order in which they joined it."""
 
 
 class Pushed(Queued):
@@ -214,6 +218,7 @@ class Listed(Store):
 
 
 TRAITS: tuple[type[Store], ...] = (
+    Waited,
     Queued,
     Pushed,
     Fenced,

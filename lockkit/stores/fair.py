@@ -26,16 +26,16 @@ from lockkit.model.types import (
     alive_for,
 )
 from lockkit.runtime import process
-from lockkit.stores.contract import Queued, Store
+from lockkit.stores.contract import Store, Waited
 from lockkit.stores.wires import AsyncWire, Wire
 
 POLL = 0.01
 """Seconds, more or less, between the polls of the first in the queue."""
 
 
-def queued(store: Store) -> Queued:
-    """The store itself, if it has a queue."""
-    return store if isinstance(store, Queued) else FairQueue(store)
+def queued(store: Store) -> Waited:
+    """The store itself, if claims wait there."""
+    return store if isinstance(store, Waited) else FairQueue(store)
 
 
 class _Waiter:
@@ -45,7 +45,7 @@ class _Waiter:
         self.alive = 0.0  #: until then; one that was interrupted may stay in the queue
 
 
-class FairQueue(Queued):
+class FairQueue(Waited):
     """The steps of a store, behind a queue of this process."""
 
     def __init__(self, store: Store) -> None:

@@ -20,6 +20,7 @@ SCHEMES = {
     "sqlalchemy": "lockkit.stores.sql:SQLAlchemyStore",
     "postgresql": "lockkit.stores.sql:SQLAlchemyStore",
     "postgresql?mode=advisory": "lockkit.stores.sessions:PostgresAdvisoryStore",
+    "postgresql?mode=row": "lockkit.stores.sessions:PostgresRowStore",
     "mysql": "lockkit.stores.sql:SQLAlchemyStore",
     "mariadb": "lockkit.stores.sql:SQLAlchemyStore",
     "redis": "lockkit.stores.redis:RedisStore",

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self
 
+import psycopg
 import pytest
 
-from lockkit.stores.sessions.dialects import Dialect, PostgresAdvisory
+import lockkit
+from lockkit.stores.sessions.dialects import Dialect
+from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
 
 
 class SessionServer:
@@ -77,6 +80,27 @@ class Postgres(SessionServer):
     def silence(self, ttl: float) -> float:
         return ttl
 
+    def execute(self, sql: str) -> str:
+        """In this database."""
+        return str(self.server.execute(sql, self.bare))
+
+    @contextmanager
+    def deleting(self) -> Iterator[None]:
+        """A transaction deletes all rows, and is committed at the end of the block."""
+        with psycopg.connect(self.bare) as connection:
+            connection.execute("delete from lockkit_row")
+            yield
+
+    def names(self) -> list[str]:
+        return self.execute("select name from lockkit_row order by name").split()
+
+    def make_old(self) -> None:
+        """All rows that are not locked."""
+        self.execute(
+            "update lockkit_row set made = now() - interval '2 days' "
+            "where id in (select id from lockkit_row for update skip locked)"
+        )
+
     def _numbers(self, sql: str) -> list[int]:
         return [int(line) for line in self.server.execute(sql).split()]
 
@@ -97,6 +121,20 @@ class Advisory(Postgres):
         return -(2**63) <= int(key) < 2**63
 
 
+class Row(Postgres):
+    name = "PostgreSQL row"
+    takes = b"skip locked"
+
+    def dialect(self) -> Dialect:
+        return PostgresRow()
+
+    def holders(self) -> list[int]:
+        return self.pids("state = 'idle in transaction'")
+
+    def is_key(self, key: str) -> bool:
+        return len(key) == 64 and key.isalnum()
+
+
 class Kind(NamedTuple):
     """A parameter of tests."""
 
@@ -109,13 +147,24 @@ class Kind(NamedTuple):
         server = request.getfixturevalue(self.server)
         url = server.create_database()
         try:
-            yield self.made(server, url)
+            found = self.made(server, url)
+            with_table(found.url)
+            yield found
         finally:
             server.drop_database(url)
 
 
 ADVISORY = Kind(Advisory.name, "postgres_server", Advisory)
-SERVERS = [ADVISORY]
+ROW = Kind(Row.name, "postgres_server", Row)
+SERVERS = [ADVISORY, ROW]
+ROWS = [ROW]
+
+
+def with_table(url: str) -> None:
+    """Make the table of ``mode=row``."""
+    if "mode=row" in url:
+        with lockkit.connect(url) as locks:
+            locks.store.create_table()  # type: ignore[attr-defined]
 
 
 class SilentNetwork:

@@ -10,7 +10,15 @@ from contextlib import ExitStack
 
 import pytest
 from bouncer import BouncerServer
-from servers_of_sessions import ADVISORY, SERVERS, SessionServer, SilentNetwork
+from servers_of_sessions import (
+    ADVISORY,
+    ROW,
+    ROWS,
+    SERVERS,
+    Postgres,
+    SessionServer,
+    SilentNetwork,
+)
 
 import lockkit
 from lockkit import aio
@@ -423,6 +431,56 @@ def test_where_the_server_cannot_end_a_silent_session_it_is_said(
     assert danger.identifier == "no-session-timeout"
     with locks.lock("a", ttl=0.2, timeout=0):
         pass
+
+
+@pytest.fixture(params=ROWS, ids=lambda kind: kind.name)
+def rows(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
+    with request.param.of(request) as found:
+        yield found
+
+
+def test_a_missing_table_is_said_and_made(rows: SessionServer) -> None:
+    rows.execute("drop table lockkit_row")
+    with lockkit.connect(rows.url) as locks:
+        with pytest.raises(ConfigurationError, match="CREATE TABLE IF NOT EXISTS lockkit_row"):
+            locks.lock("a").acquire()
+        for _ in range(2):
+            locks.store.create_table()  # type: ignore[attr-defined]
+        with locks.lock("a", timeout=0):
+            pass
+
+
+def test_old_rows_that_nobody_has_locked_are_deleted(rows: SessionServer) -> None:
+    with lockkit.connect(rows.url, ttl=LONG) as locks:
+        with locks.lock("held", timeout=0):
+            locks.lock("idle").acquire().release()
+            rows.make_old()
+            locks.lock("new").acquire().release()
+            assert rows.names() == ["held", "new"]
+        with locks.lock("idle", timeout=0):
+            assert rows.names() == ["idle", "new"] or rows.names() == ["held", "idle", "new"]
+
+
+def test_a_waiter_whose_row_is_deleted_goes_on_waiting(
+    rows: SessionServer, spawn: Callable[..., object]
+) -> None:
+    with lockkit.connect(rows.url, ttl=LONG) as locks:
+        locks.lock("a").acquire().release()
+        with rows.deleting():
+            waiting = spawn(locks.lock("a").acquire)
+            eventually(lambda: len(rows.waiters()) == 1)
+        with waiting.result(SOON):
+            assert locks.lock("a").try_acquire() is None
+
+
+def test_only_row_mode_holds_back_vacuum(server: SessionServer, connect: Connect) -> None:
+    if not isinstance(server, Postgres):
+        return
+    with connect().lock("a"):
+        server.execute("create table shop as select generate_series(1, 100) as id")
+        server.execute("delete from shop")
+        said = server.execute("vacuum (verbose) shop")
+    assert ("100 are dead but not yet removable" in said) == (server.name == ROW.name)
 
 
 @pytest.fixture(params=["sync", "async"])

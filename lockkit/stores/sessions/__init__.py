@@ -1,7 +1,7 @@
-"""Locks that belong to a session with a database server: ``?mode=advisory``."""
+"""Locks that belong to a session with a database server: ``?mode=advisory`` and ``?mode=row``."""
 
 from __future__ import annotations
 
-from lockkit.stores.sessions.postgresql import PostgresAdvisoryStore
+from lockkit.stores.sessions.postgresql import PostgresAdvisoryStore, PostgresRowStore
 
-__all__ = ["PostgresAdvisoryStore"]
+__all__ = ["PostgresAdvisoryStore", "PostgresRowStore"]

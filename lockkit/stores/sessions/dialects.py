@@ -4,20 +4,23 @@ The first value of each row that is read is what the server calls the session, a
 whether the session has the lock.
 """
 
-# ruff: noqa: S608  what is put into a statement is a number or a hash of our own
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from hashlib import sha256
+from typing import ClassVar
 
-from lockkit.stores.sessions.connection import Connection, Rows
+from lockkit.model.errors import ConfigurationError, LockError
+from lockkit.stores.sessions.connection import Connection, Refused, Rows
 
 YES = frozenset({"t", "1"})
 
 
 class Dialect(ABC):
     """Of one server and one mode. A ``key`` stands for a name and is safe in a statement."""
+
+    begins: ClassVar[bool] = False
+    """A take that got nothing has begun what must be ended."""
 
     @abstractmethod
     def key_of(self, name: str) -> str:
@@ -26,6 +29,14 @@ class Dialect(ABC):
     @abstractmethod
     def take(self, key: str, silence: str) -> str:
         """Take the lock if it is free; else how many wait for it is the third value."""
+
+    def is_missing(self, rows: Rows) -> bool:
+        """Whether what is to be locked has to be made first."""
+        return False
+
+    def make(self, key: str, name: str) -> str:
+        """Make what is to be locked. ``name``: for people, in printable ASCII without quotes."""
+        raise NotImplementedError
 
     @abstractmethod
     def join(self, key: str) -> str:
@@ -47,6 +58,14 @@ class Dialect(ABC):
     def silence(self, ttl: float, connection: Connection) -> str:
         """What has the server end the session when it is silent for so many seconds."""
 
+    def is_endless(self, connection: Connection) -> bool:
+        """Whether a session that falls silent goes on for ever."""
+        return False
+
+    def failure(self, refusal: Refused) -> LockError:
+        """What the server's error means."""
+        return refusal.typed()
+
     @abstractmethod
     def find(self, identity: str, started: str) -> str:
         """Whether there still is this other session."""
@@ -54,6 +73,31 @@ class Dialect(ABC):
     @abstractmethod
     def end(self, identity: str, connection: Connection) -> str:
         """End it."""
+
+
+class OfRows(Dialect):
+    """One row for each name, which is locked as long as a transaction is open."""
+
+    begins: ClassVar[bool] = True
+
+    missing: ClassVar[str]
+    """The server's code for a table that is not there."""
+
+    create: ClassVar[str]
+
+    def key_of(self, name: str) -> str:
+        return digest(name).hex()
+
+    def is_missing(self, rows: Rows) -> bool:
+        return not is_taken(rows) and rows[0][3] in {"f", "0"}
+
+    def failure(self, refusal: Refused) -> LockError:
+        if refusal.code != self.missing:
+            return refusal.typed()
+        return ConfigurationError(
+            "the database has no table lockkit_row: call locks.store.create_table() once, in Flask "
+            f"LockKit.create_tables(), or run {self.create}"
+        )
 
 
 def is_taken(rows: Rows) -> bool:
@@ -67,59 +111,3 @@ def waiting(rows: Rows) -> int:
 
 def digest(name: str) -> bytes:
     return sha256(name.encode()).digest()
-
-
-def milliseconds(ttl: float) -> int:
-    """As PostgreSQL's settings take them: for 24 days at most."""
-    return min(max(round(ttl * 1000), 1), 2**31 - 1)
-
-
-class Postgres(Dialect):
-    """What its two modes have in common."""
-
-    def find(self, identity: str, started: str) -> str:
-        return (
-            "select pg_backend_pid(), count(*) from pg_stat_activity "
-            f"where pid = {identity} and backend_start = '{started}'"
-        )
-
-    def end(self, identity: str, connection: Connection) -> str:
-        """Since version 14 it can wait for the end."""
-        wait = ", 1000" if connection.ends_silence else ""
-        return f"select pg_backend_pid(), pg_terminate_backend({identity}{wait})"
-
-
-class PostgresAdvisory(Postgres):
-    """pg_advisory_lock, of the first 64 bits of the name's SHA-256."""
-
-    def key_of(self, name: str) -> str:
-        return str(int.from_bytes(digest(name)[:8], "big", signed=True))
-
-    def take(self, key: str, silence: str) -> str:
-        high, low = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
-        return (
-            "select pg_backend_pid(), taken, case when not taken then (select count(*) "
-            "from pg_locks where locktype = 'advisory' and not granted "
-            f"and classid = {high} and objid = {low} and objsubid = 1) end, {silence} "
-            f"from (select pg_try_advisory_lock({key}) as taken offset 0) tried"
-        )
-
-    def join(self, key: str) -> str:
-        return f"select pg_backend_pid(), 't', pg_advisory_lock({key})"
-
-    def check(self, key: str) -> str:
-        return (
-            "select pg_backend_pid(), exists (select from pg_locks where locktype = 'advisory' "
-            "and granted and pid = pg_backend_pid())"
-        )
-
-    def free(self, key: str, *, held: bool) -> str:
-        return f"select pg_backend_pid(), pg_advisory_unlock({key}), pg_advisory_unlock_all()"
-
-    def beat(self, silence: str) -> str:
-        return f"select pg_backend_pid(), true, {silence}"
-
-    def silence(self, ttl: float, connection: Connection) -> str:
-        if not connection.ends_silence:
-            return "null"
-        return f"set_config('idle_session_timeout', '{milliseconds(ttl)}', false)"

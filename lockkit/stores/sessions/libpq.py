@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 SET_UP = """
 select pg_backend_pid()::text, backend_start::text, pg_is_in_recovery(),
     set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
-    set_config('idle_in_transaction_session_timeout', '0', false)
+    set_config('idle_in_transaction_session_timeout', '0', false),
+    set_config('synchronous_commit', 'off', false)
 from pg_stat_activity where pid = pg_backend_pid()
 """
 HEAR_OF_DEAD_WAITERS = "set client_connection_check_interval = '1s'"
@@ -127,7 +128,10 @@ class PostgresConnection(Connection):
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
                 raise self._refusal(result)
-        last = results[-1]
+        with_rows = [result for result in results if result.status == ExecStatus.TUPLES_OK]
+        if not with_rows:
+            return []
+        last = with_rows[-1]
         return [
             [_text(last.get_value(row, column)) for column in range(last.nfields)]
             for row in range(last.ntuples)

@@ -109,13 +109,13 @@ class Sessions:
         self._next()
 
     def part(self, route: Route, *, is_broken: bool = False) -> None:
-        """The session is of no use any more. Unless the server can hear of that, what it may hold
-        there is remembered."""
+        """The session is of no use any more. If the server does not hear of its end at once, what
+        it may hold there is remembered."""
         session = self._pinned.pop(route, None)
         if session is None:
             return
-        connection = session.connection
-        if is_broken and connection is not None and session.may_hold and not connection.said_end:
+        connection, lives_on = session.connection, is_broken or session.is_waiting
+        if lives_on and connection is not None and session.may_hold and not connection.said_end:
             until = now() + max(session.ttl, GRACE)
             self._remains[route] = Remains(connection.identity, connection.started, until)
         session.abort()

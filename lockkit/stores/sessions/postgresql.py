@@ -1,4 +1,4 @@
-"""``postgresql://…?mode=advisory``: pg_advisory_lock."""
+"""``postgresql://…?mode=advisory`` and ``?mode=row``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from lockkit.model.errors import ConfigurationError, DriverMissing
-from lockkit.stores.sessions.dialects import Dialect, PostgresAdvisory
+from lockkit.stores.contract import Queued
+from lockkit.stores.sessions.dialects import Dialect
 from lockkit.stores.sessions.pool import sessions_of
+from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
+from lockkit.stores.sessions.rows import RowStore
 from lockkit.stores.sessions.settings import Said, said
 from lockkit.stores.sessions.store import SessionStore
 
@@ -36,10 +39,16 @@ class PostgresSessions(SessionStore):
         return cls(sessions, cls.dialect(), settings.key_prefix)
 
 
-class PostgresAdvisoryStore(PostgresSessions):
+class PostgresAdvisoryStore(PostgresSessions, Queued):
     """pg_advisory_lock: no table, no transaction."""
 
     dialect = PostgresAdvisory
+
+
+class PostgresRowStore(PostgresSessions, RowStore):
+    """SELECT … FOR UPDATE of a row for each name, in a transaction as long as the lease."""
+
+    dialect = PostgresRow
 
 
 def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:

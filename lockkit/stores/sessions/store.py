@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
 from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.tokens import new_token
-from lockkit.stores.contract import Danger, Queued, Sessioned
-from lockkit.stores.sessions.connection import Refused, Rows, SessionEnded
+from lockkit.stores.contract import Danger, Sessioned, Waited
+from lockkit.stores.sessions.connection import Connection, Refused, Rows, SessionEnded
 from lockkit.stores.sessions.dialects import is_taken, waiting
 from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
 from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+MAKES = 3
+"""Times that what is to be locked is made in one step: others may delete it as often."""
+
 ENDLESS = Danger(
     "no-session-timeout",
     "the server does not end a session that falls silent: a holder that is stopped, or whose "
@@ -37,7 +41,7 @@ ENDLESS = Danger(
 )
 
 
-class SessionStore(Sessioned, Queued):
+class SessionStore(Sessioned, Waited):
     """The steps, the same for every server and mode."""
 
     def __init__(self, sessions: Sessions, dialect: Dialect, prefix: str) -> None:
@@ -120,8 +124,8 @@ class SessionStore(Sessioned, Queued):
         yield from self._elsewhere(("", new_token()), self._greet)
 
     def health(self) -> Step[list[Danger]]:
-        ends_silence = yield from self._elsewhere(("", new_token()), self._greet)
-        return [] if ends_silence else [ENDLESS]
+        connection = yield from self._elsewhere(("", new_token()), self._greet)
+        return [ENDLESS] if self._sql.is_endless(connection) else []
 
     def _begin(self, request: Request, session: Session) -> Step[Grant | Busy]:
         """Ask for the lock in a session that has nothing yet."""
@@ -131,8 +135,7 @@ class SessionStore(Sessioned, Queued):
         sent = now()
         session.may_hold = True
         session.keeps(request.ttl, sent)
-        silence = self._silence(session, request.ttl)
-        rows = yield from self._say(session, route, self._sql.take(self._key(request), silence))
+        rows = yield from self._take(session, request)
         if is_taken(rows):
             session.holds = True
             return Grant(request.token, None, request.ttl)
@@ -140,10 +143,27 @@ class SessionStore(Sessioned, Queued):
         joins = request.mode is not Mode.TRY
         is_full = joins and most is not None and ahead >= most
         if is_full or not joins:
+            if self._sql.begins:
+                yield from self._clear(session, request)
             self._sessions.unpin(route)
             return Busy(ahead=ahead, full=is_full)
         yield Exchange(partial(session.post, self._sql.join(self._key(request))), route)
         return Busy(ticket=1, ahead=ahead)
+
+    def _take(self, session: Session, request: Request) -> Step[Rows]:
+        route, key = _route(request), self._key(request)
+        take = self._sql.take(key, self._silence(session, request.ttl))
+        rows = yield from self._say(session, route, take)
+        for _ in range(MAKES):
+            if not self._sql.is_missing(rows):
+                return rows
+            yield from self._say(session, route, self._sql.make(key, quote(request.name)))
+            rows = yield from self._say(session, route, take)
+        raise BackendUnavailable("the row of the name is deleted as soon as it is made")
+
+    def _clear(self, session: Session, request: Request) -> Step[Rows]:
+        free = self._sql.free(self._key(request), held=False)
+        return (yield from self._say(session, _route(request), free))
 
     def _again(self, session: Session, request: Request) -> Step[Grant | Busy]:
         """The claim has a session already. What it holds only the server can say."""
@@ -160,8 +180,7 @@ class SessionStore(Sessioned, Queued):
                 granted = yield from self._granted(session, request)
                 if granted is not None:
                     return granted
-            free = self._sql.free(self._key(request), held=False)
-            yield from self._say(session, route, free)
+            yield from self._clear(session, request)
             return (yield from self._begin(request, session))
 
     def _look(self, session: Session, request: Request, seconds: float) -> Step[Grant | None]:
@@ -237,11 +256,10 @@ class SessionStore(Sessioned, Queued):
             self._sessions.buried(route)
         return True
 
-    def _greet(self, session: Session) -> Step[bool]:
-        """Whether the server ends sessions that fall silent."""
+    def _greet(self, session: Session) -> Step[Connection]:
         assert session.connection is not None
         yield Exchange(partial(session.say, self._sql.beat("null")))
-        return session.connection.ends_silence
+        return session.connection
 
     @contextmanager
     def _parting(self, route: Route) -> Iterator[None]:
@@ -252,11 +270,13 @@ class SessionStore(Sessioned, Queued):
             self._sessions.part(route, is_broken=True)
             raise
         except (BackendUnavailable, ConfigurationError):
-            self._sessions.part(route)
+            session = self._sessions.of(route)
+            if session is None or not session.is_waiting:
+                self._sessions.part(route)
             raise
         except Refused as refusal:
             self._sessions.part(route)
-            raise refusal.typed() from refusal
+            raise self._sql.failure(refusal) from refusal
 
     def _say(self, session: Session, route: Route, statement: str) -> Step[Rows]:
         rows: Rows = yield Exchange(partial(session.say, statement), route)

@@ -7,7 +7,7 @@ import secrets
 import pytest
 
 from lockkit.model.types import Busy, Gone, Grant, Mode, Owner, Release, Request
-from lockkit.stores.contract import Buried, Listed, Queued
+from lockkit.stores.contract import Buried, Listed, Queued, Waited
 from lockkit.testing.conformance.base import (
     TTL,
     Spawn,
@@ -232,6 +232,6 @@ def polled(client: AnyClient, request: Request) -> Grant | None:
     return reply if isinstance(reply, Grant) else None
 
 
-def queue_of(client: AnyClient) -> Queued:
-    assert isinstance(client.store, Queued)
+def queue_of(client: AnyClient) -> Waited:
+    assert isinstance(client.store, Waited)
     return client.store

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from lockkit.model.clock import now
 from lockkit.model.errors import AcquireTimeout
 from lockkit.model.types import Busy, Grant, Mode, Release, Request
-from lockkit.stores.contract import Queued
+from lockkit.stores.contract import Queued, Waited
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     PROMPT,
@@ -77,7 +77,25 @@ class WaitingTests:
 
         at_least_once(first)
 
-    @needs(Queued)
+    @needs(Waited)
+    def test_all_claims_that_wait_are_granted_one_after_the_other(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        holder = claim(name)
+        granted(client, holder)
+        waiting = {claim(name, Mode.ENQUEUE): None for _ in range(CLAIMS)}
+        asking = {each: join((client, other)[at % 2], each) for at, each in enumerate(waiting)}
+        clients = {each: (client, other)[at % 2] for at, each in enumerate(waiting)}
+        clients[holder] = client
+        while asking:
+            assert all(ask() is None for ask in asking.values())
+            assert clients[holder].perform(clients[holder].store.release(holder))
+            holder = eventually(lambda: next((each for each, ask in asking.items() if ask()), None))
+            del asking[holder]
+        assert clients[holder].perform(clients[holder].store.release(holder))
+        nothing_left(client, name)
+
+    @needs(Waited)
     def test_a_claim_that_is_withdrawn_is_passed_over(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:

@@ -1,12 +1,13 @@
-"""postgresql://…?mode=advisory: the sessions of a server."""
+"""Locks of the sessions of servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from servers_of_sessions import with_table
 
-from lockkit.stores.sessions import PostgresAdvisoryStore
+from lockkit.stores.sessions import PostgresAdvisoryStore, PostgresRowStore
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import PostgresServer
 from lockkit.testing.store import Store
@@ -24,3 +25,17 @@ class TestPostgresAdvisory(StoreConformance):
     def store(cls) -> Iterator[Store]:
         with PostgresServer("max_connections=500") as server:
             yield Store(f"{server.url}?mode=advisory", options=MANY)
+
+
+class TestPostgresRow(StoreConformance):
+    schemes = ("postgresql?mode=row",)
+    tested = PostgresRowStore
+    cycles = 600
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[Store]:
+        with PostgresServer("max_connections=500") as server:
+            url = f"{server.url}?mode=row"
+            with_table(url)
+            yield Store(url, options=MANY)

@@ -1,0 +1,126 @@
+"""How PostgreSQL is asked for locks of sessions."""
+
+# ruff: noqa: S608  what is put into a statement is a number or a hash of our own
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from lockkit.stores.sessions.connection import Connection
+from lockkit.stores.sessions.dialects import Dialect, OfRows, digest
+
+KEPT = "1 day"
+"""Rows that are older and locked by nobody are deleted as others are made."""
+
+PRUNED = 100
+"""At most, as one is made."""
+
+
+class Postgres(Dialect):
+    """What its two modes have in common."""
+
+    def find(self, identity: str, started: str) -> str:
+        return (
+            "select pg_backend_pid(), count(*) from pg_stat_activity "
+            f"where pid = {identity} and backend_start = '{started}'"
+        )
+
+    def end(self, identity: str, connection: Connection) -> str:
+        """Since version 14 it can wait for the end."""
+        wait = ", 1000" if connection.ends_silence else ""
+        return f"select pg_backend_pid(), pg_terminate_backend({identity}{wait})"
+
+    def silence(self, ttl: float, connection: Connection) -> str:
+        """Sessions that are idle for so long are of no use to us either."""
+        if not connection.ends_silence:
+            return "null"
+        return f"set_config('idle_session_timeout', '{milliseconds(ttl)}', false)"
+
+
+class PostgresAdvisory(Postgres):
+    """pg_advisory_lock, of the first 64 bits of the name's SHA-256."""
+
+    def key_of(self, name: str) -> str:
+        return str(int.from_bytes(digest(name)[:8], "big", signed=True))
+
+    def take(self, key: str, silence: str) -> str:
+        high, low = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
+        return (
+            "select pg_backend_pid(), taken, case when not taken then (select count(*) "
+            "from pg_locks where locktype = 'advisory' and not granted "
+            f"and classid = {high} and objid = {low} and objsubid = 1) end, {silence} "
+            f"from (select pg_try_advisory_lock({key}) as taken offset 0) tried"
+        )
+
+    def join(self, key: str) -> str:
+        return f"select pg_backend_pid(), 't', pg_advisory_lock({key})"
+
+    def check(self, key: str) -> str:
+        return (
+            "select pg_backend_pid(), exists (select from pg_locks where locktype = 'advisory' "
+            "and granted and pid = pg_backend_pid())"
+        )
+
+    def free(self, key: str, *, held: bool) -> str:
+        return f"select pg_backend_pid(), pg_advisory_unlock({key}), pg_advisory_unlock_all()"
+
+    def beat(self, silence: str) -> str:
+        return f"select pg_backend_pid(), true, {silence}"
+
+    def is_endless(self, connection: Connection) -> bool:
+        return not connection.ends_silence
+
+
+class PostgresRow(Postgres, OfRows):
+    """SELECT … FOR UPDATE. What is locked is given back by a ROLLBACK, which writes nothing."""
+
+    missing: ClassVar[str] = "42P01"
+    create: ClassVar[str] = (
+        "CREATE TABLE IF NOT EXISTS lockkit_row (id varchar(64) PRIMARY KEY, "
+        "name varchar(1024) NOT NULL, made timestamptz NOT NULL DEFAULT now())"
+    )
+
+    def take(self, key: str, silence: str) -> str:
+        row = f"from lockkit_row where id = '{key}'"
+        return (
+            "begin isolation level read committed; "
+            "select pg_backend_pid(), taken, case when taken is null then (select count(*) "
+            "from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() "
+            f"and query like '%{key}%') end, made, {silence} from (select (select true {row} "
+            f"for update skip locked) as taken, exists (select {row}) as made offset 0) tried"
+        )
+
+    def make(self, key: str, name: str) -> str:
+        return (
+            "rollback; delete from lockkit_row where id in (select id from lockkit_row "
+            f"where made < now() - interval '{KEPT}' limit {PRUNED} for update skip locked); "
+            f"insert into lockkit_row (id, name) values ('{key}', '{name}') "
+            "on conflict do nothing; select pg_backend_pid()"
+        )
+
+    def join(self, key: str) -> str:
+        return f"select pg_backend_pid(), true from lockkit_row where id = '{key}' for update"
+
+    def check(self, key: str) -> str:
+        return (
+            f"select pg_backend_pid(), true from lockkit_row where id = '{key}' "
+            "and now() < statement_timestamp() for update skip locked"
+        )
+
+    def free(self, key: str, *, held: bool) -> str:
+        """In a transaction that began before this statement."""
+        ours = "select pg_backend_pid(), now() < statement_timestamp()"
+        return f"{ours}; rollback" if held else f"rollback; {ours}"
+
+    def beat(self, silence: str) -> str:
+        return f"select pg_backend_pid(), now() < statement_timestamp(), {silence}"
+
+    def silence(self, ttl: float, connection: Connection) -> str:
+        setting = "idle_in_transaction_session_timeout"
+        within = f"set_config('{setting}', '{milliseconds(ttl)}', true)"
+        return f"{within}, {super().silence(ttl, connection)}"
+
+
+def milliseconds(ttl: float) -> int:
+    """As PostgreSQL's settings take them: for 24 days at most."""
+    return min(max(round(ttl * 1000), 1), 2**31 - 1)

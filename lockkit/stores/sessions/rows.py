@@ -1,0 +1,28 @@
+"""The table of ``?mode=row``."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lockkit.engine.effects import Exchange, Step
+from lockkit.runtime.run import run
+from lockkit.runtime.tokens import new_token
+from lockkit.stores.sessions.dialects import OfRows
+from lockkit.stores.sessions.session import Session
+from lockkit.stores.sessions.store import SessionStore
+
+
+class RowStore(SessionStore):
+    """A store that has a table."""
+
+    def create_table(self) -> None:
+        """Make it, if it is not there. Blocks. Raises BackendError."""
+        run(self._creating(), self.wire())
+
+    def _creating(self) -> Step[bool]:
+        return (yield from self._elsewhere(("", new_token()), self._create))
+
+    def _create(self, session: Session) -> Step[bool]:
+        assert isinstance(self._sql, OfRows)
+        yield Exchange(partial(session.say, self._sql.create))
+        return True
