@@ -26,6 +26,8 @@ SCHEMES = {
     "redis": "lockkit.stores.redis:RedisStore",
     "redis?protocol=plain": "lockkit.stores.redis:PlainStore",
     "rediss": "lockkit.stores.redis:RedisStore",
+    "redis+sentinel": "lockkit.stores.redis:SentinelStore",
+    "rediss+sentinel": "lockkit.stores.redis:SentinelStore",
     "unix": "lockkit.stores.redis:RedisStore",
     "django": "lockkit_django.stores:DatabaseStore",
     "django-redis": "lockkit_django.stores:DjangoRedisStore",

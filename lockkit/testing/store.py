@@ -51,6 +51,10 @@ class Store:
         self.environment = dict(environment or {})
         self.setup = setup
 
+    def options_for(self, url: str | None) -> dict[str, Any]:
+        """Of a client for this URL: that of ``proxied`` may need others."""
+        return self.options
+
 
 class ServerStore(Store):
     """A store behind a socket. Subclasses say how their server is told to fail."""

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from places import ROOT
+from redis_family import SentinelGroup
+
+import lockkit
 
 PAGE = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
 URL = "redis://127.0.0.1:6379/0"
 
 
 def test_a_client_that_you_have_already(redis_url: str) -> None:
-    (block,) = (block for block in blocks("python") if "client=" in block)
-    names: dict[str, object] = {}
-    exec(compile(block.replace(URL, redis_url), "docs/redis.md", "exec"), names)
-    names["client"].close()  # type: ignore[attr-defined]
-    assert names["lease"].fencing_token > 0  # type: ignore[attr-defined]
+    names = run_block("client=client", {URL: redis_url})
+    names["client"].close()
+    assert names["lease"].fencing_token > 0
+
+
+def test_sentinel() -> None:
+    with SentinelGroup(guarded=True) as group:
+        servers = "redis+sentinel://sentinel1:26379,sentinel2:26379,sentinel3:26379/shop"
+        url = group.url.replace(":of-servers@", "")
+        options = f'"ssl_ca_certs": {str(group.master.certificate)!r}, "password"'
+        words = {servers: url, "of-the-servers": "of-servers", '"password"': options}
+        names = run_block("redis+sentinel", {**words, "of-the-sentinels": "of-sentinels"})
+        assert names["lease"].fencing_token > 0
+
+
+def run_block(mark: str, here: dict[str, str]) -> dict[str, Any]:
+    (block,) = (block for block in blocks("python") if mark in block)
+    for word, other in here.items():
+        assert word in block
+        block = block.replace(word, other, 1)
+    names: dict[str, Any] = {"lockkit": lockkit}
+    exec(compile(block, "docs/redis.md", "exec"), names)
+    return names
 
 
 def blocks(language: str) -> list[str]:

@@ -24,3 +24,7 @@ class OverAWire(
 ):
     """Whatever a connection can spoil. What the store decides by itself is the same over each:
     single steps, leases in time, several names, the kinds of locks."""
+
+
+class OverTLS(ExclusionTests, NetworkTests, Suite):
+    """A store that has passed those without TLS."""

@@ -11,6 +11,9 @@ Fencing tokens go on growing through all of these while clocks differ by less th
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lockkit.model.errors import DriverMissing
 
 try:
@@ -21,4 +24,16 @@ except ImportError as error:
 from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.store import RedisStore
 
-__all__ = ["PlainStore", "RedisStore"]
+if TYPE_CHECKING:
+    from lockkit.stores.redis.sentinel_store import SentinelStore
+
+__all__ = ["PlainStore", "RedisStore", "SentinelStore"]
+
+_MODULES = {"SentinelStore": "sentinel_store"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported at first use: most have one server."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -23,8 +23,8 @@ from redis.exceptions import (
 )
 
 from lockkit.runtime import process
-from lockkit.stores.redis.failures import from_reply, lost_on_the_way, not_connected
-from lockkit.stores.redis.settings import Connection, Maker
+from lockkit.stores.redis.failures import check_role, from_reply, lost_on_the_way, not_connected
+from lockkit.stores.redis.settings import Connection, Maker, is_managed
 
 
 class Connections(Protocol):
@@ -110,7 +110,9 @@ def connect(connection: Connection) -> None:
         return
     try:
         connection.connect()
-        if connection.password is None:  # else it was told already
+        if is_managed(connection):
+            _ask_whether_master(connection)
+        elif connection.password is None:  # else it was told already
             _ask_whether_known(connection)
     except (RedisError, OSError) as error:
         connection.disconnect()
@@ -122,6 +124,13 @@ def _ask_whether_known(connection: Connection) -> None:
     connection.send_command("PING", check_health=False)
     with suppress(ResponseError):  # such as one that may not ask this
         connection.read_response(disable_decoding=True)
+
+
+def _ask_whether_master(connection: Connection) -> None:
+    """Sentinels may not know yet what has become of it."""
+    connection.send_command("ROLE", check_health=False)
+    with suppress(ResponseError):
+        check_role(connection.read_response(disable_decoding=True))
 
 
 def exchange(connections: Connections, packed: bytes) -> Any:

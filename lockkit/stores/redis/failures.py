@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis.exceptions as driver
 
 from lockkit.model.errors import (
@@ -36,6 +38,10 @@ FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
 """What does not pass by itself."""
 
 
+class MasterUnknown(driver.ConnectionError):
+    """Sentinels lead to no master. The text has no secret."""
+
+
 SAID = (driver.ResponseError, driver.AuthenticationError, driver.BusyLoadingError)
 """The server has replied."""
 
@@ -44,6 +50,8 @@ def not_connected(error: Exception) -> BackendError:
     """The connection could not be made, so nothing was applied."""
     if isinstance(error, driver.MaxConnectionsError):
         return BackendUnavailable("all connections of the pool are in use: raise max_connections")
+    if isinstance(error, MasterUnknown):
+        return BackendUnavailable(str(error))
     if isinstance(error, SAID):
         found = _refused(_message(error))
         return found if isinstance(found, StoreRefused) else BackendUnavailable(str(found))
@@ -59,6 +67,19 @@ def _reason(error: BaseException | None) -> str:
             return error.strerror
         error = error.__cause__ or error.__context__
     return "no answer in time, or none that it understands"
+
+
+def check_role(reply: Any) -> None:
+    """Of what Sentinels call the master. Raises MasterUnknown."""
+    if reply[0] != b"master":
+        raise MasterUnknown("the server that Sentinels call the master is none: it changes now")
+
+
+def is_demoted(reply: Any) -> bool:
+    """Whether it is the error of a server that was the master until now."""
+    replies = reply if isinstance(reply, list) else [reply]
+    errors = (one for one in replies if isinstance(one, driver.ResponseError))
+    return any(_message(error).startswith("READONLY") for error in errors)
 
 
 def lost_on_the_way(error: Exception) -> BackendError:

@@ -16,6 +16,7 @@ import redis.asyncio
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
+from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import PooledConnections
 from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.settings import Maker
@@ -34,8 +35,8 @@ class Handed(ScriptSteps):
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
-        """Raises ConfigurationError for what is no client of redis-py."""
-        options = reject_unknown_options(settings, (OPTION,))
+        """Raises ConfigurationError for anything but a client of redis-py."""
+        options = reject_unknown_options(settings, (OPTION, replicas.OPTION))
         if settings.location.partition("://")[2]:
             raise ConfigurationError(
                 f"the lock alias {settings.alias!r} has a client in its OPTIONS, which says where "

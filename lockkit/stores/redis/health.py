@@ -38,6 +38,21 @@ def eviction() -> Step[list[Danger]]:
     return []
 
 
+def isolation() -> Step[list[Danger]]:
+    """A master that is cut off goes on granting, while another one is made master."""
+    replicas = yield from _info(b"replication", "min_slaves_good_slaves")
+    if replicas != "":
+        return []
+    return [
+        Danger(
+            "isolation",
+            "the Redis server takes writes without a replica (min-replicas-to-write 0): cut off "
+            "from its Sentinels, it grants locks that the new master grants as well",
+            "Set min-replicas-to-write to 1 or more, and min-replicas-max-lag to a few seconds.",
+        )
+    ]
+
+
 def capacity() -> Step[list[Danger]]:
     """Records fill a server's memory. One that may not be asked is told of by ``eviction``."""
     policy = yield from _info(b"memory", "maxmemory_policy")

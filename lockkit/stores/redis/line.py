@@ -13,9 +13,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
-from lockkit.stores.redis.failures import not_connected
+from lockkit.stores.redis.failures import check_role, is_demoted, not_connected
 from lockkit.stores.redis.resp import Replies
-from lockkit.stores.redis.settings import Connection
+from lockkit.stores.redis.settings import Connection, is_managed
 
 SETTLED_WITHIN = 1.0
 """Seconds that a close waits for the replies to what was sent."""
@@ -27,6 +27,7 @@ class Line(asyncio.Protocol):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._transport: Any = connection._writer.transport
+        self._may_be_demoted = is_managed(connection)
         self._patience: float = connection.socket_timeout
         self._replies = Replies()
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
@@ -91,6 +92,9 @@ class Line(asyncio.Protocol):
             if len(self._several) < count:
                 return
             reply, self._several = self._several, []
+        if self._may_be_demoted and is_demoted(reply):
+            self.abort()  # the next one goes to the new master
+            return
         self._owed.popleft()
         if not future.done():  # else its task was cancelled
             future.set_result(reply)
@@ -148,7 +152,11 @@ async def _greet(connection: Connection) -> None:
     transport = connection._writer.transport
     connection._writer.writelines = partial(_write_joined, transport)
     await connection.on_connect()
-    if connection.password is None:  # see _ask_whether_known in ``connections``
+    if is_managed(connection):
+        await connection.send_command("ROLE", check_health=False)
+        with suppress(ResponseError):
+            check_role(await connection.read_response(disable_decoding=True))
+    elif connection.password is None:  # see _ask_whether_known in ``connections``
         await connection.send_command("PING", check_health=False)
         with suppress(ResponseError):
             await connection.read_response(disable_decoding=True)

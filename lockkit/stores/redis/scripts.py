@@ -21,22 +21,24 @@ def call(command: Command) -> Step[Any]:
         return (yield from _load_and_run([command]))[0]
 
 
-def call_all(commands: Sequence[Command]) -> Step[list[Any]]:
-    """Run some, at once."""
+def call_all(commands: Sequence[Command], then: bytes = b"") -> Step[list[Any]]:
+    """Run some, at once. ``then``: one request more, and its reply."""
     if not commands:
         return []
     try:
-        replies: list[Any] = yield Exchange([command.packed for command in commands])
+        packed = [command.packed for command in commands]
+        replies: list[Any] = yield Exchange([*packed, then] if then else packed)
     except NoScriptError:
-        replies = yield from _load_and_run(commands)
+        replies = yield from _load_and_run(commands, then)
     return replies
 
 
-def _load_and_run(commands: Sequence[Command]) -> Step[list[Any]]:
+def _load_and_run(commands: Sequence[Command], then: bytes = b"") -> Step[list[Any]]:
     """At once, so that a server whose scripts are flushed again and again has no time for it."""
     try:
         loads = load_scripts(commands)
-        replies: list[Any] = yield Exchange([*loads, *(command.packed for command in commands)])
+        packed = [*loads, *(command.packed for command in commands)]
+        replies: list[Any] = yield Exchange([*packed, then] if then else packed)
     except NoScriptError as error:
         raise from_reply(error) from error
     return replies[len(loads) :]

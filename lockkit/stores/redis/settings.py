@@ -6,7 +6,8 @@ import os
 import re
 import ssl
 from collections.abc import Callable
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from lockkit.model.checks import check_count, check_ttl, wrong
 from lockkit.model.errors import ConfigurationError
@@ -35,6 +36,20 @@ class Maker:
     def __call__(self) -> Connection:
         return self._kind(**self.arguments)
 
+    def at(self, host: str, port: int) -> Self:
+        """The same for another server."""
+        return self._with(self._kind, host=host, port=port)
+
+    def managed(self, kind: Any, resolver: Any) -> Self:
+        """The same, to where the resolver leads."""
+        return self._with(kind, connection_pool=resolver)
+
+    def _with(self, kind: Any, **arguments: Any) -> Self:
+        made = copy(self)
+        made._kind = kind
+        made.arguments = {**self.arguments, **arguments}
+        return made
+
     def described(self) -> str:
         """Its database."""
         return f"database {self.arguments.get('db') or 0}"
@@ -58,6 +73,8 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     _check_tls(settings)
     timeout = options.setdefault("socket_timeout", SOCKET_TIMEOUT)
     options.setdefault("socket_connect_timeout", timeout)
+    if _is_verified(settings):
+        options.setdefault("ssl_check_hostname", True)  # old versions of redis-py do not
     try:
         made = Maker(pool.from_url(settings.location, **options))
         made()  # finds options in the URL that redis-py does not know
@@ -90,6 +107,19 @@ def _check_tls(settings: AliasSettings) -> None:
                 f"OPTIONS[{option!r}] of the lock alias {settings.alias!r} is for TLS: "
                 "the LOCATION must begin with rediss://"
             )
+
+
+def _is_verified(settings: AliasSettings) -> bool:
+    """Whether the server has to prove who it is."""
+    said = settings.options.get("ssl_cert_reqs", "required")
+    is_off = said in {"none", ssl.CERT_NONE} or "ssl_cert_reqs=none" in settings.location
+    return settings.location.startswith("rediss://") and not is_off
+
+
+def is_managed(connection: Connection) -> bool:
+    """Whether it leads to the master of Sentinels."""
+    pool = getattr(connection, "connection_pool", None)
+    return pool is not None and pool.is_master
 
 
 def _hint(settings: AliasSettings) -> str:

@@ -27,12 +27,13 @@ from lockkit.model.types import (
 )
 from lockkit.runtime import process
 from lockkit.stores.contract import Buried, Danger, Fenced, Pushed, ServerClock
+from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import Connections, OwnConnections
 from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.health import eviction
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import read_acquire, read_extend, read_release
-from lockkit.stores.redis.scripts import call, call_all, look
+from lockkit.stores.redis.scripts import call, look
 from lockkit.stores.redis.settings import maker
 from lockkit.stores.redis.subscription import Inbox, open_inbox
 from lockkit.stores.redis.wire import RedisWire
@@ -61,6 +62,7 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
     def __init__(self, settings: AliasSettings, language: Language) -> None:
         self._settings = settings
         self._language = language
+        self._replicas = replicas.divided(settings)[0]
         self._is_announced = False
         self.inbox = Inbox(language.channel(secrets.token_hex(8)))
         process.after_fork(self._in_child)
@@ -81,8 +83,8 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
 
     @staticmethod
     def _for_driver(settings: AliasSettings) -> AliasSettings:
-        """Without what is the store's own. Default: all of it."""
-        return settings
+        """Without what is the store's own."""
+        return replicas.divided(settings)[1]
 
     def for_asyncio(self) -> Self:
         """Messages come to one inbox in each event loop."""
@@ -128,7 +130,11 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
 
     def _ask(self, request: Request, mode: Mode) -> Step[Grant | Busy | Gone]:
         channel = NO_CHANNEL if self.inbox.is_forbidden else self.inbox.channel
-        reply = yield from call(self._language.acquire(request, mode, channel))
+        command = self._language.acquire(request, mode, channel)
+        if self._replicas:
+            (reply,) = yield from replicas.confirmed([command], self._replicas)
+        else:
+            reply = yield from call(command)
         if not self._is_announced:
             yield from self._announce()
         return self._read(request, reply)
@@ -153,7 +159,8 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
         batches = list(self._language.extend(requests))
         renewals = [Renewal(None)] * len(requests)
         try:
-            replies = yield from call_all([command for command, _ in batches])
+            commands = [command for command, _ in batches]
+            replies = yield from replicas.confirmed(commands, self._replicas)
         except LockError as error:
             if not refused(error):
                 raise
@@ -186,6 +193,10 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
         if fence is None:
             return None
         self.inbox.forget(request.token)
+        if self._replicas:  # whoever handed it over has not waited for them
+            (renewal,) = yield from self.extend([request])
+            if not renewal.left:
+                return None
         return Grant(request.token, fence, min(request.ttl, alive_for(request.ttl)))
 
     def database(self) -> str:

@@ -162,7 +162,7 @@ class AsyncTests:
 
         async def turn(direct: aio.AsyncLockClient, name: str) -> None:
             with store.proxied() as (url, proxy):
-                far = aio.connect(url, **{**store.options, "ttl": 30.0})
+                far = aio.connect(url, **{**store.options_for(url), "ttl": 30.0})
                 await (await far.lock(f"{name}:warm-up").acquire()).release()
                 fault = proxy.delay_requests()
                 task = asyncio.create_task(far.lock(name).acquire())

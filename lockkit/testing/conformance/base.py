@@ -210,7 +210,7 @@ def opened(  # noqa: PLR0917  a fixture's
     options: dict[str, Any],
     fault: Fault | None = None,
 ) -> AnyClient:
-    defaults = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options}
+    defaults = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options_for(url)}
     settings = settings_from_url(url or store.url, **{**defaults, **options})
     loaded = load_store(settings)
     if fault is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from lockkit.stores.registry import SCHEMES
 
-SUITES = {"StoreConformance", "OverAWire"}
+SUITES = {"StoreConformance", "OverAWire", "OverTLS"}
 
 
 def covered() -> Iterator[str]:

@@ -37,7 +37,7 @@ class PlainStore(PlainListing, ScriptSteps, Listed):
 
     @staticmethod
     def _for_driver(settings: AliasSettings) -> AliasSettings:
-        return _divided(settings)[1]
+        return ScriptSteps._for_driver(_divided(settings)[1])
 
     def database(self) -> str:
         return f"{super().database()}, plain keys"

@@ -1,0 +1,46 @@
+"""As ``sentinel``, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import redis.asyncio
+from redis.asyncio.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+
+from lockkit.engine.effects import Exchange
+from lockkit.model.settings import AliasSettings
+from lockkit.runtime.aio_run import arun
+from lockkit.runtime.aio_wires import AsyncLocalWire
+from lockkit.stores.redis.aio_wire import checked
+from lockkit.stores.redis.hosts import Node
+from lockkit.stores.redis.line import connected
+from lockkit.stores.redis.sentinel import Resolver, discover, master_maker
+from lockkit.stores.redis.settings import Maker
+
+
+class AsyncResolver(Resolver):
+    async def get_master_address(self) -> Any:
+        return await arun(discover(self.way, self._silent), _SentinelWire(self._makers))
+
+
+class _SentinelWire(AsyncLocalWire):
+    def __init__(self, makers: Mapping[Node, Maker]) -> None:
+        self._makers = makers
+
+    async def exchange(self, effect: Exchange) -> Any:
+        line = await connected(self._makers[effect.route]())  # type: ignore[index]
+        try:
+            return checked(await line.ask(effect.payload, 1))
+        finally:
+            line.abort()
+
+
+def async_master_maker(settings: AliasSettings) -> Maker:
+    return master_maker(
+        settings,
+        redis.asyncio.ConnectionPool,
+        SentinelManagedConnection,
+        SentinelManagedSSLConnection,
+        AsyncResolver,
+    )

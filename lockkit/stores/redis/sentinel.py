@@ -1,0 +1,180 @@
+"""``redis+sentinel://h1,h2,h3/service``: locks in the master that the Sentinels name.
+
+Each connection is made to the master of that moment: the Sentinels are asked first, and the server
+is asked whether it is one. So a server that was demoted, or that comes back as if it still were the
+master, is not connected to as long as a Sentinel that knows better answers. What a master had not
+passed on when it was lost, locks among it, is lost with it; fencing tokens go on growing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lockkit.engine.effects import Exchange, Listen, Park, Step
+from lockkit.model.checks import check_ttl
+from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.model.settings import AliasSettings
+from lockkit.runtime.run import run
+from lockkit.stores.redis.connections import OwnConnections, exchange
+from lockkit.stores.redis.failures import MasterUnknown
+from lockkit.stores.redis.hosts import Node, Remap, check_remap, read_hosts, remapped, text_of
+from lockkit.stores.redis.protocol import pack
+from lockkit.stores.redis.settings import Maker, maker
+
+PORT = 26379
+EXAMPLE = "redis+sentinel://user:password@sentinel1:26379,sentinel2,sentinel3/service"
+PATIENCE = 0.5
+"""Seconds for which a Sentinel is waited for, unless the options say more or less."""
+
+
+class Way(NamedTuple):
+    """What the settings say of the way to the master."""
+
+    service: str
+    sentinels: tuple[Node, ...]
+    remap: Remap | None
+    one: AliasSettings  #: of the servers
+    asked: AliasSettings  #: of the Sentinels
+
+
+def way_of(settings: AliasSettings) -> Way:
+    """Raises ConfigurationError."""
+    options = dict(settings.options)
+    remap, own = options.pop("address_remap", None), options.pop("sentinel", {})
+    hosts = read_hosts(settings._replace(options=options), PORT, EXAMPLE)
+    where = f"OPTIONS of the lock alias {settings.alias!r}"
+    if remap is not None:
+        check_remap(f"address_remap in {where}", remap)
+    if not isinstance(own, Mapping):
+        raise ConfigurationError(f"sentinel in {where} must map options of the Sentinels to values")
+    match hosts.path:
+        case (service,):
+            database = ""
+        case (service, database):
+            database = f"/{database}"
+        case _:
+            raise ConfigurationError(
+                f"the LOCATION of lock alias {settings.alias!r} must name the service that the "
+                f"Sentinels watch, as {EXAMPLE} does"
+            )
+    address, mark, query = hosts.one.location.partition("?")
+    one = hosts.one._replace(location=f"{address}{database}{mark}{query}")
+    return Way(service, hosts.nodes, remap, one, _of_sentinels(hosts.one, own))
+
+
+def _of_sentinels(one: AliasSettings, own: Mapping[str, Any]) -> AliasSettings:
+    """TLS as the servers have it, unless ``tls`` says otherwise; no user and no password of theirs,
+    and none of what the URL says."""
+    scheme, _, rest = one.location.partition("://")
+    known = dict(own)
+    tls = known.pop("tls", scheme == "rediss")
+    if not isinstance(tls, bool):
+        raise ConfigurationError("tls of the Sentinels must be True or False")
+    address = rest.partition("?")[0].rpartition("@")[2]
+    inherited = {key: value for key, value in one.options.items() if key.startswith("ssl_") and tls}
+    known.setdefault("socket_timeout", min(PATIENCE, _patience(one)))
+    options = {**inherited, **known}
+    return one._replace(location=f"redis{'s' * tls}://{address}", options=options)
+
+
+def _patience(one: AliasSettings) -> float:
+    value = one.options.get("socket_timeout", PATIENCE)
+    check_ttl(f"OPTIONS['socket_timeout'] of the lock alias {one.alias!r}", value)
+    return float(value)
+
+
+class Answer(NamedTuple):
+    """Of one Sentinel."""
+
+    epoch: int  #: of the configuration: each fail-over has a greater one
+    master: Node
+
+
+def discover(way: Way, silent: set[Node]) -> Step[Node]:
+    """The master. More than half of the Sentinels are asked, if so many answer, and the newest
+    configuration counts. ``silent``: those that did not answer last time; they are asked last.
+
+    Raises MasterUnknown, as redis-py's connections do if they cannot be made.
+    """
+    answers: list[Answer] = []
+    reasons = ["it is down"]
+    for node in sorted(way.sentinels, key=silent.__contains__):
+        try:
+            reply = yield Exchange(pack(b"SENTINEL", b"MASTER", way.service.encode()), node)
+        except BackendError as error:
+            silent.add(node)
+            reasons.append(_reason(error))
+            continue
+        silent.discard(node)
+        if (answer := _read(reply)) is not None:
+            answers.append(answer)
+        if len(answers) > len(way.sentinels) // 2:
+            break
+    if not answers:
+        raise MasterUnknown(f"no Sentinel leads to the master of {way.service!r}: {reasons[-1]}")
+    return remapped(max(answers).master, way.remap)
+
+
+def _reason(error: BackendError) -> str:
+    if "No such master" in str(error.__cause__):
+        return "they watch no such service"
+    return str(error)
+
+
+def _read(reply: Any) -> Answer | None:
+    """None: this Sentinel takes it to be down."""
+    texts = [text_of(part) for part in reply]
+    state = dict(zip(texts[::2], texts[1::2], strict=False))
+    flags = state.get("flags", "").split(",")
+    if "master" not in flags or {"s_down", "o_down"}.intersection(flags):
+        return None
+    return Answer(int(state["config-epoch"]), Node(state["ip"], int(state["port"])))
+
+
+class Resolver:
+    """Stands for the pool that a connection of redis-py to a master of Sentinels belongs to."""
+
+    is_master = True
+    check_connection = False
+
+    def __init__(self, way: Way, makers: Mapping[Node, Maker]) -> None:
+        self.way = way
+        self.service_name = way.service
+        self._silent: set[Node] = set()
+        self._makers = makers
+
+    def get_master_address(self) -> Any:
+        return run(discover(self.way, self._silent), _SentinelWire(self._makers))
+
+
+class _SentinelWire:
+    """Asks one Sentinel, over a connection for this question alone: it is asked seldom."""
+
+    def __init__(self, makers: Mapping[Node, Maker]) -> None:
+        self._makers = makers
+
+    def exchange(self, effect: Exchange) -> Any:
+        connections = OwnConnections(self._makers[effect.route])  # type: ignore[index]
+        try:
+            return exchange(connections, effect.payload)
+        finally:
+            connections.close()
+
+    def park(self, _: Park) -> None: ...
+
+    def listen(self, _: Listen) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def master_maker(
+    settings: AliasSettings, pool: Any, plain: Any, tls: Any, resolver: type[Resolver]
+) -> Maker:
+    """Makes connections that lead to whichever server is the master then; no I/O."""
+    way = way_of(settings)
+    made = maker(way.one, pool)
+    asked = maker(way.asked, pool)
+    makers = {node: asked.at(node.host, node.port) for node in way.sentinels}
+    kind = tls if way.one.location.startswith("rediss") else plain
+    return made.managed(kind, resolver(way, makers))

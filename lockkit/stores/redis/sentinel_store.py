@@ -1,0 +1,45 @@
+"""The store behind ``sentinel``."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import redis
+from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+
+from lockkit.engine.effects import Step
+from lockkit.model.settings import AliasSettings
+from lockkit.stores.contract import Danger
+from lockkit.stores.redis.connections import OwnConnections
+from lockkit.stores.redis.health import eviction, isolation
+from lockkit.stores.redis.sentinel import Resolver, master_maker
+from lockkit.stores.redis.store import RedisStore
+from lockkit.stores.wires import AsyncWire
+
+
+class SentinelStore(RedisStore):
+    """``redis+sentinel://`` and ``rediss+sentinel://``."""
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Self:
+        store = cls._speaking(settings)
+        store._connections = OwnConnections(
+            master_maker(
+                cls._for_driver(settings),
+                redis.ConnectionPool,
+                SentinelManagedConnection,
+                SentinelManagedSSLConnection,
+                Resolver,
+            )
+        )
+        return store
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        from lockkit.stores.redis.aio_sentinel import async_master_maker
+        from lockkit.stores.redis.aio_wire import AsyncRedisWire
+
+        return AsyncRedisWire(async_master_maker(self._for_driver(self._settings)), self.inbox)
+
+    def health(self) -> Step[list[Danger]]:
+        found = yield from eviction()
+        return found + (yield from isolation())

@@ -1,0 +1,208 @@
+"""redis+sentinel://: real fail-overs. What the master had not passed on is lost with it, and said;
+everything else goes on, and fencing tokens go on growing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis_family import SERVICE, SOON, SentinelGroup, until
+
+import lockkit
+from lockkit.model.clock import now
+from lockkit.testing.blocking import AnyClient, Api, connect
+from lockkit.testing.servers import RedisServer
+
+Connect = Callable[..., AnyClient]
+
+
+@pytest.fixture
+def group() -> Iterator[SentinelGroup]:
+    with SentinelGroup() as group:
+        yield group
+
+
+@pytest.fixture(params=["sync", "async"])
+def client(request: pytest.FixtureRequest, group: SentinelGroup) -> Iterator[AnyClient]:
+    api: Api = request.param
+    client = connect(api, group.url, ttl=60.0)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def other(group: SentinelGroup) -> Iterator[lockkit.LockClient]:
+    with lockkit.connect(group.url, ttl=60.0) as other:
+        yield other
+
+
+def at_last(work: Callable[[], Any]) -> Any:
+    """What it brings, as soon as the new master is there."""
+    deadline = now() + SOON
+    while True:
+        try:
+            return work()
+        except lockkit.BackendError:
+            assert now() < deadline, "the new master is not used"
+            threading.Event().wait(0.05)
+
+
+def lag(server: RedisServer) -> None:
+    """It hears of nothing more."""
+    with server.client() as admin:
+        admin.config_set("masterauth", "that-nobody-knows")
+        admin.execute_command("CLIENT KILL TYPE master")
+
+
+def test_the_master_is_killed(
+    group: SentinelGroup, client: AnyClient, other: lockkit.LockClient
+) -> None:
+    """What was passed on is held as before, what was not is lost and said; and a server that comes
+    back as if it were the master is not asked."""
+    kept = client.lock("kept").acquire()
+    with group.master.client() as admin:
+        assert admin.wait(1, 10_000) == 1
+    lag(group.replica)
+    lost = client.lock("lost").acquire()
+    group.fail_over_after(500)
+    group.master.kill()
+
+    kept_again = at_last(lambda: other.inspect("kept"))
+    assert kept_again is not None and kept_again.fence == kept.fencing_token
+    at_last(kept.extend)
+    assert other.lock("kept").try_acquire() is None
+    taken = at_last(other.lock("lost").acquire)
+    assert taken.fencing_token > lost.fencing_token
+    with pytest.raises(lockkit.LeaseLost):
+        lost.extend()
+    assert lost.release() is False
+
+    group.master.start()
+    with group.master.client() as admin:
+        assert admin.role()[0] == b"master", "its Sentinels have demoted it already: come earlier"
+    with lockkit.connect(group.url) as newcomer:
+        assert newcomer.lock("kept").try_acquire() is None
+        assert newcomer.lock("lost").try_acquire() is None
+    assert kept.release() and taken.release()
+
+
+def test_a_fail_over_while_many_lock(group: SentinelGroup) -> None:
+    """An operator asks for it. It may cost errors; where all was passed on, no second holder."""
+    end, together, most, fences, errors = threading.Event(), [0], [0], [[0]], [0]
+
+    def work(client: lockkit.LockClient) -> None:
+        while not end.is_set():
+            with suppress(lockkit.LockError), client.lock("stock:42").acquire() as lease:
+                fences.append([lease.fencing_token])
+                together[0] += 1
+                most[0] = max(most[0], together[0])
+                together[0] -= 1
+                lease.check()
+                continue
+            errors[0] += 1
+
+    clients = [lockkit.connect(group.url, options={"wait_replicas": 1}) for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(fences) > 100, "locks are granted")
+    with group.sentinels[0].client() as admin:
+        admin.execute_command("SENTINEL", "FAILOVER", SERVICE)
+    with group.replica.client() as admin:
+        until(lambda: admin.role()[0] == b"master", "the replica is the master")
+    before = len(fences)
+    until(lambda: len(fences) > before + 100, "locks are granted by the new master")
+    end.set()
+    for thread in threads:
+        thread.join()
+    for client in clients:
+        client.close()
+    assert most[0] == 1, f"{errors[0]} errors"
+    assert fences == sorted(fences) and len({fence[0] for fence in fences}) == len(fences)
+
+
+def test_a_demoted_master_grants_nothing(group: SentinelGroup, client: AnyClient) -> None:
+    """Its Sentinels do not know yet: neither it nor the server that took its place is used."""
+    client.lock("warm-up").acquire().release()
+    with group.replica.client() as promoted, group.master.client() as demoted:
+        before = demoted.keys("{lockkit:*}:b")
+        promoted.execute_command("REPLICAOF", "NO", "ONE")
+        demoted.execute_command("REPLICAOF", "127.0.0.1", group.replica.port)
+        with pytest.raises(lockkit.BackendError):
+            client.lock("stock:42").acquire()
+        assert promoted.keys("{lockkit:*}:b") == before
+        assert demoted.keys("{lockkit:*}:b") in ([], before)
+
+
+def test_a_waiter_is_told_or_granted(
+    group: SentinelGroup, client: AnyClient, other: lockkit.LockClient
+) -> None:
+    """Its place was passed on: it is granted by the new master. If it asked while there was none,
+    it has an error instead, and leaves nothing."""
+    lease = other.lock("stock:42").acquire()
+    found: list[Any] = []
+
+    def wait() -> None:
+        try:
+            with client.lock("stock:42", ttl=60, timeout=SOON).acquire() as taken:
+                found.append(taken.fencing_token)
+        except lockkit.BackendError as error:
+            found.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    until(lambda: (info := other.inspect("stock:42")) and info.waiters, "it waits")
+    with group.master.client() as admin:
+        assert admin.wait(1, 10_000) == 1
+    group.fail_over_after(500)
+    group.master.kill()
+    with suppress(lockkit.BackendError):  # it is told later
+        lease.release()
+    waiter.join(SOON)
+    assert isinstance(found[0], lockkit.BackendError) or found[0] > lease.fencing_token
+    until(lambda: at_last(lambda: other.inspect("stock:42")) is None, "nothing is left")
+
+
+def test_a_sentinel_that_is_behind_is_outvoted(group: SentinelGroup) -> None:
+    """It was stopped during the fail-over, and is asked first."""
+    behind, *others = group.sentinels
+    behind.pause()
+    with others[0].client() as admin:
+        admin.execute_command("SENTINEL", "FAILOVER", SERVICE)
+    with group.replica.client() as admin:
+        until(lambda: admin.role()[0] == b"master", "the replica is the master")
+    until(
+        lambda: all(group.state(one)["port"] == group.replica.port for one in others),
+        "the others know it",
+    )
+    with lockkit.connect(group.url) as client:
+        started = now()
+        with client.lock("stock:42"), group.replica.client() as admin:
+            assert admin.keys("*:b"), "the new master has it"
+        assert now() - started < 5.0
+    behind.resume()
+
+
+def test_an_isolated_master_stops_granting(client: AnyClient, group: SentinelGroup) -> None:
+    """With min-replicas-to-write it has to hear of a replica; without, it grants on its own."""
+    lag(group.replica)
+    client.lock("stock:41").acquire().release()
+    (danger,) = client.perform(client.store.health())
+    assert danger.identifier == "isolation"
+    with group.master.client() as admin:
+        admin.config_set("min-replicas-to-write", 1)
+        admin.config_set("min-replicas-max-lag", 1)
+    assert client.perform(client.store.health()) == []
+    with pytest.raises(lockkit.BackendUnavailable, match="too few replicas"):
+        client.lock("stock:42").acquire()
+
+
+def test_sentinels_that_watch_no_such_service(group: SentinelGroup, client: AnyClient) -> None:
+    api: Api = "sync" if isinstance(client, lockkit.LockClient) else "async"
+    stranger = connect(api, group.url.replace(f"/{SERVICE}", "/pub"))
+    with pytest.raises(lockkit.BackendUnavailable, match="'pub': they watch no such service"):
+        stranger.lock("stock:42").acquire()
+    stranger.close()

@@ -1,0 +1,43 @@
+"""redis+sentinel://."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from over_a_wire import OverAWire, OverTLS
+from redis_family import SentinelGroup, SentinelStore
+
+from lockkit.stores import redis as redis_store
+
+
+class TestSentinel(OverAWire):
+    schemes = ("redis+sentinel",)
+    tested = redis_store.SentinelStore
+    reached = SentinelStore
+    cycles = 800
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[SentinelStore]:
+        with SentinelGroup() as group:
+            yield SentinelStore(group, socket_timeout=10.0)
+
+
+# As of TLS in test_redis.
+@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
+class TestSentinelOverTLS(OverTLS):
+    """With passwords as well: another one for the Sentinels."""
+
+    schemes = ("rediss+sentinel",)
+    tested = redis_store.SentinelStore
+    reached = SentinelStore
+    cycles = 200
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[SentinelStore]:
+        with SentinelGroup(guarded=True) as group:
+            yield SentinelStore(group, socket_timeout=10.0)
+        gc.collect()  # here, where the warnings are ignored

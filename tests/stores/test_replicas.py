@@ -1,0 +1,113 @@
+"""wait_replicas: a claim counts once a real replica has confirmed it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis_family import HOST, WITHOUT_DELAY, until
+
+import lockkit
+from lockkit import aio
+from lockkit.testing.blocking import AnyClient, Api, connect
+from lockkit.testing.servers import RedisServer
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
+    with (
+        RedisServer(*WITHOUT_DELAY) as master,
+        RedisServer(*WITHOUT_DELAY, f"replicaof {HOST} {master.port}") as replica,
+    ):
+        with replica.client() as admin:
+            until(lambda: admin.info("replication")["master_link_status"] == "up", "it follows")
+        yield master, replica
+
+
+@pytest.fixture(params=["sync", "async"])
+def client(request: pytest.FixtureRequest, pair: tuple[RedisServer, Any]) -> Iterator[AnyClient]:
+    api: Api = request.param
+    client = connect(api, f"{pair[0].url}?wait_replicas=1", ttl=60.0)
+    yield client
+    client.close()
+
+
+def test_a_grant_is_on_the_replica(
+    client: AnyClient, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    with pair[1].client() as replica:
+        for number in range(50):
+            lease = client.lock(f"stock:{number}").acquire()
+            held = [replica.hgetall(key) for key in replica.scan_iter("{lockkit:*}:b")]
+            fences = b" ".join(value for bucket in held for value in bucket.values())
+            assert str(lease.fencing_token).encode() in fences
+            assert lease.release()
+
+
+def test_a_grant_by_message_is_on_the_replica(
+    client: AnyClient, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    """The one that handed it over did not wait for that."""
+    with lockkit.connect(pair[0].url) as other, pair[1].client() as replica:
+        lease = other.lock("stock:42").acquire()
+        told: list[bool] = []
+
+        def wait() -> None:
+            with client.lock("stock:42", timeout=20).acquire() as taken:
+                held = b" ".join(
+                    value
+                    for key in replica.scan_iter("{lockkit:*}:b")
+                    for value in replica.hgetall(key).values()
+                )
+                told.append(str(taken.fencing_token).encode() in held)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        until(lambda: (info := other.inspect("stock:42")) and info.waiters, "it waits")
+        lease.release()
+        waiter.join(20)
+        assert told == [True]
+
+
+def test_without_a_replica_nothing_is_granted(
+    client: AnyClient, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    """And nothing stays behind. An extension does not count, and the lease is not lost by that."""
+    kept = client.lock("kept").acquire()
+    pair[1].pause()
+    try:
+        with pytest.raises(lockkit.OutcomeUnknown, match="0 of 1 replicas"):
+            client.lock("stock:42").acquire()
+        left = kept.remaining()
+        with pytest.raises(lockkit.OutcomeUnknown, match="0 of 1 replicas"):
+            kept.extend(120)
+        assert kept.remaining() <= left
+        kept.check()
+    finally:
+        pair[1].resume()
+    with lockkit.connect(pair[0].url) as other:
+        until(lambda: other.inspect("stock:42") is None, "it is given back")
+    kept.extend(120)
+    assert kept.remaining() > 100
+    assert kept.release()
+
+
+@pytest.mark.parametrize("module", [lockkit, aio])
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://h?wait_replicas=one", {}),
+        ("redis://h?wait_replicas=1", {"wait_replicas": 2}),
+        ("redis://h", {"wait_replicas": "1"}),
+        ("redis://h", {"wait_replicas": -1}),
+        ("redis://h", {"wait_replicas": None}),
+        ("redis+sentinel://h/shop?wait_replicas=", {}),
+    ],
+)
+def test_a_wrong_number_is_a_configuration_error(
+    module: Any, url: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="wait_replicas"):
+        module.connect(url, options=options)
