@@ -20,7 +20,7 @@ from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Mode, Request
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.tokens import new_token
-from lockkit.stores.contract import Queued
+from lockkit.stores.contract import Waited
 from lockkit.stores.redis.handed import LentStore, pool_of
 from lockkit.stores.redis.plain.language import FOREVER
 
@@ -104,9 +104,7 @@ class Queueing:
         return claim._replace(request=request._replace(token=claim.new_token()))
 
     def _encoded(self, text: Any) -> bytes:
-        pool = self.redis.connection_pool
-        encoded: bytes = pool.get_encoder().encode(text)
-        return bytes(encoded)
+        return bytes(pool_of(self.redis).get_encoder().encode(text))
 
     def _acquired(self, client: LockClient | AsyncLockClient, hold: Hold) -> None:
         self.local.acquisition = Acquisition(hold)
@@ -141,7 +139,7 @@ class Queueing:
         return LockNotOwnedError(text, lock_name=self.name)
 
 
-def acquiring(store: Queued, claim: Claim) -> Step[Hold]:
+def acquiring(store: Waited, claim: Claim) -> Step[Hold]:
     """What a waiter was handed is for as long as waiters count as alive: it is made whole."""
     request, wait, _ = claim
     until = None if wait is None else now() + wait

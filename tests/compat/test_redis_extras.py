@@ -17,11 +17,13 @@ import pytest
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.cache import CacheConfig
 from redis.exceptions import LockError, LockNotOwnedError
 from redis.retry import Retry
 
 import lockkit
 from lockkit.compat.redis import AsyncLock, AsyncRedis, Lock, Redis
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import LockState
 from lockkit.testing.conformance.base import SOON, at_least_once, eventually
 from lockkit.testing.proxy import FaultProxy
@@ -276,6 +278,14 @@ def test_it_works_in_a_forked_child(client: Redis) -> None:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert not client.exists(NAME)
+
+
+def test_a_client_with_a_cache_of_its_own_is_refused(redis_url: str) -> None:
+    """Its connections read on their own account."""
+    client = Redis.from_url(redis_url, protocol=3, cache_config=CacheConfig())
+    with pytest.raises(ConfigurationError, match="client-side cache"):
+        client.lock(NAME, timeout=LONG).acquire()
+    client.close()
 
 
 def test_clients_that_are_gone_are_not_kept(redis_url: str) -> None:
