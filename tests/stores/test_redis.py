@@ -15,7 +15,8 @@ from lockkit import aio
 from lockkit.model.errors import BackendUnavailable
 from lockkit.model.types import Busy, Grant, Mode, Release, Request
 from lockkit.stores.redis.layout import bucket_of
-from lockkit.testing.blocking import used_as
+from lockkit.testing.blocking import Api, BlockingClient, used_as
+from lockkit.testing.blocking import connect as connect_by
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -141,6 +142,24 @@ def test_a_wrong_password_is_an_error_without_the_password(guarded: RedisServer)
     assert "canary-password" not in f"{caught.value!r} {caught.value} {client!r}"
 
 
+@pytest.mark.parametrize("api", ["sync", "async"])
+@pytest.mark.parametrize("login", ["shop@", ""])
+def test_a_function_is_asked_for_the_password(guarded: RedisServer, api: Api, login: str) -> None:
+    """At each new connection: it may have changed, or there may be none at the moment."""
+    right = "secret" if login else "for-all"
+    passwords: list[str | None] = ["canary-password", None, right]
+    url = f"redis://{login}127.0.0.1:{guarded.port}/0"
+    options = {"password": lambda: passwords.pop(0).strip()}  # type: ignore[union-attr]
+    client = connect_by(api, url, key_prefix="shop", options=options)
+    for _ in range(2):
+        with pytest.raises(lockkit.BackendUnavailable, match="password") as caught:
+            client.lock("stock:42").acquire()
+        assert "canary-password" not in f"{caught.value!r} {client!r}"
+    client.lock("stock:42").acquire().release()
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+    assert not passwords
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -179,6 +198,7 @@ def test_an_unknown_option_is_a_configuration_error() -> None:
         ("redis://h", {"db": None}, r"OPTIONS\['db'\]"),
         ("redis://h/0", {"db": 5}, "both say 'db'"),
         ("redis://:secret@h", {"password": "other-secret"}, "both say 'password'"),
+        ("redis://:secret@h", {"password": lambda: "other-secret"}, "both say 'password'"),
         ("redis://h", {"password": b"secret"}, "password.*of type bytes"),
         ("redis://h", {"client_name": "a b"}, "client_name"),
         ("redis://h", {"ssl_ca_certs": "/ca.pem"}, "rediss://"),

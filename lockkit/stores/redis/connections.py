@@ -117,6 +117,9 @@ def connect(connection: Connection) -> None:
     except (RedisError, OSError) as error:
         connection.disconnect()
         raise not_connected(error) from error
+    except BaseException:  # interrupted, or there is no password to be had
+        connection.disconnect()
+        raise
 
 
 def _ask_whether_known(connection: Connection) -> None:

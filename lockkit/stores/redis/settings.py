@@ -9,8 +9,10 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Self
 
+from redis.credentials import CredentialProvider
+
 from lockkit.model.checks import check_count, check_ttl, wrong
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
 
@@ -71,6 +73,7 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     for option, value in options.items():
         OPTIONS[option](f"OPTIONS[{option!r}] of the lock alias {settings.alias!r}", value)
     _check_tls(settings)
+    asked = options.pop("password") if callable(options.get("password")) else None
     timeout = options.setdefault("socket_timeout", SOCKET_TIMEOUT)
     options.setdefault("socket_connect_timeout", timeout)
     if _is_verified(settings):
@@ -87,13 +90,34 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     for option, value in made.arguments.items():
         if option in OPTIONS and option not in settings.options:
             OPTIONS[option](f"{option} in the LOCATION of lock alias {settings.alias!r}", value)
+    if asked is not None:  # redis-py refuses a provider beside a user's name
+        provider = _Credentials(made.arguments.pop("username", None), asked)
+        made.arguments["credential_provider"] = provider
     return made
+
+
+class _Credentials(CredentialProvider):
+    """Asks for the password at each new connection, so that it can change."""
+
+    def __init__(self, username: str | None, password: Callable[[], object]) -> None:
+        self._username = username
+        self._password = password
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        try:
+            password = str(self._password())
+        except Exception as error:
+            raise BackendUnavailable("the function in OPTIONS['password'] has failed") from error
+        return (self._username, password) if self._username else (password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        return self.get_credentials()
 
 
 def _check_said_once(settings: AliasSettings, arguments: dict[str, Any]) -> None:
     """The URL wins in redis-py: what OPTIONS say would be ignored."""
     for option, value in settings.options.items():
-        if arguments.get(option) != value:
+        if arguments.get(option) != (None if callable(value) else value):
             raise ConfigurationError(
                 f"the LOCATION of lock alias {settings.alias!r} and its OPTIONS both say "
                 f"{option!r}: say it in one of them"
@@ -162,6 +186,14 @@ def _secret(key: str, value: object) -> None:
         raise ConfigurationError(f"{key} is of type {type(value).__name__}; it must be a string")
 
 
+def _password(key: str, value: object) -> None:
+    if not (isinstance(value, str) or callable(value)):
+        raise ConfigurationError(
+            f"{key} is of type {type(value).__name__}; it must be a string, or a function that "
+            "returns one"
+        )
+
+
 def _word(key: str, value: object) -> None:
     if not (isinstance(value, str) and re.fullmatch("[!-~]+", value)):
         raise wrong(key, value, "a word of printable ASCII, without a space")
@@ -186,7 +218,7 @@ OPTIONS: dict[str, Callable[[str, object], object]] = {
     "socket_timeout": check_ttl,
     "socket_connect_timeout": check_ttl,
     "username": _secret,
-    "password": _secret,
+    "password": _password,
     "db": _database,
     "client_name": _word,
     "ssl_ca_certs": _path,
