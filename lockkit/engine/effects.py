@@ -7,7 +7,7 @@ and how a reply is read is written once, for threads and for tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from lockkit.model.types import Request
@@ -21,6 +21,17 @@ class Exchange(NamedTuple):
 
     payload: Any  #: what the store and its wire agree on
     route: Hashable = None
+
+
+class Gather(NamedTuple):
+    """Exchanges of several lanes at once. It is over when no lane is under way, as soon as it is
+    ``enough``, or after so many seconds; nobody waits for the replies that are still to come."""
+
+    exchanges: Sequence[Exchange | None]  #: the first of each lane
+    react: Callable[[int, Any], Exchange | None]
+    """Gets a lane and its reply, or the error that came instead; returns the lane's next."""
+    enough: Callable[[], bool]
+    within: float
 
 
 class Signal:
@@ -61,7 +72,7 @@ class Later(NamedTuple):
     request: Request
 
 
-Effect = Exchange | Park | Listen | Later
+Effect = Exchange | Gather | Park | Listen | Later
 Step = Generator[Effect, Any, R]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from lockkit.engine.effects import Effect, Exchange, Later, Listen, Park, Step
+from lockkit.engine.effects import Effect, Exchange, Gather, Later, Listen, Park, Step
 from lockkit.model.types import Request
 from lockkit.runtime.run import forget, has_ended
 
 if TYPE_CHECKING:
-    from lockkit.stores.wires import AsyncWire
+    from lockkit.stores.wires import AsyncGatheringWire, AsyncWire
 
 R = TypeVar("R")
 
@@ -63,6 +63,8 @@ async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request], obj
         later(effect.request)
     elif isinstance(effect, Listen):
         await wire.listen(effect)
+    elif isinstance(effect, Gather):
+        await cast("AsyncGatheringWire", wire).gather(effect)
 
 
 def _cancellations() -> int:

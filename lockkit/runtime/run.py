@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from lockkit.engine.effects import Effect, Exchange, Later, Listen, Park, Step
+from lockkit.engine.effects import Effect, Exchange, Gather, Later, Listen, Park, Step
 from lockkit.model.types import Request
 
 if TYPE_CHECKING:
-    from lockkit.stores.wires import Wire
+    from lockkit.stores.wires import GatheringWire, Wire
 
 R = TypeVar("R")
 
@@ -65,3 +65,5 @@ def _rare(effect: Effect, wire: Wire, later: Callable[[Request], object]) -> Any
         later(effect.request)
     elif isinstance(effect, Listen):
         wire.listen(effect)
+    elif isinstance(effect, Gather):
+        cast("GatheringWire", wire).gather(effect)

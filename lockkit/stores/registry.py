@@ -29,6 +29,8 @@ SCHEMES = {
     "redis+sentinel": "lockkit.stores.redis:SentinelStore",
     "rediss+sentinel": "lockkit.stores.redis:SentinelStore",
     "unix": "lockkit.stores.redis:RedisStore",
+    "redlock": "lockkit.stores.redlock:RedlockStore",
+    "redlocks": "lockkit.stores.redlock:RedlockStore",
     "django": "lockkit_django.stores:DatabaseStore",
     "django-redis": "lockkit_django.stores:DjangoRedisStore",
     "django-cache": "lockkit_django.stores:DjangoCacheStore",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from lockkit.engine.effects import Exchange, Listen, Park
+from lockkit.engine.effects import Exchange, Gather, Listen, Park
 
 
 class Wire(Protocol):
@@ -31,3 +31,13 @@ class AsyncWire(Protocol):
     async def listen(self, listen: Listen) -> None: ...
 
     async def close(self) -> None: ...
+
+
+class GatheringWire(Wire, Protocol):
+    """For a store whose steps ask for a ``Gather``. The others need not know of it."""
+
+    def gather(self, gather: Gather) -> None: ...
+
+
+class AsyncGatheringWire(AsyncWire, Protocol):
+    async def gather(self, gather: Gather) -> None: ...

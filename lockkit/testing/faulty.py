@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from lockkit.engine.effects import Exchange
+from lockkit.engine.effects import Exchange, Gather
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.stores.contract import Store
 from lockkit.stores.wires import AsyncWire, Wire
@@ -60,6 +60,20 @@ class _Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wire, name)
 
+    def _spoilt(self, gather: Gather) -> Gather:
+        """All lanes of it fail together."""
+        try:
+            is_dropped = self._fault.before()
+        except BackendUnavailable as error:
+            for lane, exchange in enumerate(gather.exchanges):
+                if exchange is not None:
+                    gather.react(lane, error)
+            return gather._replace(exchanges=())
+        if not is_dropped:
+            return gather
+        lost = OutcomeUnknown("the test drops this reply")
+        return gather._replace(react=lambda lane, _: gather.react(lane, lost))
+
 
 class _FaultyWire(_Faulty):
     def exchange(self, exchange: Exchange) -> Any:
@@ -67,12 +81,18 @@ class _FaultyWire(_Faulty):
         reply = self._wire.exchange(exchange)
         return _dropped() if is_dropped else reply
 
+    def gather(self, gather: Gather) -> None:
+        self._wire.gather(self._spoilt(gather))
+
 
 class _AsyncFaultyWire(_Faulty):
     async def exchange(self, exchange: Exchange) -> Any:
         is_dropped = self._fault.before()
         reply = await self._wire.exchange(exchange)
         return _dropped() if is_dropped else reply
+
+    async def gather(self, gather: Gather) -> None:
+        await self._wire.gather(self._spoilt(gather))
 
 
 def _dropped() -> Any:

@@ -86,6 +86,11 @@ class Server(ABC):
         return self._running().pid
 
     @property
+    def is_running(self) -> bool:
+        """Started, and neither stopped nor killed; it may be paused."""
+        return self._process is not None
+
+    @property
     def log(self) -> str:
         """The end of what the server has logged since it was last started."""
         return self._log.text()

@@ -1,0 +1,225 @@
+"""One blocking connection to a node, and how it comes to be."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendUnavailable, LockError
+from lockkit.runtime import process
+from lockkit.stores.redis.connections import connect
+from lockkit.stores.redis.resp import Replies
+from lockkit.stores.redis.settings import Connection, Maker
+
+MISSING: Final = object()
+"""The rest of the replies has not come yet."""
+
+PAUSE = 0.1
+"""Seconds after which a node that could not be connected to is tried again."""
+
+
+def packed_at_once(payload: bytes | list[bytes]) -> tuple[bytes, int]:
+    """What is sent, and the number of replies to it."""
+    if isinstance(payload, bytes):
+        return payload, 1
+    return b"".join(payload), len(payload)
+
+
+class Line:
+    """A connection that redis-py has made. Replies that nobody waits for any more are skipped.
+
+    Its methods raise OSError when it has broken, or ValueError when no Redis is at the other end.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._socket = connection._sock
+        self._socket.setblocking(False)
+        self._patience: float = connection.socket_timeout
+        self._replies = Replies()
+        self._owed = 0  #: replies to come
+        self._wanted = 0  #: the last of them that somebody waits for
+        self._heard: list[Any] = []
+        self._since = now()  #: it owes something, and has said nothing
+
+    def fileno(self) -> int:
+        number: int = self._socket.fileno()
+        return number
+
+    def is_usable(self) -> bool:
+        """Reads what has come meanwhile, also that the server has closed it."""
+        try:
+            while self._read():
+                pass
+        except (OSError, ValueError):
+            return False
+        return not self._owed or now() - self._since < self._patience
+
+    def ask(self, payload: bytes | list[bytes]) -> None:
+        packed, count = packed_at_once(payload)
+        if not self._owed:
+            self._since = now()
+        self._owed += count
+        self._wanted, self._heard = count, []
+        self._socket.sendall(packed)
+
+    def hear(self) -> Any:
+        """The reply, of several a list, or MISSING."""
+        self._read()
+        if self._wanted:
+            return MISSING
+        return self._heard if len(self._heard) > 1 else self._heard[0]
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self._wanted = 0
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def _read(self) -> bool:
+        """Whether there was anything."""
+        try:
+            data = self._socket.recv(65536)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        if not data:
+            raise ConnectionError("closed by the server")
+        for reply in self._replies.feed(data):
+            if self._owed == self._wanted:
+                self._wanted -= 1
+                self._heard.append(reply)
+            self._owed -= 1
+            self._since = now()
+        return True
+
+
+def anew(error: LockError) -> LockError:
+    """For each that waits."""
+    made = type(error)(*error.args)
+    made.__cause__ = error.__cause__
+    return made
+
+
+class Attempt:
+    """To connect to a node, in a thread of its own. Several may wait for it."""
+
+    def __init__(self, connect_to: Callable[[], None]) -> None:
+        self._connect_to = connect_to
+        self._since = now()
+        self._over: float | None = None
+        self._failure: LockError | None = None
+        self._told: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        try:
+            threading.Thread(target=self._run, name="lockkit-connect", daemon=True).start()
+        except RuntimeError:  # the interpreter exits, or there are too many threads
+            self._run()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over is not None
+
+    def is_recent(self) -> bool:
+        """It goes on, or has failed so recently that another one would fail as well."""
+        if self._over is None:
+            return True
+        return self._failure is not None and now() - self._over < PAUSE
+
+    def error(self, patience: float) -> LockError | None:
+        """Why there is no connection; a node that is not known to answer is not waited for."""
+        if self._over is None and now() - self._since > patience:
+            return BackendUnavailable("the Redis server does not answer")
+        return self._failure and anew(self._failure)
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        """When it is over."""
+        self._told.append(listener)
+        if self._over is not None:
+            listener()
+
+    def _run(self) -> None:
+        try:
+            self._connect_to()
+        except LockError as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001  nobody else hears of it
+            self._failure = BackendUnavailable("the connection could not be made")
+            self._failure.__cause__ = error
+        finally:
+            self._over = now()
+            for listener in self._told:
+                listener()
+
+
+class Lines:
+    """The connections to one node: as many as were ever used at the same time."""
+
+    def __init__(self, make: Maker) -> None:
+        self._make = make
+        self._forget()
+        process.after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._idle = deque[Line]()
+        self._mutex = threading.Lock()
+        self._attempt: Attempt | None = None
+        self._closed = 0  #: how often
+
+    def take(self) -> Line | None:
+        """An idle one, if there is one that works."""
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                return None
+            if line.is_usable():
+                return line
+            self.discard(line)
+
+    def give(self, line: Line) -> None:
+        self._idle.append(line)
+
+    def discard(self, line: Line) -> None:
+        """It broke, so the idle ones have probably broken as well."""
+        line.close()
+        self._close_idle()
+
+    def attempt(self) -> Attempt:
+        """The one that goes on, or a new one."""
+        with self._mutex:
+            attempt = self._attempt
+            if attempt is not None and attempt.is_recent():
+                return attempt
+            closed = self._closed
+            self._attempt = attempt = Attempt(lambda: self._connect(closed))
+        attempt.start()
+        return attempt
+
+    def close(self) -> None:
+        self._closed += 1
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+    def _connect(self, closed: int) -> None:
+        connection = self._make()
+        try:
+            connect(connection)
+            line = Line(connection)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self.give(line)
+        if closed != self._closed:
+            self._close_idle()

@@ -1,0 +1,79 @@
+"""The steps of one node: a key for a name, as every client of the plain protocol has it.
+
+The value begins with the holder's token. A tombstone beside it stops an acquire that comes
+too late. Scripts are sent whole: a node that was restarted, or is slow, needs no second request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+
+from lockkit.engine.effects import Exchange, Step
+from lockkit.model.errors import BackendUnavailable
+from lockkit.model.types import Request
+from lockkit.stores.redis.layout import encoded
+from lockkit.stores.redis.protocol import pack
+
+BURIED = b"60000"
+"""Milliseconds: longer than a request lingers in a network."""
+
+FOR_GOOD = 2**53
+"""The stamp of a release that buries whatever was or will be asked with the token."""
+
+
+class Node:
+    """What is asked of each node: the same of all."""
+
+    def __init__(self, prefix: str, restart_delay: float) -> None:
+        self._prefix = prefix.encode()
+        # The server counts whole seconds, and may be a second ahead of its first one.
+        self._delay = b"%d" % (restart_delay and math.ceil(restart_delay) + 1)
+        self._acquire, self._release, self._extend = map(_script, ("acquire", "release", "extend"))
+
+    def acquire(self, request: Request, stamp: int) -> Step[int]:
+        """The ms that are left; 0: it is buried; less: somebody else has the name."""
+        arguments = request.token.encode(), _ms(request.ttl), b"%d" % stamp, self._delay
+        reply: int = yield _eval(self._acquire, self._keys(request), arguments)
+        if reply < -1:
+            raise BackendUnavailable(
+                f"it was started lately and votes in {-1 - reply} s (restart_delay)"
+            )
+        return reply
+
+    def release(self, request: Request, stamp: int, *, unsure: bool) -> Step[int]:
+        """Whether it was there. ``stamp``: what was asked until then is buried, unless it was."""
+        arguments = request.token.encode(), b"%d" % stamp, b"%d" % unsure, BURIED
+        reply: int = yield _eval(self._release, self._keys(request), arguments)
+        return reply
+
+    def extend(self, requests: Sequence[Request]) -> Step[list[int]]:
+        """Of each the ms that are left; 0: it is not there."""
+        keys = [self._key(request) for request in requests]
+        arguments = list[bytes]()
+        for request in requests:
+            arguments += request.token.encode(), _ms(request.ttl), b"%d" % request.number
+        reply: list[int] = yield _eval(self._extend, keys, arguments)
+        return reply
+
+    def _keys(self, request: Request) -> tuple[bytes, bytes]:
+        key = self._key(request)
+        return key, b"%b:gone:%b" % (key, request.token.encode())
+
+    def _key(self, request: Request) -> bytes:
+        return self._prefix + encoded(request.name)
+
+
+def _script(name: str) -> bytes:
+    folder = files("lockkit.stores.redlock") / "lua"
+    source = b"".join((folder / f"{part}.lua").read_bytes() for part in ("vote", name))
+    return b"\n".join(line for line in source.splitlines() if not line.startswith(b"--"))
+
+
+def _eval(script: bytes, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Exchange:
+    return Exchange(pack(b"EVAL", script, b"%d" % len(keys), *keys, *arguments))
+
+
+def _ms(seconds: float) -> bytes:
+    return b"%d" % math.ceil(seconds * 1000)

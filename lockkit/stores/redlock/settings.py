@@ -1,0 +1,108 @@
+"""The nodes that the settings of an alias name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import redis
+
+from lockkit.model.checks import wrong
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import AliasSettings
+from lockkit.stores.redis.settings import Maker, maker
+
+SOCKET_TIMEOUT = 0.5
+CONNECT_TIMEOUT = 2.0
+RESTART_DELAY = 60.0
+LONGEST_DELAY = 24 * 3600.0
+
+FEWEST = 3
+"""Nodes: of two both must be up, so they fail more often than one."""
+
+NODE = r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?"
+DELAY = "restart_delay"
+
+
+class Nodes:
+    """Makes connections to each. Raises ConfigurationError; no I/O."""
+
+    def __init__(self, settings: AliasSettings) -> None:
+        scheme, _, rest = settings.location.partition("://")
+        where, _, query = rest.partition("?")
+        authority, slash, path = where.partition("/")
+        login, at, hosts = authority.rpartition("@")
+        words = [word for word in query.split("&") if word]
+        options = dict(settings.options)
+        self.restart_delay = _take_delay(settings.alias, words, options)
+        for option, default in _timeouts(words).items():
+            options.setdefault(option, default)
+        head = f"{'rediss' if scheme == 'redlocks' else 'redis'}://{login}{at}"
+        tail = f"{slash}{path}{'?' * bool(words)}{'&'.join(words)}"
+        self._settings = [
+            settings._replace(location=f"{head}{node}{tail}", options=options)
+            for node in _nodes(settings.alias, login, hosts)
+        ]
+        makers = self.makers()
+        self.servers = [made.server() for made in makers]
+        self.database = makers[0].described()
+        self.patience: float = makers[0].arguments["socket_timeout"]  #: seconds for an answer
+
+    def makers(self) -> list[Maker]:
+        return [maker(settings, redis.ConnectionPool) for settings in self._settings]
+
+    def async_makers(self) -> list[Maker]:
+        import redis.asyncio
+
+        return [maker(settings, redis.asyncio.ConnectionPool) for settings in self._settings]
+
+
+def _nodes(alias: str, login: str, hosts: str) -> list[str]:
+    """One server twice would have two votes."""
+    nodes = dict[tuple[str, int], str]()
+    for node in hosts.split(","):
+        match = re.fullmatch(NODE, node)
+        if match is None or "@" in login:  # not shown: it may hold a password
+            raise ConfigurationError(
+                f"the LOCATION of lock alias {alias!r} does not name its nodes; it looks like "
+                "redlock://user:password@host1:6379,host2:6379,host3:6379/0"
+            )
+        nodes[match[1].lower(), int(match[2] or 6379)] = node
+    if len(nodes) < len(hosts.split(",")):
+        raise ConfigurationError(f"the LOCATION of lock alias {alias!r} names a node twice")
+    if len(nodes) < FEWEST:
+        raise ConfigurationError(
+            f"the LOCATION of lock alias {alias!r} names {len(nodes)} nodes; Redlock needs at "
+            f"least {FEWEST}, and for one server there is redis://"
+        )
+    return list(nodes.values())
+
+
+def _take_delay(alias: str, words: list[str], options: dict[str, Any]) -> float:
+    """From the URL, where it is text, or from OPTIONS."""
+    said = [word for word in words if word.partition("=")[0] == DELAY]
+    if len(said) + (DELAY in options) > 1:
+        raise ConfigurationError(f"the lock alias {alias!r} says {DELAY!r} more than once")
+    value = options.pop(DELAY, RESTART_DELAY)
+    for word in said:
+        words.remove(word)
+        value = _number(word.partition("=")[2])
+    where = f"{DELAY} of the lock alias {alias!r}"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= LONGEST_DELAY:
+        raise wrong(where, value, f"seconds, at most {LONGEST_DELAY:g}; 0: nodes forget nothing")
+    return float(value)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _timeouts(words: list[str]) -> dict[str, float]:
+    """What the URL does not say."""
+    said = {word.partition("=")[0] for word in words}
+    known = {"socket_timeout": SOCKET_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT}
+    return {option: default for option, default in known.items() if option not in said}

@@ -1,0 +1,115 @@
+"""What the nodes say, and what follows from it.
+
+A node answers with a number: the milliseconds or the one that says yes, or nothing and less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard, TypeVar
+
+from lockkit.engine.effects import Exchange, Gather, Step
+from lockkit.model.errors import (
+    BackendError,
+    BackendUnavailable,
+    LockError,
+    OutcomeUnknown,
+    StoreRefused,
+)
+
+R = TypeVar("R")
+
+SILENT = "no answer in time"
+
+Answers = list[R | LockError | None]
+"""Of each node. None: it has not answered, in time or before there were enough."""
+
+
+def together(
+    steps: Sequence[Step[R] | None],
+    within: float,
+    enough: Callable[[Answers[R]], bool],
+) -> Step[Answers[R]]:
+    """A step for each node, all at once. None: nothing is asked of that one."""
+    answers: Answers[R] = [None] * len(steps)
+
+    def react(lane: int, reply: Any) -> Exchange | None:
+        step = steps[lane]
+        assert step is not None
+        try:
+            effect = step.throw(reply) if isinstance(reply, Exception) else step.send(reply)
+        except StopIteration as end:
+            answers[lane] = end.value
+        except LockError as error:
+            answers[lane] = error
+        else:
+            assert isinstance(effect, Exchange)
+            return effect._replace(route=lane)
+        return None
+
+    first = [None if step is None else react(lane, None) for lane, step in enumerate(steps)]
+    yield Gather(first, react, lambda: enough(answers), within)
+    return answers
+
+
+class Tally:
+    """How many say yes, and how many may still do so, or may have done so."""
+
+    def __init__(self, answers: Answers[int]) -> None:
+        self._quorum = quorum_of(answers)
+        self._silent = answers.count(None)
+        self._failed = sum(isinstance(answer, LockError) for answer in answers)
+        self._yes = sum(map(is_yes, answers))
+        self._no = len(answers) - self._yes - self._silent - self._failed
+
+    @property
+    def is_won(self) -> bool:
+        return self._yes >= self._quorum
+
+    @property
+    def is_lost(self) -> bool:
+        """Most have said no, so it matters no more what the others say."""
+        return self._no >= self._quorum
+
+    @property
+    def is_certain(self) -> bool:
+        """Won, or not won whatever those would say that have failed."""
+        return self.is_won or self._yes + self._silent + self._failed < self._quorum
+
+
+def is_yes(answer: object) -> TypeGuard[int]:
+    return isinstance(answer, int) and answer > 0
+
+
+def quorum_of(nodes: Sequence[object]) -> int:
+    return len(nodes) // 2 + 1
+
+
+def are_too_few(answers: Answers[Any]) -> bool:
+    """Most nodes have failed, or most may have: the silent count as well."""
+    failed = sum(answer is None or isinstance(answer, LockError) for answer in answers)
+    return failed > len(answers) - quorum_of(answers)
+
+
+def failure(answers: Answers[Any], servers: Sequence[str]) -> BackendError:
+    """Too few nodes have answered."""
+    failed = {
+        server: answer
+        for server, answer in zip(servers, answers, strict=True)
+        if answer is None or isinstance(answer, LockError)
+    }
+    text = "; ".join(f"{server}: {error or SILENT}" for server, error in failed.items())
+    found = _kind(answers)(f"{len(failed)} of {len(servers)} nodes do not vote: {text}")
+    errors = [error for error in failed.values() if error is not None]
+    found.__cause__ = errors[0].__cause__ or errors[0] if errors else TimeoutError(SILENT)
+    return found
+
+
+def _kind(answers: Answers[Any]) -> type[BackendError]:
+    """What was applied anywhere, or may have been, makes it unknown."""
+    if any(a is None or is_yes(a) or isinstance(a, OutcomeUnknown) for a in answers):
+        return OutcomeUnknown
+    errors = [answer for answer in answers if isinstance(answer, LockError)]
+    if all(isinstance(error, StoreRefused) for error in errors):
+        return StoreRefused
+    return BackendUnavailable

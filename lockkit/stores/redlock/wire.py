@@ -1,0 +1,179 @@
+"""The blocking wire: all nodes are asked at once, by the thread that asks.
+
+A connection on which a reply is still to come is used on: the next one reads it off first. A node
+to which there is no connection is connected to in a thread, because nobody waits for it alone.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from lockkit.engine.effects import Exchange, Gather, Listen, Park
+from lockkit.model.clock import now
+from lockkit.runtime.wires import park
+from lockkit.stores.redis.failures import from_reply, lost_on_the_way
+from lockkit.stores.redis.settings import Maker
+from lockkit.stores.redlock.line import MISSING, Attempt, Line, Lines
+
+
+class RedlockWire:
+    """A lane of a ``Gather`` is a node; a payload is one packed command, or a list of them."""
+
+    def __init__(self, makers: Sequence[Maker], patience: float) -> None:
+        self._nodes = [Lines(make) for make in makers]
+        self._patience = patience
+
+    def gather(self, gather: Gather) -> None:
+        _Round(self._nodes, gather, self._patience).run()
+
+    def exchange(self, exchange: Exchange) -> Any:
+        raise NotImplementedError("all nodes are asked at once")
+
+    def park(self, effect: Park) -> None:
+        park(effect.signal, effect.seconds)
+
+    def listen(self, effect: Listen) -> None:
+        """No node sends messages."""
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.close()
+
+
+class _Round:
+    """One ``Gather``."""
+
+    def __init__(self, nodes: Sequence[Lines], gather: Gather, patience: float) -> None:
+        self._nodes = nodes
+        self._gather = gather
+        self._patience = patience
+        self._ends = now() + gather.within
+        self._poll = select.poll()
+        self._lines: dict[int, tuple[int, Line]] = {}  #: by descriptor: the lane, and its line
+        self._unconnected: dict[int, tuple[Attempt, Exchange]] = {}  #: by lane
+        self._bell: _Bell | None = None
+
+    def run(self) -> None:
+        try:
+            self._begin()
+            while self._goes_on():
+                for descriptor, _ in self._poll.poll(max(self._ends - now(), 0) * 1000):
+                    self._look(descriptor)
+        except BaseException:  # interrupted: nobody knows what was sent, and what has been read
+            for _, line in self._lines.values():
+                line.close()
+            raise
+        finally:
+            if self._bell is not None:
+                self._bell.close()
+        for lane, line in self._lines.values():
+            line.give_up()
+            self._nodes[lane].give(line)
+
+    def _begin(self) -> None:
+        for lane, exchange in enumerate(self._gather.exchanges):
+            if exchange is not None:
+                self._start(lane, exchange)
+
+    def _goes_on(self) -> bool:
+        is_open = bool(self._lines or self._unconnected)
+        return is_open and not self._gather.enough() and now() < self._ends
+
+    def _start(self, lane: int, exchange: Exchange) -> None:
+        line = self._nodes[lane].take()
+        if line is None:
+            self._connect(lane, exchange)
+            return
+        self._lines[line.fileno()] = lane, line
+        try:
+            line.ask(exchange.payload)
+        except OSError as error:
+            self._broke(line.fileno(), error)
+        else:
+            self._poll.register(line, select.POLLIN)
+
+    def _connect(self, lane: int, exchange: Exchange) -> None:
+        attempt = self._nodes[lane].attempt()
+        error = attempt.error(self._patience)
+        if error is not None:
+            self._heard(lane, error)
+            return
+        self._unconnected[lane] = attempt, exchange
+        if self._bell is None:
+            self._bell = _Bell()
+            self._poll.register(self._bell.socket, select.POLLIN)
+        attempt.tell(self._bell.ring)
+
+    def _look(self, descriptor: int) -> None:
+        if descriptor not in self._lines:
+            self._look_at_attempts()
+            return
+        lane, line = self._lines[descriptor]
+        try:
+            reply = line.hear()
+        except (OSError, ValueError) as error:
+            self._poll.unregister(descriptor)
+            self._broke(descriptor, error)
+            return
+        if reply is not MISSING:
+            self._poll.unregister(descriptor)
+            del self._lines[descriptor]
+            self._nodes[lane].give(line)
+            self._heard(lane, checked(reply))
+
+    def _look_at_attempts(self) -> None:
+        if self._bell is not None:
+            self._bell.hush()
+        for lane, (attempt, exchange) in list(self._unconnected.items()):
+            if attempt.is_over:
+                del self._unconnected[lane]
+                self._start(lane, exchange)
+
+    def _broke(self, descriptor: int, error: Exception) -> None:
+        lane, line = self._lines.pop(descriptor)
+        self._nodes[lane].discard(line)
+        lost = lost_on_the_way(error)
+        lost.__cause__ = error
+        self._heard(lane, lost)
+
+    def _heard(self, lane: int, reply: Any) -> None:
+        following = self._gather.react(lane, reply)
+        if following is not None:
+            self._start(lane, following)
+
+
+class _Bell:
+    """Other threads ring it; a poll hears it."""
+
+    def __init__(self) -> None:
+        self.socket, self._rope = socket.socketpair()
+        self.socket.setblocking(False)
+        self._rope.setblocking(False)
+
+    def ring(self) -> None:
+        with suppress(OSError):  # closed, or rung often enough
+            self._rope.send(b"!")
+
+    def hush(self) -> None:
+        with suppress(OSError):
+            self.socket.recv(64)
+
+    def close(self) -> None:
+        self.socket.close()
+        self._rope.close()
+
+
+def checked(reply: Any) -> Any:
+    """The reply, or lockkit's error for an error reply; of several the first."""
+    for each in reply if isinstance(reply, list) else [reply]:
+        if isinstance(each, ResponseError):
+            error = from_reply(each)
+            error.__cause__ = each
+            return error
+    return reply

@@ -1,0 +1,346 @@
+"""Redlock on five real servers, some of which stop, die, forget, or answer too late."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from five_nodes import Nodes, five_nodes
+from forking import in_child
+
+import lockkit
+from lockkit import aio
+from lockkit.engine.effects import Step
+from lockkit.model.clock import now
+from lockkit.model.errors import (
+    BackendError,
+    BackendUnavailable,
+    LeaseLost,
+    LockHeld,
+    OutcomeUnknown,
+)
+from lockkit.model.types import Grant, Release, drift
+from lockkit.stores.redlock.node import Node
+from lockkit.stores.redlock.votes import together
+from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
+from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.steps import claim
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+LONG = 20.0
+"""Seconds that a node has to answer where nobody should wait for it."""
+
+AT_ONCE = 5.0
+"""Seconds, on a machine that stalls: much less than that."""
+
+TWO = ["pause", "kill"]
+"""How nodes fail: silent, their connections open; or gone."""
+
+Connect = Callable[..., AnyClient]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Nodes]:
+    with five_nodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(servers: Nodes) -> Iterator[Nodes]:
+    """All are up, and know nothing."""
+    servers.mend()
+    yield servers
+    servers.mend()
+
+
+@pytest.fixture(params=["sync", "async"])
+def api(request: pytest.FixtureRequest) -> Api:
+    api: Api = request.param
+    return api
+
+
+@pytest.fixture
+def connected(nodes: Nodes, api: Api) -> Iterator[Connect]:
+    """A client that has a connection to each node."""
+    with ExitStack() as stack:
+
+        def connected(url: str = "", **options: object) -> AnyClient:
+            client = connect(api, url or nodes.url(), **{"ttl": 30.0, **options})
+            stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
+            return client
+
+        yield connected
+
+
+@pytest.fixture
+def client(connected: Connect, nodes: Nodes) -> AnyClient:
+    return nodes.warm(connected())
+
+
+@pytest.mark.parametrize("how", TWO)
+def test_two_of_five_are_down(
+    nodes: Nodes, client: AnyClient, connected: Connect, how: str
+) -> None:
+    """It works as before, for those who are connected and for those who come now."""
+    for node in nodes[1:3]:
+        getattr(node, how)()
+    for one, other in ((client, connected()), (connected(), client)):
+        lease = one.lock("a").acquire()
+        assert other.lock("a").try_acquire() is None
+        lease.extend(10)
+        assert 5 < lease.remaining() < 10
+        assert lease.release() is True
+    nodes.mend()
+
+
+def test_two_silent_nodes_are_not_waited_for(
+    nodes: Nodes, client: AnyClient, connected: Connect
+) -> None:
+    """Neither by who is connected to them, nor by who comes now and never will be."""
+    patient = nodes.warm(connected(nodes.url(socket_timeout=LONG)))
+    cold = connected(nodes.url(socket_timeout=LONG, socket_connect_timeout=LONG))
+    for node in nodes[3:]:
+        node.pause()
+    for each in (patient, cold):
+        began = now()
+        for _ in range(20):
+            lease = each.lock("a").acquire()
+            lease.extend()
+            assert lease.release() is True
+        assert now() - began < AT_ONCE
+
+
+@pytest.mark.parametrize("how", TWO)
+def test_three_of_five_are_down(
+    nodes: Nodes, client: AnyClient, connected: Connect, how: str
+) -> None:
+    """An error that names them, within the time that a node has; nothing is left behind."""
+    for node in nodes[:3]:
+        getattr(node, how)()
+    for each in (client, connected()):
+        began = now()
+        with pytest.raises(BackendError, match="3 of 5 nodes do not vote: ") as caught:
+            each.lock("a").acquire(timeout=0)
+        assert now() - began < AT_ONCE
+        assert isinstance(caught.value, BackendUnavailable) or how == "pause"
+        assert caught.value.name == "a"
+        assert caught.value.__cause__ is not None
+        assert f"127.0.0.1:{nodes[0].port}: " in str(caught.value)
+    for node in nodes[:3]:
+        node.resume() if how == "pause" else node.start()
+    eventually(lambda: not any(nodes.kept()))
+    eventually(lambda: works(client))
+
+
+def works(client: AnyClient) -> bool:
+    try:
+        return client.lock("a").acquire().release()
+    except BackendError:
+        return False
+
+
+def test_what_silent_nodes_hear_later_is_taken_back(nodes: Nodes, client: AnyClient) -> None:
+    """Requests wait in their sockets; the release comes behind them, or has buried them."""
+    for node in nodes[3:]:
+        node.pause()
+    for number in range(20):
+        assert client.lock(f"late:{number}").acquire().release()
+    for node in nodes[3:]:
+        node.resume()
+    eventually(lambda: not any(nodes.kept()))
+
+
+def test_late_replies_are_no_votes_for_anything_else(nodes: Nodes, client: AnyClient) -> None:
+    """Two nodes grant the one name late: these replies are not counted for the next one."""
+    nodes.take("taken", 0, 1, 2)
+    for node in nodes[3:]:
+        node.pause()
+    leases = [client.lock(f"free:{number}").acquire() for number in range(3)]
+    for node in nodes[3:]:
+        node.resume()
+    for _ in range(10):
+        with pytest.raises(LockHeld):
+            client.lock("taken", timeout=0).acquire()
+    assert [lease.release() for lease in leases] == [True] * 3
+
+
+def test_who_has_most_votes_has_it(nodes: Nodes, client: AnyClient) -> None:
+    """Also against clients in other languages, which write the same keys."""
+    nodes.take("a", 0, 1, 2)
+    assert client.lock("a").try_acquire() is None
+    assert nodes.kept() == [["lockkita"]] * 3 + [[]] * 2
+    nodes.drop("a", 2)
+    lease = client.lock("a").acquire(timeout=0)
+    assert nodes.kept() == [["lockkita"]] * 5
+    assert lease.release() is True
+    assert nodes.kept() == [["lockkita"]] * 2 + [[]] * 3
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_lost_vote_does_not_spoil_the_next_one(
+    nodes: Nodes, client: AnyClient, silent: int
+) -> None:
+    """A waiter polls with one token: its lost votes are taken back, and its later ones count."""
+    nodes.take("a", 0, 1, 2, ttl=400)
+    for node in nodes[:silent]:
+        node.pause()
+    assert client.lock("a").acquire(timeout=LONG).release() is True
+
+
+def test_a_vote_that_is_taken_back_late_takes_no_later_vote(client: AnyClient) -> None:
+    """Its release was held up on another connection; meanwhile the same token was asked again."""
+    request, node = claim("a"), Node("lockkit", 0)
+    assert of_all(client, lambda: node.acquire(request, 1)) == [30_000] * 5
+    assert min(of_all(client, lambda: node.acquire(request, 2))) > 0
+    assert of_all(client, lambda: node.release(request, 1, unsure=False)) == [0] * 5
+    assert client.perform(client.store.release(request)) is Release.RELEASED
+
+
+def test_a_vote_that_was_taken_back_before_it_came_is_none(client: AnyClient) -> None:
+    request, node = claim("a"), Node("lockkit", 0)
+    assert of_all(client, lambda: node.release(request, 1, unsure=False)) == [0] * 5
+    assert of_all(client, lambda: node.acquire(request, 1)) == [0] * 5
+    assert of_all(client, lambda: node.acquire(request, 2)) == [30_000] * 5
+    assert client.perform(client.store.release(request)) is Release.RELEASED
+
+
+def of_all(client: AnyClient, step: Callable[[], Step[int]]) -> list[object]:
+    steps = [step() for _ in range(5)]
+    return client.perform(together(steps, LONG, lambda answers: None not in answers))
+
+
+def test_what_is_left_counts_from_before_the_nodes_were_asked(
+    nodes: Nodes, connected: Connect
+) -> None:
+    """Less what the clocks may drift; by the clock of this machine, which nobody sets."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in nodes]
+        far = nodes.warm(connected(url_of(proxies, socket_timeout=LONG)))
+        for proxy in proxies:
+            proxy.latency = 0.2
+        with far.lock("a", ttl=10).acquire() as lease:
+            assert 5 < lease.remaining() <= 10 - 0.4 - drift(10)
+            lease.extend(20)
+            assert 15 < lease.remaining() <= 20 - 0.4 - drift(20)
+
+
+def test_a_vote_that_takes_longer_than_the_lease_is_worth_nothing(
+    nodes: Nodes, connected: Connect
+) -> None:
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in nodes]
+        far = nodes.warm(connected(url_of(proxies)))
+        for proxy in proxies:
+            proxy.latency = 0.3
+        with pytest.raises(OutcomeUnknown, match="no answer in time"):
+            far.lock("a", ttl=0.2).acquire(timeout=0)
+    eventually(lambda: not any(nodes.kept()))
+
+
+def url_of(proxies: list[FaultProxy], **query: object) -> str:
+    words = "&".join(f"{key}={value}" for key, value in {"restart_delay": 0, **query}.items())
+    return f"redlock://{','.join(f'127.0.0.1:{proxy.port}' for proxy in proxies)}/0?{words}"
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_a_quorum_extends(nodes: Nodes, client: AnyClient, lost: int) -> None:
+    """A node that has lost the lease does not get it back: it may be somebody else's by then."""
+    lease = client.lock("a").acquire()
+    eventually(lambda: nodes.kept() == [["lockkita"]] * 5)
+    nodes.drop("a", *range(lost))
+    if lost == 2:
+        lease.extend()
+        assert nodes.kept()[:2] == [[], []]
+        assert lease.release() is True
+    else:
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert lease.release() is False
+    assert not any(nodes.kept())
+
+
+def test_an_extension_that_is_not_known_is_no_loss(nodes: Nodes, client: AnyClient) -> None:
+    """Two nodes have lost it, one does not answer: with that one there is a quorum."""
+    lease = client.lock("a").acquire()
+    eventually(lambda: nodes.kept() == [["lockkita"]] * 5)
+    nodes.drop("a", 0, 1)
+    nodes[2].pause()
+    with pytest.raises(OutcomeUnknown, match="1 of 5 nodes do not vote"):
+        lease.extend()
+    assert not lease.lost
+    nodes[2].resume()
+    eventually(lambda: extended(lease))
+    assert lease.release() is True
+
+
+def extended(lease: AnyLease) -> bool:
+    try:
+        lease.extend()
+    except BackendError:
+        return False
+    return True
+
+
+def test_each_lease_of_a_batch_has_its_own_answer(nodes: Nodes, client: AnyClient) -> None:
+    requests = [claim(f"batch:{number}") for number in range(250)]
+    for request in requests[:3]:
+        assert isinstance(client.perform(client.store.acquire(request)), Grant)
+    eventually(lambda: [len(keys) for keys in nodes.kept()] == [3] * 5)
+    nodes.drop("batch:1", 0, 1, 2)
+    nodes.drop("batch:2", 0, 1)
+    lefts = [r.left for r in client.perform(client.store.extend(requests))]
+    assert lefts[:3] == [30, None, 30]
+    assert lefts[3:] == [None] * 247
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_cancelling_at_any_moment_leaves_nothing(nodes: Nodes, free: bool) -> None:
+    moments = random.Random(20_002)
+
+    async def scene() -> None:
+        async with aio.connect(nodes.url()) as client:
+            await (await client.lock("warm").acquire()).release()
+            for _ in range(60):
+                task = asyncio.create_task(client.lock("a").acquire())
+                await asyncio.sleep(moments.choice([0, moments.uniform(0, 0.004)]))
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await (await task).release()
+
+    if not free:
+        nodes.take("a", 0, 1, 2)
+    asyncio.run(scene())
+    eventually(lambda: nodes.kept() == ([[]] * 5 if free else [["lockkita"]] * 3 + [[]] * 2))
+
+
+def test_a_forked_child_has_connections_of_its_own(nodes: Nodes) -> None:
+    with lockkit.connect(nodes.url(), ttl=30.0) as client:
+        lease = client.lock("a").acquire()
+
+        def child() -> None:
+            assert lease.lost
+            assert client.lock("a").try_acquire() is None
+            assert client.lock("b").acquire().release()
+
+        for _ in range(3):
+            in_child(child)
+            assert client.lock("c").acquire().release()
+        assert lease.release() is True
+
+
+def test_a_closed_client_has_no_connections(nodes: Nodes, client: AnyClient) -> None:
+    """And connects again when it is used again."""
+    for _ in range(2):
+        client.lock("a").acquire().release()
+        client.close()
+        eventually(lambda: not any(clients(node) for node in nodes))
+        assert works(client)
+
+
+def clients(node: RedisServer) -> int:
+    with node.client() as admin:
+        return len(admin.client_list()) - 1
