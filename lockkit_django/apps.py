@@ -13,7 +13,6 @@ class LockkitConfig(AppConfig):
     def ready(self) -> None:
         import lockkit_django.operate.checks
         import lockkit_django.orders.checks
-        import lockkit_django.orders.routes
         import lockkit_django.web.checks  # noqa: F401  they register themselves
         from lockkit_django.stores import in_tests
 

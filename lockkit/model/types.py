@@ -239,6 +239,14 @@ class LockInfo(NamedTuple):
         return f"{self.kind.value} {self.permits}" if self.permits else self.kind.value
 
 
+class Finding(NamedTuple):
+    """What is wrong or dangerous in settings, routes or a store: a sentence, and what to do."""
+
+    code: str  #: for adapters, which know how serious it is
+    text: str
+    remedy: str
+
+
 def drift(ttl: float) -> float:
     """Seconds by which the holder gives up before the store (Redlock's rule: 1 % + 2 ms)."""
     return ttl / 100 + 0.002

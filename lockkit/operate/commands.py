@@ -26,7 +26,7 @@ from lockkit.operate.text import printable
 from lockkit.operate.upkeep import OrderRecords, check, no_findings, no_records, prune
 
 if TYPE_CHECKING:
-    from lockkit.web.route_checks import Finding
+    from lockkit.model.types import Finding
 
 __all__ = ["OPTIONS", "ClientFactory", "Exit", "OrderRecords", "run"]
 

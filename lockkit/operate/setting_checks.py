@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.model.types import Finding
 from lockkit.stores.contract import HostLocal, ProcessLocal, Store
 from lockkit.stores.registry import load_store
-from lockkit.web.route_checks import Finding
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient

@@ -12,7 +12,7 @@ from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.text import escape, printable
 
 if TYPE_CHECKING:
-    from lockkit.web.route_checks import Finding
+    from lockkit.model.types import Finding
 
 
 class RecordTable(Protocol):

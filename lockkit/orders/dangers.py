@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.types import Finding
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
-    from lockkit.stores.contract import Danger
 
 
 def dangers(
     alias: str, aliases: Iterable[str], client: Callable[[str], LockClient]
-) -> Iterator[Danger]:
+) -> Iterator[Finding]:
     """Dangers to the records, which are in the store of ``alias``, and to locks on that server.
 
     ``client`` returns the client of any of the ``aliases``. Does I/O. Raises BackendError and
@@ -26,17 +26,17 @@ def dangers(
     if records is None:
         return
     for danger in locks.perform(records.health()):
-        yield _of_orders(danger, ". A repeated order may run again")
+        yield _of_orders(danger, "record-danger", ". A repeated order may run again")
     others = [each for each in aliases if each != alias]
     server = locks.perform(records.server())
     if alias == DEFAULT_ALIAS or any(_is_on(server, client, each) for each in others):
         for danger in locks.perform(records.capacity()):
-            yield _of_orders(danger)
+            yield _of_orders(danger, "record-capacity")
 
 
-def _of_orders(danger: Danger, consequence: str = "") -> Danger:
+def _of_orders(danger: Finding, code: str, consequence: str = "") -> Finding:
     text = f"LOCKKIT_ORDERS['STORE'] is 'redis': {danger.text}{consequence}"
-    return danger._replace(text=text)
+    return Finding(code, text, danger.remedy)
 
 
 def _is_on(server: str | None, client: Callable[[str], LockClient], alias: str) -> bool:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import refusals
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lockkit.orders.request import OrderRequest, OrderResponse
 
 
+V = TypeVar("V")
+
 OPTIONS = "_lockkit_idempotent"
 """Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
 
@@ -40,6 +42,20 @@ class ViewOptions:
     atomic: bool = True  #: the order's own transaction is around the view
     exempt: bool = False
     inside: bool = False  #: the view opens its order itself, below its own checks
+
+
+def ordered_by(
+    order_id: str | None = None, *, where: str = "@idempotent", **options: Any
+) -> ViewOptions:
+    """What ``@idempotent`` takes. Raises ConfigurationError for a wrong ``order_id``."""
+    sources = None if order_id is None else (IdSource.parse(order_id, where=where),)
+    return ViewOptions(sources=sources, inside=True, **options)
+
+
+def exempt(view: V, /) -> V:
+    """This view's requests are no orders, whatever the settings say."""
+    setattr(view, OPTIONS, ViewOptions(exempt=True))
+    return view
 
 
 def options_in(places: Iterable[Any]) -> ViewOptions:

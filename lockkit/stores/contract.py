@@ -26,6 +26,7 @@ from lockkit.engine.effects import Step, at_once
 from lockkit.model.checks import unknown_key
 from lockkit.model.types import (
     Busy,
+    Finding,
     Gone,
     Grant,
     LockInfo,
@@ -40,12 +41,8 @@ if TYPE_CHECKING:
     from lockkit.stores.wires import AsyncWire, Wire
 
 
-class Danger(NamedTuple):
-    """A danger of a store's configuration: a word for it, a sentence, and what to do."""
-
-    identifier: str
-    text: str
-    remedy: str
+Danger = Finding
+"""Its name in stores that were written before."""
 
 
 class Store(ABC):
@@ -100,7 +97,7 @@ class Store(ABC):
         """One cheap request; raises BackendError when the store is down. Default: none."""
         return at_once(None)
 
-    def health(self) -> Step[list[Danger]]:
+    def health(self) -> Step[list[Finding]]:
         """Dangers of the store's configuration to locks. Raises BackendError."""
         return at_once([])
 

@@ -9,7 +9,7 @@ from lockkit.engine.effects import Step
 from lockkit.model.types import ClaimReply, StoredRecord
 
 if TYPE_CHECKING:
-    from lockkit.stores.contract import Danger
+    from lockkit.model.types import Finding
 
 
 class Records(Protocol):
@@ -51,10 +51,10 @@ class Records(Protocol):
         """A page, and where the next one begins: what is running while nobody holds its lock, and
         what was marked; or what has this name, also if it has ended."""
 
-    def health(self) -> Step[list[Danger]]:
+    def health(self) -> Step[list[Finding]]:
         """Dangers of the store's configuration to records. Errors as of ``Store.health``."""
 
-    def capacity(self) -> Step[list[Danger]]:
+    def capacity(self) -> Step[list[Finding]]:
         """Dangers of records to other locks on the same server."""
 
     def server(self) -> Step[str | None]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.model.names import Field
+from lockkit.model.types import Finding
 
 if TYPE_CHECKING:
     from lockkit.web.view_lock import ViewLock
@@ -43,12 +44,6 @@ class Url(NamedTuple):
 
     shown: str
     paths: Mapping[str, Sequence[str]]  #: by language; most projects have only ""
-
-
-class Finding(NamedTuple):
-    code: str  #: for adapters, which know how serious it is
-    text: str
-    remedy: str
 
 
 def route_findings(routes: Iterable[Route], aliases: Collection[str]) -> Iterator[Finding]:

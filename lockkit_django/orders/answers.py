@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.middleware.csrf import CSRF_ALLOWED_CHARS, CSRF_SECRET_LENGTH, CSRF_TOKEN_LENGTH
 
-from lockkit.orders import Refusal
 from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.view_lock import request_label
 from lockkit_django.web.refusals import html_response
@@ -36,8 +35,7 @@ def is_for_page(request: HttpRequest, response: HttpResponseBase) -> bool:
 
 def make_page(request: HttpRequest, response: HttpResponse) -> None:
     """The refusal as a page: ``lockkit/<code>.html``, ``lockkit/<status>.html``, or ours."""
-    refusal: Refusal = getattr(response, REFUSAL)
-    page = html_response(request, refusal, (refusal.code, str(refusal.status), "refusal"))
+    page = html_response(request, getattr(response, REFUSAL))
     response.content = page.content
     for header in (*OF_CONTENT, "Content-Language"):
         response.headers.pop(header, None)

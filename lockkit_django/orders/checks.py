@@ -1,57 +1,61 @@
-"""System checks of the orders: settings that are wrong, and a middleware in the wrong place."""
+"""System checks of the orders: settings that are wrong, a middleware in the wrong place, routes
+that PATHS does not fit, and views whose answers are not repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.connection import ConnectionDoesNotExist
 from django.utils.module_loading import import_string
+from django.utils.translation import override
 
 from lockkit.model.errors import BackendError, ConfigurationError
-from lockkit.orders import OrderSettings, read_order_settings
+from lockkit.model.types import Finding
+from lockkit.orders import Orders, read_order_settings
 from lockkit.orders.dangers import dangers
 from lockkit.orders.settings import HOOKS
 from lockkit.stores.registry import load_store
+from lockkit.web.route_checks import Url, below_order, path_findings, unknown_finding
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
+from lockkit_django.orders.authorize import ORDERED, unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
-from lockkit_django.web.checks import as_error, as_warning
-from lockkit_django.web.routes import routed_views
+from lockkit_django.web.checks import METHODS, as_error, as_warning, message_of, name_of
+from lockkit_django.web.routes import Routed, routed_views, routes
+from lockkit_django.web.view_functions import functions_of, ninja_operation
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
-METHODS = (None, "POST", "PUT", "PATCH", "DELETE")
+CHANGING = (None, "POST", "PUT", "PATCH", "DELETE")
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
-OURS = (MIDDLEWARE, "lockkit_django.orders.middleware.IdempotentOrderMiddleware")
-BEFORE = (
+OURS = {MIDDLEWARE, "lockkit_django.orders.middleware.IdempotentOrderMiddleware"}
+BEFORE = {
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
-)
+}
+LAST = f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE"
 
 
 @checks.register("lockkit")
 def check_orders(**_: Any) -> list[CheckMessage]:
     """E101 to E109, E111, W101 and W102."""
-    middleware = list(settings.MIDDLEWARE)
-    mapping = getattr(settings, "LOCKKIT_ORDERS", None)
-    if mapping is None and not _is_there(middleware):
-        return list(_presence(middleware))
+    found = [*_presence(), *_place(), *_sessions()]
+    if getattr(settings, "LOCKKIT_ORDERS", None) is None and not _is_there():
+        return found
     try:
-        rules = read_order_settings(mapping)
+        orders = _orders()
     except ConfigurationError as error:
-        mistake = as_error("E101", str(error), "Correct LOCKKIT_ORDERS in the settings.")
-        return [mistake, *_presence(middleware)]
-    return [*_names(rules), *_presence(middleware), *_place(middleware), *_sessions()]
+        return [as_error("E101", error, "Correct LOCKKIT_ORDERS in the settings."), *found]
+    return [*_names(orders), *found]
 
 
 @checks.register("lockkit", deploy=True)
@@ -60,166 +64,155 @@ def check_records(**_: Any) -> list[CheckMessage]:
     from lockkit_django.orders.table import OrderTable
 
     try:
-        rules = read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None))
+        rules = _orders().settings
     except ConfigurationError:
         return []  # E101 says it
-    if not _reason(list(settings.MIDDLEWARE)):
+    if not _reason():
         return []
     if rules.claims:
-        return list(_dangers(rules.alias))
+        return _dangers(rules.alias)
     try:
         OrderTable(rules.using).find("lockkit-check", fresh=True)
     except (BackendError, ConnectionDoesNotExist) as error:
-        return [as_error("E110", str(error), "Start the database, or correct USING.")]
+        return [as_error("E110", error, "Start the database, or correct USING.")]
     except ConfigurationError as error:
-        return [as_error("E110", str(error), "Orders answer 500 until then.")]
+        return [as_error("E110", error, "Orders answer 500 until then.")]
     return []
 
 
-def _dangers(alias: str) -> Iterator[CheckMessage]:
+@checks.register("lockkit")
+def check_paths(**_: Any) -> list[CheckMessage]:
+    """W104, W105."""
     try:
-        found = list(dangers(alias, _lock_aliases(alias), locks.__getitem__))
+        patterns = _orders().settings.paths
+    except ConfigurationError:
+        return []  # there are none, or E101 says it
+    urls = _urls() if patterns else []
+    return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
+
+
+@checks.register("lockkit")
+def check_replays(**_: Any) -> list[CheckMessage]:
+    """W107."""
+    try:
+        orders = _orders()
+    except ConfigurationError:
+        return []
+    if orders.settings.authorize_replay is not None:
+        return []
+    found = (finding for routed in routes() for finding in _not_repeated(routed, orders))
+    return [message_of(finding) for finding in dict.fromkeys(found)]
+
+
+def _orders() -> Orders:
+    return Orders(read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None)))
+
+
+def _dangers(alias: str) -> list[CheckMessage]:
+    try:
+        found = dangers(alias, conf.known_aliases(), locks.__getitem__)
+        return [message_of(finding) for finding in found]
     except (BackendError, ConfigurationError):
-        return  # E010, or what is wrong with the settings, says it
-    for danger in found:
-        number = "W106" if danger.identifier == "capacity" else "W103"
-        yield as_warning(number, danger.text, danger.remedy)
+        return []  # E010, or what is wrong with the settings, says it
 
 
-def _names(rules: OrderSettings) -> Iterator[CheckMessage]:
-    for key, call in HOOKS.items():
-        path = getattr(rules, key)
-        if path is not None and not _is_callable(path):
-            text = (
-                f"LOCKKIT_ORDERS[{key.upper()!r}] is {path!r}, which cannot be imported or called"
-            )
-            yield as_error("E102", text, f"Give the dotted path of a function: {call}.")
+def _names(orders: Orders) -> Iterator[CheckMessage]:
+    rules, aliases = orders.settings, conf.known_aliases()  # no aliases: E001 says why
+    for name, call in HOOKS.items():
+        try:
+            orders.hook(name)
+        except ConfigurationError as error:
+            yield as_error("E102", error, f"Give the dotted path of a function: {call}.")
     if rules.using is not None and rules.using not in settings.DATABASES:
         text = f"LOCKKIT_ORDERS['USING'] is {rules.using!r}, which DATABASES does not have"
         yield as_error("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
-    if rules.alias not in _lock_aliases(rules.alias):
+    if aliases and rules.alias not in aliases:
         text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
         yield as_error("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
     elif rules.claims and not _is_redis(rules.alias):
         text = f"LOCKKIT_ORDERS['STORE'] is 'redis', and the lock alias {rules.alias!r} is not"
         yield as_error("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
-    if not rules.claims:
-        yield from _autocommit(rules)
-
-
-def _autocommit(rules: OrderSettings) -> Iterator[CheckMessage]:
-    """Records are committed at the end of a block, which is none with autocommit off."""
-    alias = rules.using or DEFAULT_DB_ALIAS
-    if connections.settings.get(alias, {}).get("AUTOCOMMIT") is False:
-        text = f"orders cannot commit in the database {alias!r}: it has AUTOCOMMIT False"
+    database = rules.using or DEFAULT_DB_ALIAS
+    commits = connections.settings.get(database, {}).get("AUTOCOMMIT")
+    if commits is False and not rules.claims:  # the end of a block is no COMMIT then
+        text = f"orders cannot commit in the database {database!r}: it has AUTOCOMMIT False"
         yield as_error("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
 
 
 def _is_redis(alias: str) -> bool:
     try:
-        store = load_store(conf.lock_settings()[alias])
+        return load_store(conf.lock_settings()[alias]).records() is not None
     except ConfigurationError:
         return True  # lockkit.E001 or E003 says what is wrong
-    return store.records() is not None
 
 
-def _is_callable(path: str) -> bool:
-    try:
-        return callable(import_string(path))
-    except ImportError:
-        return False
-
-
-def _lock_aliases(default: str) -> set[str]:
-    try:
-        return set(conf.lock_settings())
-    except ConfigurationError:
-        return {default}  # lockkit.E001 says what is wrong
-
-
-def _presence(middleware: list[str]) -> Iterator[CheckMessage]:
+def _presence() -> Iterator[CheckMessage]:
     """Without it the views of LOCKKIT_ORDERS would run as often as they are asked for."""
-    if _is_there(middleware):
-        return
-    reason = _reason(middleware)
-    if reason:
+    reason = _reason()
+    if reason and not _is_there():
         text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: there are no orders"
         yield as_error("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
 
 
-def _reason(middleware: list[str]) -> str:
+def _reason() -> str:
     """Why the project has orders; empty: it has none."""
     if getattr(settings, "LOCKKIT_ORDERS", None) is not None:
         return "LOCKKIT_ORDERS is set"
-    if any(options_of(view, method).inside for view in routed_views() for method in METHODS):
+    if any(options_of(view, method).inside for view in routed_views() for method in CHANGING):
         return "a view has @idempotent"
-    return "the middleware is there" if _is_there(middleware) else ""
+    return "the middleware is there" if _is_there() else ""
 
 
-def _is_there(middleware: list[str]) -> bool:
-    return any(_is_a(path, OURS) for path in middleware)
+def _is_there() -> bool:
+    return any(_is_a(path, OURS) for path in settings.MIDDLEWARE)
 
 
-def _place(middleware: list[str]) -> Iterator[CheckMessage]:
-    ours = [i for i, path in enumerate(middleware) if _is_a(path, OURS)]
-    if not ours:
-        return
+def _place() -> Iterator[CheckMessage]:
+    paths: Sequence[str] = settings.MIDDLEWARE
+    ours = [i for i, path in enumerate(paths) if _is_a(path, OURS)]
     if len(ours) > 1:
         text = "IdempotentOrderMiddleware is in MIDDLEWARE more than once"
         yield as_error("E105", text, "Keep the last one only.")
-    after = middleware[ours[0] + 1 :]
-    for path in filter(partial(_is_a, classes=BEFORE), after):
-        yield as_error(
-            "E106",
-            f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE: orders would be "
-            f"answered before it has looked at them",
-            f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.",
-        )
-    rest = [path for path in after if not _is_a(path, (*BEFORE, *OURS))]
-    yield from _between([path for path in rest if _answers_exceptions(path)])
-    others = [path for path in rest if not _answers_exceptions(path)]
+    after = [path for path in paths[ours[0] + 1 :] if not _is_a(path, OURS)] if ours else []
+    others = []
+    for path in after:
+        text = f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE"
+        if _is_a(path, BEFORE):
+            told = f"{text}: orders would be answered before it has looked at them"
+            yield as_error("E106", told, f"{LAST}.")
+        elif hasattr(_imported(path), "process_exception"):
+            told = (
+                f"{text} and has process_exception: of a view whose exception it answers, what "
+                f"was saved before would be committed"
+            )
+            yield as_error("E111", told, f"{LAST}, or silence this if it answers none.")
+        else:
+            others.append(path)
     if others:
         text = (
             f"{', '.join(others)} after IdempotentOrderMiddleware: not asked before a replay, and "
             f"what becomes of a response there is stored and repeated"
         )
-        yield as_warning("W101", text, f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE.")
+        yield as_warning("W101", text, f"{LAST}.")
 
 
-def _between(paths: list[str]) -> Iterator[CheckMessage]:
-    """Django asks the last of them first, and the others only if that one has no answer."""
-    for path in paths:
-        yield as_error(
-            "E111",
-            f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE and has "
-            f"process_exception: of a view whose exception it answers, what was saved before "
-            f"would be committed",
-            f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE, or silence this if it answers none.",
-        )
-
-
-def _answers_exceptions(path: str) -> bool:
-    try:
-        return hasattr(import_string(path), "process_exception")
-    except ImportError:
-        return False
-
-
-def _is_a(path: str, classes: tuple[str, ...]) -> bool:
+def _is_a(path: str, classes: set[str]) -> bool:
     """Whether a middleware is one of these classes, or derived from one."""
-    if path in classes:
-        return True
+    bases = getattr(_imported(path), "__mro__", ())
+    return bool(classes & {path, *(f"{each.__module__}.{each.__qualname__}" for each in bases)})
+
+
+def _imported(path: str) -> Any:
+    """None if it cannot be imported: nothing works then, and Django says so."""
     try:
-        found = import_string(path)
+        return import_string(path)
     except ImportError:
-        return False
-    return isinstance(found, type) and any(
-        f"{base.__module__}.{base.__qualname__}" in classes for base in found.__mro__
-    )
+        return None
 
 
 def _sessions() -> Iterator[CheckMessage]:
-    if _is_there(list(settings.MIDDLEWARE)) and _is_signed_cookies(settings.SESSION_ENGINE):
+    store = _imported(f"{settings.SESSION_ENGINE}.SessionStore")
+    if _is_there() and store is not None and in_signed_cookies(store):
         yield as_warning(
             "W102",
             "SESSION_ENGINE keeps sessions in cookies, which have no key that stays the same: "
@@ -228,9 +221,36 @@ def _sessions() -> Iterator[CheckMessage]:
         )
 
 
-def _is_signed_cookies(engine: str) -> bool:
-    try:
-        store = import_module(engine).SessionStore
-    except (ImportError, AttributeError):
-        return False  # nothing works then, and Django says so
-    return in_signed_cookies(store)
+def _urls() -> list[Url]:
+    """In each language, if the language is a part of paths."""
+    found = routes()
+    if not found or not is_language_prefix_patterns_used(settings.ROOT_URLCONF)[0]:
+        return [Url(routed.shown, {"": routed.paths()}) for routed in found]
+    paths: list[dict[str, list[str]]] = [{} for _ in found]
+    for language, _ in settings.LANGUAGES:
+        with override(language):
+            for routed, by_language in zip(found, paths, strict=True):
+                by_language[language] = routed.paths()
+    return [Url(each.shown, by_language) for each, by_language in zip(found, paths, strict=True)]
+
+
+def _not_repeated(routed: Routed, rules: Orders) -> Iterator[Finding]:
+    paths = routed.paths()
+    for method in METHODS:
+        options = options_of(routed.view, method)
+        is_order = options.inside or any(rules.covers(method, path) for path in paths)
+        if is_order and not options.exempt:
+            below = below_order([routed.view, *functions_of(routed.view, method)], ORDERED)
+            is_mixin = options.inside and below is None
+            unknown = None if is_mixin else unknown_check(routed.view, method, below)
+            if unknown is not None:
+                line = _line_for(routed.view, method)
+                yield unknown_finding(name_of(routed.view), routed.shown, unknown, line)
+
+
+def _line_for(view: Any, method: str) -> str:
+    if ninja_operation(view, method) is not None:
+        return "Put @idempotent on the function, below the operation's decorator"
+    if hasattr(getattr(view, "cls", None), "initial"):
+        return f"Let {view.cls.__name__} inherit IdempotentMixin, before its other bases"
+    return "Put @idempotent on the function or method, below its checks"

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast, overload
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.orderid import IdSource
-from lockkit.orders.visit import OPTIONS, ViewOptions
+from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, ordered_by
 from lockkit_django.leases.transactions import Exempt
 from lockkit_django.orders.ordered_view import ordered
 from lockkit_django.web.request import http_request
@@ -50,16 +49,10 @@ class _Idempotent:
         ``atomic=False``: the view commits itself, in ``request.order.commit_in(…)``.
         IdempotentOrderMiddleware must be there: it commits. Raises ConfigurationError.
         """
-        sources = None if order_id is None else (IdSource.parse(order_id, where="@idempotent"),)
-        options = ViewOptions(
-            sources=sources, required=required, using=using, atomic=atomic, inside=True
-        )
+        options = ordered_by(order_id, required=required, using=using, atomic=atomic)
         return _inside(view, options) if view is not None else lambda v: _inside(v, options)
 
-    def exempt(self, view: V, /) -> V:
-        """This view's requests are no orders, whatever the settings say."""
-        setattr(view, OPTIONS, ViewOptions(exempt=True))
-        return view
+    exempt = staticmethod(exempt)
 
 
 idempotent = _Idempotent()
@@ -90,11 +83,7 @@ class IdempotentMixin:
 
 
 def _class_options(cls: type[IdempotentMixin]) -> ViewOptions:
-    options = dict(cls.order_options)
-    order_id = options.pop("order_id", None)
-    if order_id is not None:
-        options["sources"] = (IdSource.parse(order_id, where=cls.__name__),)
-    return ViewOptions(inside=True, **options)
+    return ordered_by(where=cls.__name__, **cls.order_options)
 
 
 def _exempt(request: Any) -> Exempt | None:

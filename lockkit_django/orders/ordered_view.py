@@ -8,6 +8,7 @@ handler's own would be open before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -30,7 +31,7 @@ from lockkit_django.leases.transactions import (
     request_blocks_suspended,
     user_blocks,
 )
-from lockkit_django.orders.open_order import OpenOrder, open_order
+from lockkit_django.orders.open_order import open_order
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
 from lockkit_django.web.view_functions import has_lock
@@ -51,8 +52,8 @@ def ordered(view: View, options: ViewOptions, exempt: Exempt | None = None) -> V
     def idempotent_view(*args: Any, **kwargs: Any) -> Any:
         if of_async_class(view, args):
             refuse_atomic_requests(marks)
-            return _arun(view, options, args, kwargs)
-        return _run(view, options, marks, args, kwargs)
+            return _run(view, options, None, args, kwargs)
+        return at_once(_run(view, options, marks, args, kwargs))
 
     idempotent_view._non_atomic_requests = marks  # type: ignore[attr-defined]
     return idempotent_view
@@ -61,44 +62,48 @@ def ordered(view: View, options: ViewOptions, exempt: Exempt | None = None) -> V
 def _ordered_coroutine(view: View, options: ViewOptions) -> View:
     @wraps(view)
     async def idempotent_view(*args: Any, **kwargs: Any) -> Any:
-        return await _arun(view, options, args, kwargs)
+        return await _run(view, options, None, args, kwargs)
 
     return idempotent_view
 
 
-def _run(view: View, options: ViewOptions, exempt: Exempt, args: Any, kwargs: Any) -> Any:
+async def _run(
+    view: View, options: ViewOptions, exempt: Exempt | None, args: Any, kwargs: Any
+) -> Any:
+    """In a thread it awaits nothing. ``exempt``: None in an event loop, where Django refuses
+    ATOMIC_REQUESTS."""
     request, _ = request_and_rest(args)
     http = http_request(request)
     call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
     if http.method in SAFE_METHODS:
-        return call()
-    visit = _visit(http, view, options)
-    with request_blocks_suspended(http):
-        answer = at_once(entered(visit, THREAD, begin=not has_lock(view)))
+        return await call()
+    visit, served = _visit(http, view, options), partial(_served, http, exempt)
+    with nullcontext() if exempt is None else request_blocks_suspended(http):
+        answer = await served(partial(entered, visit, begin=not has_lock(view)))
         if answer is not None:
             return answer
         opened = open_order(http)
         if opened is not None:
-            return _ordered(opened, request, call)
-    return call()
+            opened.front = request
+            try:
+                return await call()
+            except OrderStopped as stop:
+                return await served(partial(gate.stopped, opened, stop))
+            except Exception as error:
+                opened.error = error  # others may make a response of it
+                raise
+    return await call()
 
 
-def _ordered(opened: OpenOrder, request: Any, call: Callable[[], Any]) -> Any:
-    opened.front = request
-    try:
-        return call()
-    except OrderStopped as stop:
-        return at_once(gate.stopped(opened, stop, THREAD))
-    except Exception as error:
-        opened.error = error  # others may make a response of it
-        raise
-
-
-def _called(http: HttpRequest, view: View, exempt: Exempt, call: Callable[[], Any]) -> Any:
+async def _called(
+    http: HttpRequest, view: View, exempt: Exempt | None, call: Callable[[], Any]
+) -> Any:
     """The view, in the transactions that the handler would have opened, if it has not.
 
     One around it commits what a framework between it and the view makes an answer of.
     """
+    if exempt is None:
+        return await value(call())
     if has_lock(view):
         return call()  # it opens them under its own lock
     aliases = atomic_requests(exempt.by_user)
@@ -111,31 +116,12 @@ def _called(http: HttpRequest, view: View, exempt: Exempt, call: Callable[[], An
         return call()
 
 
-async def _arun(view: View, options: ViewOptions, args: Any, kwargs: Any) -> Any:
-    request, _ = request_and_rest(args)
-    http = http_request(request)
-    if http.method in SAFE_METHODS:
-        return await value(view(*args, **kwargs))
-    visit, begin = _visit(http, view, options), not has_lock(view)
-    answer = await _served(http, lambda way: entered(visit, way, begin=begin))
-    if answer is not None:
-        return answer
-    opened = open_order(http)
-    if opened is None:
-        return await value(view(*args, **kwargs))
-    opened.front = request
-    try:
-        return await value(view(*args, **kwargs))
-    except OrderStopped as stop:
-        stopped = stop
-        return await _served(http, lambda way: gate.stopped(opened, stopped, way))
-    except Exception as error:
-        opened.error = error
-        raise
-
-
-async def _served(http: HttpRequest, doing: Callable[[Way], Coroutine[Any, Any, Any]]) -> Any:
+async def _served(
+    http: HttpRequest, exempt: Exempt | None, doing: Callable[[Way], Coroutine[Any, Any, Any]]
+) -> Any:
     """Under WSGI the loop of an async view ends with it, and the order does not: use the thread."""
+    if exempt is not None:
+        return await doing(THREAD)
     if getattr(http, MIDDLEWARE_MODE) == "async":
         return await doing(LOOP)
     return await in_thread(lambda: at_once(doing(THREAD)))

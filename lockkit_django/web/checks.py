@@ -10,7 +10,8 @@ from django.core import checks
 from django.db import connections
 from django.urls.converters import StringConverter
 
-from lockkit.web.route_checks import Finding, Route, below_partials, route_findings
+from lockkit.model.types import Finding
+from lockkit.web.route_checks import Route, below_partials, route_findings
 from lockkit_django import conf
 from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import ninja_operation, view_locks_of
@@ -34,6 +35,8 @@ LEVELS = {
     "path-of-no-route": (checks.Warning, "W104"),
     "path-of-some-languages": (checks.Warning, "W105"),
     "replay-unknown": (checks.Warning, "W107"),
+    "record-danger": (checks.Warning, "W103"),
+    "record-capacity": (checks.Warning, "W106"),
 }
 AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 

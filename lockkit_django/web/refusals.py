@@ -35,7 +35,7 @@ def problem_response(refusal: Refusal) -> HttpResponse:
     return _response(refusal, refusal.answer("", lambda *_: None))
 
 
-def html_response(request: HttpRequest, refusal: Refusal, _: object = None) -> HttpResponse:
+def html_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     """By a template of the project, or a page of lockkit's own."""
     return _response(refusal, refusal.html(partial(_render, request)))
 

@@ -10,10 +10,10 @@ from flask import request_started
 from werkzeug.routing import AnyConverter, BaseConverter
 
 from lockkit.model.log import log
+from lockkit.model.types import Finding
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit.orders.dangers import dangers
 from lockkit.web.route_checks import (
-    Finding,
     Route,
     Url,
     below_order,
@@ -69,8 +69,7 @@ def every_finding(app: Flask) -> Iterator[Finding]:
         if table.is_missing():
             yield Finding("no-order-table", *table.MISSING)
     if locks.config.orders is not None and locks.config.orders.claims:
-        for danger in dangers(locks.config.orders.alias, locks, locks.__getitem__):
-            yield Finding(danger.identifier, danger.text, danger.remedy)
+        yield from dangers(locks.config.orders.alias, locks, locks.__getitem__)
 
 
 def tell_at_first_request(app: Flask) -> None:

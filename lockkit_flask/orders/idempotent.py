@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from flask import current_app, request
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.orderid import IdSource
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.visit import OPTIONS, ViewOptions, options_in
+from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, options_in, ordered_by
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.lock_view import note_place, places_of
 
@@ -61,14 +60,10 @@ class _Idempotent:
         required: 400 without one. using: the bind key of the order's database.
         Raises ConfigurationError at import for a wrong ``order_id``.
         """
-        sources = None if order_id is None else (IdSource.parse(order_id, where="@idempotent"),)
-        options = ViewOptions(sources=sources, required=required, using=using, inside=True)
+        options = ordered_by(order_id, required=required, using=using)
         return _inside(view, options) if view is not None else lambda v: _inside(v, options)
 
-    def exempt(self, view: V, /) -> V:
-        """This view's requests are no orders, whatever the settings say."""
-        setattr(view, OPTIONS, ViewOptions(exempt=True))
-        return view
+    exempt = staticmethod(exempt)
 
 
 idempotent = _Idempotent()

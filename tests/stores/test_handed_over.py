@@ -150,7 +150,7 @@ def test_records_and_dangers_over_resp_3(redis_server: RedisServer) -> None:
             found.append([locks.perform(step) for step in dangers])
         client.connection_pool.disconnect()
     assert found[0] == found[1]
-    assert [danger.identifier for danger in found[0][0]] == ["persistence"]
+    assert [danger.code for danger in found[0][0]] == ["persistence"]
 
 
 def test_a_client_of_valkey(valkey_server: ValkeyServer) -> None:

@@ -374,7 +374,7 @@ def test_health_names_an_evicting_policy(redis_server: RedisServer) -> None:
     admin.config_set("maxmemory-policy", "allkeys-lru")
     try:
         (danger,) = client.perform(client.store.health())
-        assert danger.identifier == "eviction"
+        assert danger.code == "eviction"
         assert "noeviction" in danger.remedy
     finally:
         admin.config_set("maxmemory-policy", "noeviction")
@@ -387,7 +387,7 @@ def test_health_of_records_names_a_server_that_forgets(redis_server: RedisServer
     admin = redis_server.client()
     records = client.store.records()
     assert records is not None
-    assert [danger.identifier for danger in client.perform(records.health())] == ["persistence"]
+    assert [danger.code for danger in client.perform(records.health())] == ["persistence"]
     for setting, value in (("save", "3600 1"), ("appendonly", "yes")):
         before = admin.config_get(setting)[setting]
         admin.config_set(setting, value)

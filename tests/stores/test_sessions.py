@@ -428,7 +428,7 @@ def test_where_the_server_cannot_end_a_silent_session_it_is_said(
     monkeypatch.setattr("lockkit.stores.sessions.libpq.HAS_TIMEOUTS", 990_000)
     locks = connect(options={"max_sessions": 3})
     (danger,) = locks.perform(locks.store.health())
-    assert danger.identifier == "no-session-timeout"
+    assert danger.code == "no-session-timeout"
     with locks.lock("a", ttl=0.2, timeout=0):
         pass
 

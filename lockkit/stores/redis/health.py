@@ -8,17 +8,17 @@ from redis.exceptions import ResponseError
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendError
-from lockkit.stores.contract import Danger
+from lockkit.model.types import Finding
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.scripts import look
 
 
-def eviction() -> Step[list[Danger]]:
+def eviction() -> Step[list[Finding]]:
     """An evicting server loses locks under memory pressure."""
     policy = yield from _info(b"memory", "maxmemory_policy")
     if policy is None:
         return [
-            Danger(
+            Finding(
                 "eviction",
                 "whether the Redis server evicts keys when memory is full is not known: this user "
                 "may not ask it (INFO)",
@@ -28,7 +28,7 @@ def eviction() -> Step[list[Danger]]:
         ]
     if policy not in {"noeviction", ""}:
         return [
-            Danger(
+            Finding(
                 "eviction",
                 "the Redis server evicts keys when memory is full "
                 f"(maxmemory-policy {policy}): it would lose locks",
@@ -38,13 +38,13 @@ def eviction() -> Step[list[Danger]]:
     return []
 
 
-def isolation() -> Step[list[Danger]]:
+def isolation() -> Step[list[Finding]]:
     """A master that is cut off goes on granting, while another one is made master."""
     replicas = yield from _info(b"replication", "min_slaves_good_slaves")
     if replicas != "":
         return []
     return [
-        Danger(
+        Finding(
             "isolation",
             "the Redis server takes writes without a replica (min-replicas-to-write 0): cut off "
             "from its Sentinels, it grants locks that the new master grants as well",
@@ -53,13 +53,13 @@ def isolation() -> Step[list[Danger]]:
     ]
 
 
-def capacity() -> Step[list[Danger]]:
+def capacity() -> Step[list[Finding]]:
     """Records fill a server's memory. One that may not be asked is told of by ``eviction``."""
     policy = yield from _info(b"memory", "maxmemory_policy")
     most = yield from _info(b"memory", "maxmemory")
     if policy not in {None, "noeviction", ""}:
         return [
-            Danger(
+            Finding(
                 "capacity",
                 "records of orders fill the memory of the Redis server that keeps locks, too, and "
                 f"it evicts keys then (maxmemory-policy {policy}): it forgets records, and "
@@ -69,7 +69,7 @@ def capacity() -> Step[list[Danger]]:
         ]
     if most not in {None, "0", ""}:
         return [
-            Danger(
+            Finding(
                 "capacity",
                 "records of orders fill the memory of the Redis server that keeps locks, too, and "
                 f"it is bounded (maxmemory {most}): when it is full, no lock is granted",
@@ -90,7 +90,7 @@ def server() -> Step[str | None]:
     return _info(b"server", "run_id")
 
 
-def persistence() -> Step[list[Danger]]:
+def persistence() -> Step[list[Finding]]:
     """A server that writes nothing to a disk has forgotten all records after a restart."""
     appends = yield from _info(b"persistence", "aof_enabled")
     if appends == "1":
@@ -98,7 +98,7 @@ def persistence() -> Step[list[Danger]]:
     saves = yield from _allowed(pack(b"CONFIG", b"GET", b"save"))
     if appends is None or saves is None:
         return [
-            Danger(
+            Finding(
                 "persistence",
                 "whether the Redis server persists anything is not known: this user may not ask it "
                 "(INFO, CONFIG GET)",
@@ -108,7 +108,7 @@ def persistence() -> Step[list[Danger]]:
         ]
     if not (saves[b"save"] if isinstance(saves, dict) else saves[1]):  # RESP 3, of a shared pool
         return [
-            Danger(
+            Finding(
                 "persistence",
                 "the Redis server persists nothing (appendonly no, save empty): after a restart it "
                 "knows no record",

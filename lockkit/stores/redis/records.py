@@ -13,8 +13,7 @@ from typing import Any
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import DamagedRecord
-from lockkit.model.types import ClaimReply, StoredRecord
-from lockkit.stores.contract import Danger
+from lockkit.model.types import ClaimReply, Finding, StoredRecord
 from lockkit.stores.redis.health import capacity, persistence, server
 from lockkit.stores.redis.layout import VERSION, Keys, bucket_of, encoded
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Script, evalsha, pack, script_of
@@ -139,10 +138,10 @@ class RedisRecords:
             return list(ALL_BUCKETS)
         return [bucket for bucket, count in zip(ALL_BUCKETS, counts, strict=True) if count]
 
-    def health(self) -> Step[list[Danger]]:
+    def health(self) -> Step[list[Finding]]:
         return persistence()
 
-    def capacity(self) -> Step[list[Danger]]:
+    def capacity(self) -> Step[list[Finding]]:
         return capacity()
 
     def server(self) -> Step[str | None]:

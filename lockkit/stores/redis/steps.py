@@ -17,6 +17,7 @@ from lockkit.model.errors import LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import (
     Busy,
+    Finding,
     Gone,
     Grant,
     Mode,
@@ -26,7 +27,7 @@ from lockkit.model.types import (
     alive_for,
 )
 from lockkit.runtime import process
-from lockkit.stores.contract import Buried, Danger, Fenced, Pushed, ServerClock
+from lockkit.stores.contract import Buried, Fenced, Pushed, ServerClock
 from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import Connections, OwnConnections
 from lockkit.stores.redis.failures import refused
@@ -205,5 +206,5 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
     def check(self) -> Step[None]:
         yield from look(pack(b"PING"))
 
-    def health(self) -> Step[list[Danger]]:
+    def health(self) -> Step[list[Finding]]:
         return eviction()

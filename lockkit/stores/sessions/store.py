@@ -15,9 +15,9 @@ from urllib.parse import quote
 from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError, OutcomeUnknown
-from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Request
+from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.tokens import new_token
-from lockkit.stores.contract import Danger, Sessioned, Waited
+from lockkit.stores.contract import Sessioned, Waited
 from lockkit.stores.sessions.connection import Connection, Refused, Rows, SessionEnded
 from lockkit.stores.sessions.dialects import is_taken, waiting
 from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
@@ -33,7 +33,7 @@ R = TypeVar("R")
 MAKES = 3
 """Times that what is to be locked is made in one step: others may delete it as often."""
 
-ENDLESS = Danger(
+ENDLESS = Finding(
     "no-session-timeout",
     "the server does not end a session that falls silent: a holder that is stopped, or whose "
     "network is cut, keeps its locks",
@@ -123,7 +123,7 @@ class SessionStore(Sessioned, Waited):
     def check(self) -> Step[None]:
         yield from self._elsewhere(("", new_token()), self._greet)
 
-    def health(self) -> Step[list[Danger]]:
+    def health(self) -> Step[list[Finding]]:
         connection = yield from self._elsewhere(("", new_token()), self._greet)
         return [ENDLESS] if self._sql.is_endless(connection) else []
 

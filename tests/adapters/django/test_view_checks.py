@@ -23,7 +23,7 @@ from rest_framework.viewsets import ViewSet
 from system_checks import shown_until_silenced
 
 from lockkit_django import lock_view
-from lockkit_django.orders.routes import check_paths
+from lockkit_django.orders.checks import check_paths
 from lockkit_django.web.checks import check_transactions, check_views
 
 

@@ -16,7 +16,7 @@ from system_checks import shown_until_silenced
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django.orders import idempotent
-from lockkit_django.orders.routes import check_replays
+from lockkit_django.orders.checks import check_replays
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
