@@ -191,7 +191,7 @@ def test_an_isolated_master_stops_granting(client: AnyClient, group: SentinelGro
     lag(group.replica)
     client.lock("stock:41").acquire().release()
     (danger,) = client.perform(client.store.health())
-    assert danger.identifier == "isolation"
+    assert danger.code == "isolation"
     with group.master.client() as admin:
         admin.config_set("min-replicas-to-write", 1)
         admin.config_set("min-replicas-max-lag", 1)

@@ -9,7 +9,7 @@ from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnecti
 
 from lockkit.engine.effects import Step
 from lockkit.model.settings import AliasSettings
-from lockkit.stores.contract import Danger
+from lockkit.model.types import Finding
 from lockkit.stores.redis.connections import OwnConnections
 from lockkit.stores.redis.health import eviction, isolation
 from lockkit.stores.redis.sentinel import Resolver, master_maker
@@ -40,6 +40,6 @@ class SentinelStore(RedisStore):
 
         return AsyncRedisWire(async_master_maker(self._for_driver(self._settings)), self.inbox)
 
-    def health(self) -> Step[list[Danger]]:
+    def health(self) -> Step[list[Finding]]:
         found = yield from eviction()
         return found + (yield from isolation())
