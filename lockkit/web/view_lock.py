@@ -105,16 +105,13 @@ class ViewLock:
             raise ConfigurationError('lock_view needs a name: lock_view("stock:{sku}")')
         self._names = [name if callable(name) else _template(name) for name in names]
         self.templates = [name for name in self._names if isinstance(name, Template)]
+        fields = [field for each in self.templates for field in each.fields]
+        self.needs_user = any(field.source == "user" for field in fields)  #: a query
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
         self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
         check_kind(kind, permits)
         self._options = {"kind": kind, "permits": permits, **(options or {})}
-
-    @property
-    def needs_user(self) -> bool:
-        """Whether a name has ``{user.pk}``: then a coroutine must look up the user first."""
-        return any(field.source == "user" for each in self.templates for field in each.fields)
 
     def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:
         """The names for one request; a callable gets ``args`` and ``kwargs``.

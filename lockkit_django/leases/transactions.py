@@ -159,11 +159,11 @@ def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
 def has_written(connection: BaseDatabaseWrapper) -> bool:
     """Whether what is open on it would be lost by a ROLLBACK."""
     if connection.vendor == "postgresql":
-        return not _is_of_test(connection) and _is_told(connection, NUMBERED)
+        return not _is_of_test(connection) and bool(asked(connection, NUMBERED)[0])
     if connection.vendor == "sqlite":
         return _has_changed_rows(connection)
     if connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]
-        return _is_told(connection, "SELECT @@in_transaction")
+        return bool(asked(connection, "SELECT @@in_transaction")[0])
     return True
 
 
@@ -203,10 +203,11 @@ def _is_of_test(connection: BaseDatabaseWrapper) -> bool:
     return len(user_blocks(connection)) < len(connection.atomic_blocks)
 
 
-def _is_told(connection: BaseDatabaseWrapper, query: str) -> bool:
+def asked(connection: BaseDatabaseWrapper, query: str) -> Any:
+    """The first row of the answer."""
     with connection.cursor() as cursor:
         cursor.execute(query)
-        return bool(cursor.fetchone()[0])
+        return cursor.fetchone()
 
 
 def _has_changed_rows(connection: BaseDatabaseWrapper) -> bool:

@@ -14,7 +14,7 @@ from django.db import connections
 
 from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
-from lockkit_django.leases.transactions import user_blocks
+from lockkit_django.leases.transactions import asked, user_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,12 +143,12 @@ def _level_in_use(connection: Any) -> str:
     if connection.vendor == "postgresql":
         if connection.connection.info.transaction_status == IDLE:  # BEGIN goes with a statement
             return ""
-        return str(_first(connection, "SHOW transaction_isolation")[0])
+        return str(asked(connection, "SHOW transaction_isolation")[0])
     if connection.vendor != "mysql":
         return "serializable"  # it cannot be told
     if not connection.mysql_is_mariadb:
-        return str(_first(connection, "SELECT @@transaction_isolation")[0])
-    level, is_begun = _first(connection, "SELECT @@tx_isolation, @@in_transaction")
+        return str(asked(connection, "SELECT @@transaction_isolation")[0])
+    level, is_begun = asked(connection, "SELECT @@tx_isolation, @@in_transaction")
     return str(level) if is_begun else ""
 
 
@@ -157,7 +157,7 @@ def _take_write_lock(connection: Any, name: str) -> None:
     from django.db import OperationalError
 
     try:
-        (version,) = _first(connection, "PRAGMA user_version")
+        (version,) = asked(connection, "PRAGMA user_version")
         with connection.cursor() as cursor:
             cursor.execute(f"PRAGMA user_version = {int(version)}")
     except OperationalError as error:
@@ -167,9 +167,3 @@ def _take_write_lock(connection: Any, name: str) -> None:
             f"OPTIONS, or acquire the lock before the transaction",
             name=name,
         ) from error
-
-
-def _first(connection: Any, query: str) -> Any:
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchone()

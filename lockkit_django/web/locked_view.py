@@ -112,15 +112,12 @@ class LockedView:
             return await self._run_under(call, lease)
 
     async def _names(self, call: _Call) -> list[str]:
-        """Whose name has ``{user.pk}`` may query, which is nothing for the event loop."""
-        seen = RequestView(call.request, call.kwargs)
-        args = (seen, call.request, *call.rest)
-        names = partial(self._view_lock.names_for, *args, **call.kwargs)
-        if not self._view_lock.needs_user:
-            return names()
+        args = (RequestView(call.request, call.kwargs), call.request, *call.rest)
+        if call.exempt is not None or not self._view_lock.needs_user:
+            return self._view_lock.names_for(*args, **call.kwargs)
         if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # as a test may
             call.http.user = await call.http.auser()
-        return await call.do(names)
+        return await call.do(partial(self._view_lock.names_for, *args, **call.kwargs))
 
     async def _acquire(
         self, call: _Call, names: Sequence[str], pending: PendingOrder | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from django.http import HttpRequest, RawPostDataException
@@ -68,14 +69,6 @@ def of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
     return bool(getattr(owner, "view_is_async", False))
 
 
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def query_string(request: HttpRequest) -> bytes:
     """The bytes that were sent: WSGI hands them over as Latin 1, ASGI's are UTF-8."""
     value = str(request.META.get("QUERY_STRING", ""))
@@ -115,19 +108,14 @@ class RequestView:
             return json.dumps(self._request.data).encode()
 
     def form(self, key: str) -> Sequence[str]:
-        values = [str(value) for value in self._http.POST.getlist(key)]
-        if not values or self._http.content_type != URL_ENCODED:
-            return values
-        try:
-            raw = self._http.body
-        except RawPostDataException:  # DRF has parsed it
-            return values
-        return values if _is_utf8(raw) else url_encoded(raw, key)
+        values = self._http.POST.getlist(key)  # Django's limits apply
+        if values and self._http.content_type == URL_ENCODED:
+            with suppress(RawPostDataException):  # DRF has parsed it
+                return url_encoded(self._http.body, key)
+        return values
 
     def query(self, key: str) -> Sequence[str]:
-        values = [str(value) for value in self._http.GET.getlist(key)]
-        raw = query_string(self._http)
-        return values if _is_utf8(raw) else url_encoded(raw, key)
+        return url_encoded(query_string(self._http), key)
 
     def header(self, name: str) -> str | None:
         return self._http.headers.get(name)

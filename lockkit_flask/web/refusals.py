@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flask import after_this_request, current_app, render_template, request
@@ -15,7 +14,6 @@ from lockkit.web.view_lock import request_label
 
 if TYPE_CHECKING:
     import flask
-    from flask.typing import ResponseReturnValue
 
 ORDER_ID = "_lockkit_order_id"
 """Where a request has what the log is told, should it be refused."""
@@ -44,26 +42,18 @@ def answer_lock_errors(app: flask.Flask, busy_status: int) -> None:
     The app's own error handlers go first: those for the exception or a class above it, and those
     for 423 and 503.
     """
+    handle = app.handle_user_exception
 
-    def answer(error: LockError) -> ResponseReturnValue:
-        own = _handler_above(app, error, answer)
-        if own is not None:
-            return current_app.ensure_sync(own)(error)  # type: ignore[no-any-return]
-        refusal = refusal_of_uncaught(error, busy_status)
-        if refusal is None:
-            raise error
-        return current_app.handle_http_exception(http_exception(refusal, error))
+    def handle_or_answer(error: Exception) -> Any:
+        try:
+            return handle(error)
+        except (AcquireTimeout, BackendUnavailable) as uncaught:
+            refusal = refusal_of_uncaught(uncaught, busy_status)
+            if refusal is None:
+                raise
+            return app.handle_http_exception(http_exception(refusal, uncaught))
 
-    handlers = app.error_handler_spec[None][None]
-    for kind in (AcquireTimeout, BackendUnavailable):
-        handlers.setdefault(kind, answer)
-
-
-def _handler_above(app: flask.Flask, error: LockError, ours: object) -> Callable[..., Any] | None:
-    """The app's handler for a class above ours: Flask asks the one of the nearest class only."""
-    handlers = app.error_handler_spec[None][None]
-    found = (handlers.get(kind) for kind in type(error).__mro__)
-    return next((handler for handler in found if handler not in (None, ours)), None)
+    vars(app)["handle_user_exception"] = handle_or_answer
 
 
 def refused(reject: Refusal) -> flask.Response:
