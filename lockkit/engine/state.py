@@ -56,6 +56,7 @@ class Waiter:
     shared: bool = False
     entrant: str = ""
     permits: int = 0
+    channel: str = ""  #: where it hears of its grant, if the store says it there
 
     def refresh(self, now: int) -> bool:
         """Renew its sign of life once half of it is used, so that most polls write nothing."""

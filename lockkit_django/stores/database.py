@@ -26,6 +26,7 @@ from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.driver import DriverConnection
+from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit.stores.sql.store import SQLStore
 from lockkit.stores.sql.vendors import vendor_of
@@ -77,7 +78,7 @@ class DatabaseFile(DatabaseStore, HostLocal):
     """A file beside an SQLite database."""
 
 
-class DatabasePostgreSQL(DatabaseStore, ServerClock):
+class DatabasePostgreSQL(PushedTable, DatabaseStore, ServerClock):
     """The table of the migrations, in a PostgreSQL database."""
 
 

@@ -28,6 +28,7 @@ from lockkit.stores.sql import (
     connector,
     create_table,
     guard,
+    listing,
     pruning,
 )
 from lockkit.stores.sql import store as sql_store
@@ -320,7 +321,7 @@ def test_prefixes_do_not_share_locks(connect: Connect) -> None:
 
 
 def test_a_listing_comes_in_pages(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_store, "PAGE", 7)
+    monkeypatch.setattr(listing, "PAGE", 7)
     client = connect()
     leases = [client.lock(f"n{number}").acquire() for number in range(50)]
     client.lock("free").acquire().release()

@@ -18,6 +18,7 @@ from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.engines import engine_of
+from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit.stores.sql.store import SQLStore
 from lockkit.stores.sql.vendors import vendor_of
@@ -65,7 +66,7 @@ class SQLAlchemyFile(SQLAlchemyStore, HostLocal):
     """A file beside an SQLite database."""
 
 
-class SQLAlchemyPostgreSQL(SQLAlchemyStore, ServerClock):
+class SQLAlchemyPostgreSQL(PushedTable, SQLAlchemyStore, ServerClock):
     """A table in a PostgreSQL database."""
 
 

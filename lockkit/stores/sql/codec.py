@@ -21,6 +21,9 @@ LAYOUT: Final = 3
 WHOLE: Final = 9_000_000_000_000_000
 """Microseconds until the year 2255: no number of ours is as great."""
 
+CHANNEL_MOST: Final = 63
+"""Bytes of a channel that PostgreSQL still takes."""
+
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 _load = json.JSONDecoder().decode
 
@@ -64,6 +67,8 @@ def encode(state: State) -> str:
             (w.token, w.owner, w.ticket, w.enqueued, w.alive, w.ttl, w.max_hold, *_form(w))
             for w in state.queue
         ]
+        if channels := {w.token: w.channel for w in state.queue if w.channel}:
+            document["channels"] = channels
     if state.tombs:
         document["tombs"] = state.tombs
     return _dump(document)
@@ -126,6 +131,9 @@ def _state(document: dict[str, Any], fence: int) -> State:
         {token: (until, broken) for token, (until, broken) in tombs.items()},
         Kind(document.get("kind", Kind.MUTEX)),
     )
+    channels = document.get("channels", {})
+    for waiter in state.queue:
+        waiter.channel = channels.get(waiter.token, "")
     if not (
         all(map(_is_claim, state.holders))
         and all(map(_is_claim, state.queue))
@@ -147,6 +155,7 @@ _CHECKS: Final[dict[str, Callable[[object], bool]]] = {
     "token": _is_text,
     "owner": _is_text,
     "entrant": _is_text,
+    "channel": lambda value: isinstance(value, str) and len(value) < CHANNEL_MOST,
     "shared": lambda value: isinstance(value, bool),
     "max_hold": lambda value: value is None or is_whole(value),
 } | dict.fromkeys(

@@ -48,9 +48,17 @@ class Connection(ABC):
     descriptor: int | None = None
     """The file descriptor of its socket, if its steps must be ended when the server hangs."""
 
+    brings_messages = False
+    """Whether ``messages`` may be asked for."""
+
     @abstractmethod
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run one statement with ``:named`` parameters."""
+
+    def messages(self, seconds: float) -> list[str]:
+        """What comes on the channels that it hears, once something does, or after so long.
+        Raises like ``execute``."""
+        raise NotImplementedError
 
     @abstractmethod
     def close(self) -> None:

@@ -35,6 +35,7 @@ class DriverConnection(Connection):
         know that it is closed."""
         self.driver = driver
         self.descriptor = _descriptor(driver)
+        self.brings_messages = callable(getattr(driver, "notifies", None))  # as psycopg 3
         self._error: type[Exception] = module.Error
         self._style: str = module.paramstyle
         self._vendor = vendor
@@ -54,6 +55,13 @@ class DriverConnection(Connection):
                 cursor.close()
         except self._error as error:
             raise self._vendor.failure(error, statement, self._remedy) from error
+
+    def messages(self, seconds: float) -> list[str]:
+        try:
+            heard = self.driver.notifies(timeout=seconds, stop_after=1)
+            return [message.payload for message in heard]
+        except self._error as error:
+            raise self._vendor.failure(error, "SELECT", self._remedy) from error
 
     def close(self) -> None:
         """First this: SQLAlchemy would roll back what is broken, and log that it cannot."""

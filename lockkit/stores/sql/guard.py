@@ -61,10 +61,11 @@ class Guard(Background):
     def _end_overdue(self, moment: float) -> None:
         for number, (deadline, descriptor) in list(self._steps.items()):
             if deadline <= moment and self._steps.pop(number, None) is not None:
-                _shut_down(descriptor)
+                shut_down(descriptor)
 
 
-def _shut_down(descriptor: int) -> None:
+def shut_down(descriptor: int) -> None:
+    """Have whoever uses this socket fail; not close it, which is theirs."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         connection.shutdown(socket.SHUT_RDWR)
 

@@ -60,3 +60,17 @@ SET name = excluded.name, version = excluded.version, fence = excluded.fence,
 -- name: prefixes
 SELECT prefix, MAX(CASE WHEN state <> '' THEN 1 ELSE 0 END) FROM lockkit_lock
 WHERE prefix <> :prefix AND SUBSTR(prefix, 1, 1) <> '{' GROUP BY prefix ORDER BY 2 DESC LIMIT 100
+
+-- name: tell
+WITH changed AS (
+    UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
+    WHERE id = :id AND version = :version RETURNING id
+)
+SELECT pg_notify(told.channel, told.token)
+FROM changed, json_each_text(CAST(:told AS json)) AS told (token, channel)
+
+-- name: hear
+LISTEN :channel
+
+-- name: prove
+SELECT pg_notify(:channel, '')

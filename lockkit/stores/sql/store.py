@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from lockkit.engine import grant
 from lockkit.engine.effects import Park, Signal, Step
@@ -23,21 +24,21 @@ from lockkit.model.types import (
     Busy,
     Gone,
     Grant,
-    LockInfo,
     Release,
     Renewal,
     Request,
 )
 from lockkit.runtime.wires import CallWire, Lane, call
-from lockkit.stores.contract import Buried, Durable, Fenced, Listed, Page, Queued, Reentrant, Shared
+from lockkit.stores.contract import Buried, Durable, Fenced, Queued, Reentrant, Shared
 from lockkit.stores.sql.codec import encode, row_id
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Slot
-from lockkit.stores.sql.dialect import Dialect, expanded
+from lockkit.stores.sql.dialect import expanded
+from lockkit.stores.sql.listing import TableListing
 from lockkit.stores.sql.polling import pause
 from lockkit.stores.sql.pruning import PRUNE_EVERY, prune_some
-from lockkit.stores.sql.rows import Row, infos, infos_of_row, repaired, state_of
+from lockkit.stores.sql.rows import Row, repaired, state_of
 from lockkit.stores.sql.rules import acquired, extended, stored, taken_over
-from lockkit.stores.sql.words import values_of, words_in
+from lockkit.stores.sql.words import values_of
 from lockkit.stores.wires import AsyncWire
 
 T = TypeVar("T")
@@ -52,18 +53,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02
 READ_AT_ONCE = 100
 """Rows that a renewal reads at once. It writes them soon after, so few will have changed."""
 
-PAGE = 500
-"""Rows per request of a listing."""
 
-
-class _Cursor(NamedTuple):
-    """Where a listing goes on: after this row; None: all were read, and one could not be."""
-
-    after: str | None = ""
-    unreadable: LayoutMismatch | None = None
-
-
-class SQLStore(Queued, Fenced, Shared, Reentrant, Buried, Durable, Listed):
+class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable):
     """Locks in a table, through a connector. Thread-safe and fork-safe.
 
     Two connections per process: one for steps, and one for renewals, so that they do not queue
@@ -96,11 +87,15 @@ class SQLStore(Queued, Fenced, Shared, Reentrant, Buried, Durable, Listed):
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         mine = stored(request)
-        rule = taken_over if self._takes_over else acquired
         return call(
-            lambda: self._step(request.name, lambda state, now: rule(state, mine, now)),
+            lambda: self._step(request.name, lambda state, now: self._decide(state, mine, now)),
             route=request.token,
         )
+
+    def _decide(
+        self, state: grant.State, mine: Request, now: int
+    ) -> grant.Outcome[Grant | Busy | Gone]:
+        return (taken_over if self._takes_over else acquired)(state, mine, now)
 
     def release(self, request: Request) -> Step[Release]:
         mine = stored(request)
@@ -118,24 +113,12 @@ class SQLStore(Queued, Fenced, Shared, Reentrant, Buried, Durable, Listed):
         yield Park(Signal(), pause(seconds, busy))
         return None
 
-    def page(self, name: str | None, cursor: _Cursor | None = None) -> Step[Page]:
-        return call(lambda: self._page(name, cursor or _Cursor()))
-
     def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
         return call(lambda: self._step(name, lambda s, now: grant.break_(s, fence, now, by)))
-
-    def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
-        return call(lambda: self._last_words(name), Lane.RENEWING)
 
     def repair(self, name: str) -> Step[bool]:
         row = row_id(self._prefix, name)
         return call(lambda: self._try(self._steps, lambda c: repaired(c, self._dialect, row)))
-
-    def prefixes(self) -> Step[dict[str, bool]]:
-        return call(self._prefixes)
-
-    def database(self) -> str:
-        return self.connector.described()
 
     def close(self) -> None:
         self._steps.close()
@@ -153,21 +136,6 @@ class SQLStore(Queued, Fenced, Shared, Reentrant, Buried, Durable, Listed):
             rows = self._read_many({row_id(self._prefix, request.name) for request in batch})
             renewals += [self._extend_if_readable(request, rows) for request in batch]
         return renewals
-
-    def _last_words(self, name: str | None) -> list[LockInfo]:
-        if not self.connector.has_anything():  # whoever only looks must not own the file
-            return []
-        return list(words_in(self._rows, self._dialect, self._prefix, name))
-
-    def _prefixes(self) -> dict[str, bool]:
-        if not self.connector.has_anything():
-            return {}
-        found = self._rows(self._dialect.prefixes, {"prefix": self._prefix})
-        return {prefix: bool(has_locks) for prefix, has_locks in found}
-
-    @property
-    def _dialect(self) -> Dialect:
-        return self.connector.dialect
 
     def _step(self, name: str, rule: Rule[T], slot: Slot | None = None) -> T:
         """Apply the rule to the name's state, in one atomic step of the store."""
@@ -202,19 +170,20 @@ class SQLStore(Queued, Fenced, Shared, Reentrant, Buried, Durable, Listed):
         """Compare and set; the reply, whether the name has a row only since now, and its state."""
         now, version, *_ = found
         state = state_of(found)
+        channels = {waiter.token: waiter.channel for waiter in state.queue if waiter.channel}
         outcome = rule(state, now)
         if not outcome.changed:
             return outcome.reply, False, state
         state.prune(now)
         values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
         if version is None:
-            statement, values = (
-                self._dialect.insert,
-                {**values, "prefix": self._prefix, "name": name},
-            )
+            statement = self._dialect.insert
+            values |= {"prefix": self._prefix, "name": name}
         else:
-            statement, values = self._dialect.update, {**values, "version": version}
-        if connection.execute(statement, values).changed != 1:
+            told = {g.token: channels[g.token] for g in outcome.handoffs if g.token in channels}
+            statement = self._dialect.tell if told else self._dialect.update
+            values |= {"version": version, "told": json.dumps(told)}
+        if not connection.execute(statement, values).changed:
             raise Missed
         return outcome.reply, version is None, state
 
@@ -245,31 +214,6 @@ class SQLStore(Queued, Fenced, Shared, Reentrant, Buried, Durable, Listed):
         values = {f"id{i}": row for i, row in enumerate(ids)}
         found = self._try(self._renewals, lambda c: c.execute(statement, values)).rows
         return {row: (now, version, fence, state) for now, row, version, fence, state in found}
-
-    def _page(self, name: str | None, cursor: _Cursor) -> Page:
-        """So that neither memory nor a read transaction grows with what is held.
-
-        A row that another release wrote is an error after all the others.
-        """
-        if cursor.unreadable is not None and cursor.after is None:
-            raise cursor.unreadable
-        if not self.connector.has_anything():  # whoever only looks must not own the file
-            return Page([])
-        if name is not None:
-            (row,) = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
-            return Page(list(infos(name, row)))
-        values: Parameters = {"after": cursor.after or "", "prefix": self._prefix, "most": PAGE}
-        rows = self._rows(self._dialect.page, values)
-        found: list[LockInfo] = []
-        after, unreadable = cursor
-        for now, after, version, one, fence, text in rows:
-            try:
-                found += infos_of_row(self._prefix, after, one, (now, version, fence, text))
-            except LayoutMismatch as error:
-                unreadable = unreadable or error
-        if len(rows) == PAGE:
-            return Page(found, _Cursor(after, unreadable))
-        return Page(found, unreadable and _Cursor(None, unreadable))
 
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
         return self._try(self._steps, lambda c: c.execute(statement, values)).rows

@@ -1,0 +1,175 @@
+"""Where the waiters of one client hear that something may be theirs: by LISTEN and NOTIFY.
+
+A thread listens on one connection for all of them, as long as somebody waits; threads and tasks
+sleep on signals that it sets. A message is a hint: the table decides, and whoever hears nothing
+asks it all the same, only seldom. Until a message to itself has come, and whenever that connection
+is broken, waiters poll.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+
+from lockkit.engine.effects import Park, Signal, Step
+from lockkit.model.clock import now
+from lockkit.model.errors import LockError, UnsupportedCapability
+from lockkit.model.log import log
+from lockkit.runtime import native
+from lockkit.runtime.background import LONGEST_SLEEP, Background
+from lockkit.stores.sql.connector import Connection, Connector, Missed
+from lockkit.stores.sql.guard import limited, shut_down
+
+PROOF_SECONDS = 1.0
+"""A message to itself comes within it, or not at all: a transaction pooler is in between."""
+
+PULSE = 5.0
+"""Seconds without a message after which the connection is asked for one."""
+
+AGAIN = 60.0
+"""Seconds after which it is tried again behind what looks like a pooler."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between two tries to connect again: doubled each time, up to the second."""
+
+
+class Inbox(Background):
+    """The channel of one client in one process, and its waiting claims."""
+
+    thread_name = "lockkit-listen"
+
+    def __init__(self, connector: Connector, prove: Callable[[str], object]) -> None:
+        """``prove``: sends an empty message to a channel, over another connection."""
+        self._connector = connector
+        self._prove = prove
+        self._inherited: list[Connection] = []
+        self._connection: Connection | None = None
+        super().__init__()
+
+    def _reset(self) -> None:
+        """In a forked child, for one: the connection is its parent's, never to be closed here."""
+        super()._reset()
+        if self._connection is not None:
+            self._inherited.append(self._connection)
+        self._connection = None
+        self.channel = f"lockkit_{secrets.token_hex(8)}"
+        self.is_open = False  #: messages come
+        self._slots: dict[str, Signal] = {}
+        self._is_idle = True
+        self._heard = -math.inf
+        self._asked: float | None = None  #: for a message that has not come yet
+        self._pause = 0.0
+        self._not_before = -math.inf
+
+    def expect(self, token: str) -> None:
+        """A message for this claim may come from now on."""
+        self._slots[token] = Signal()
+
+    def forget(self, token: str) -> None:
+        self._slots.pop(token, None)
+
+    def wait(self, token: str, seconds: float, pause: float) -> Step[None]:
+        """Until it is worth asking again: at most so long, and ``pause`` if no messages come."""
+        if self._is_idle and not native.is_patched():
+            self._hurry()
+        slot = self._slots.setdefault(token, Signal())
+        if not slot.is_set:
+            yield Park(slot, seconds if self.is_open else pause)
+        slot.is_set = False  # before the look: what comes in between is seen there
+
+    def close(self) -> None:
+        """Whoever still waits polls. A later wait opens it again."""
+        self._end()
+        connection = self._connection
+        if connection is not None and connection.descriptor is not None:
+            shut_down(connection.descriptor)
+
+    def ended(self) -> None:
+        self._drop()
+
+    def work(self) -> float:
+        """One look at the connection, which sleeps until a message comes, a second at most."""
+        self._is_idle = True  # before the look, so that a waiter which comes now wakes us
+        if not self._slots:
+            return LONGEST_SLEEP
+        self._is_idle = False
+        if self._connection is None and (left := self._not_before - now()) > 0:
+            return left
+        try:
+            self._listen(self._connection or self._opened())
+        except UnsupportedCapability as error:
+            log.info("waiters for locks poll %s: %s", self._connector.described(), error)
+            self._not_before = math.inf
+        except (LockError, Missed) as error:
+            log.debug("the connection that waiters for locks listen on broke: %s", error)
+            self._drop()
+            self._pause = min(2 * self._pause + FIRST_PAUSE, LONGEST_PAUSE)
+            self._not_before = now() + self._pause
+        return 0.0
+
+    def _opened(self) -> Connection:
+        connection = self._connector.connect()
+        try:
+            self._subscribe(connection)
+        except BaseException:  # nobody else knows of it
+            connection.close()
+            raise
+        self._connection = connection
+        self._asked = None
+        return connection
+
+    def _subscribe(self, connection: Connection) -> None:
+        if not connection.brings_messages:
+            raise UnsupportedCapability("its driver brings no messages: psycopg 3 does")
+        hear = self._connector.dialect.hear.replace(":channel", self.channel)
+        if connection.descriptor is None:
+            connection.execute(hear, {})
+        else:
+            limited(connection.descriptor, lambda: connection.execute(hear, {}))
+
+    def _listen(self, connection: Connection) -> None:
+        if self._asked is None and now() - self._heard > PULSE:
+            self._asked = now()
+            self._prove(self.channel)
+        patience = PULSE if self._asked is None else self._asked + PROOF_SECONDS - now()
+        messages = connection.messages(max(min(patience, PROOF_SECONDS), 0.01))
+        for token in messages:
+            if (slot := self._slots.get(token)) is not None:
+                slot.set()
+        if messages:
+            self._heard, self._asked, self._pause = now(), None, 0.0
+            self._open()
+        elif self._asked is not None and now() - self._asked > PROOF_SECONDS:
+            self._give_up()
+
+    def _open(self) -> None:
+        """Whoever has waited until now asks once more: it may have been granted unheard."""
+        if not self.is_open:
+            self.is_open = True
+            self._have_all_ask()
+
+    def _give_up(self) -> None:
+        """What once worked is broken, and made anew; what never did is not."""
+        was_open = self.is_open
+        self._drop()
+        if not was_open:
+            self._not_before = now() + AGAIN
+            log.warning(
+                "waiters for locks poll %s: a notification did not come within %g s. Is there a "
+                "transaction pooler in between? Give locks a URL that leads past it",
+                self._connector.described(),
+                PROOF_SECONDS,
+            )
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self.is_open = False
+        self._heard = -math.inf
+        if connection is not None:
+            connection.close()
+        self._have_all_ask()
+
+    def _have_all_ask(self) -> None:
+        for slot in list(self._slots.values()):
+            slot.set()

@@ -1,0 +1,61 @@
+"""A table whose database sends messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockkit.engine import grant
+from lockkit.engine.effects import Step
+from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request
+from lockkit.stores.contract import Pushed
+from lockkit.stores.sql.codec import token_digest
+from lockkit.stores.sql.inbox import Inbox
+from lockkit.stores.sql.polling import pause
+from lockkit.stores.sql.store import SQLStore
+
+
+class PushedTable(SQLStore, Pushed):
+    """Whoever hands a name over says so on the channel of the next holder; nobody else does, as a
+    message makes commits wait for one another."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._inbox = Inbox(self.connector, self._prove)
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        token = token_digest(request.token)
+        if request.mode is Mode.ENQUEUE:
+            self._inbox.expect(token)
+        try:
+            reply = yield from super().acquire(request)
+        except BaseException:  # nobody will wait for a message, or whoever does asks again
+            self._inbox.forget(token)
+            raise
+        if not isinstance(reply, Busy) or reply.full:
+            self._inbox.forget(token)
+        return reply
+
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        token = token_digest(request.token)
+        yield from self._inbox.wait(token, seconds, pause(seconds, busy))
+        return None
+
+    def release(self, request: Request) -> Step[Release]:
+        if request.queued:
+            self._inbox.forget(token_digest(request.token))
+        return super().release(request)
+
+    def close(self) -> None:
+        self._inbox.close()
+        super().close()
+
+    def _decide(
+        self, state: grant.State, mine: Request, now: int
+    ) -> grant.Outcome[Grant | Busy | Gone]:
+        outcome = super()._decide(state, mine, now)
+        if outcome.changed and (waiter := state.waiting(mine.token)) is not None:
+            waiter.channel = self._inbox.channel
+        return outcome
+
+    def _prove(self, channel: str) -> None:
+        self._rows(self._dialect.prove, {"channel": channel})

@@ -1,0 +1,289 @@
+"""PostgreSQL wakes those who wait by messages; behind a transaction pooler they poll."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from bouncer import BouncerServer
+from forking import in_child
+
+import lockkit
+from lockkit import aio
+from lockkit.model.clock import now
+from lockkit.stores.sql import inbox
+from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import PostgresServer
+
+Locks = Callable[..., lockkit.LockClient]
+
+
+@pytest.fixture
+def url(lock_table_url: str) -> str:
+    return lock_table_url
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Locks]:
+    clients: list[lockkit.LockClient] = []
+
+    def connected(where: str = url, **options: Any) -> lockkit.LockClient:
+        clients.append(lockkit.connect(where, **options))
+        return clients[-1]
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def admin(url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+def inbox_of(client: Any) -> inbox.Inbox:
+    found: inbox.Inbox = client.store._inbox
+    return found
+
+
+def listeners(admin: psycopg.Connection) -> int:
+    row = admin.execute(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE query LIKE 'LISTEN %' AND datname = current_database()"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def transactions(admin: psycopg.Connection) -> int:
+    admin.execute("SELECT pg_stat_clear_snapshot()")
+    row = admin.execute(
+        "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_waiter_is_woken_and_asks_seldom(locks: Locks, admin: psycopg.Connection) -> None:
+    client, other = locks(), locks()
+    lease = other.lock("a").acquire()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(client.lock("a").acquire)
+        eventually(lambda: inbox_of(client).is_open)
+        time.sleep(1.2)  # what was sent before is counted
+        before = transactions(admin)
+        time.sleep(3)
+        asked = transactions(admin) - before
+        assert lease.release()
+        assert waiting.result(10).release()
+    assert asked < 20, "it was 80 by polling"
+    assert listeners(admin) == 1
+
+
+def test_handoffs_take_no_poll(locks: Locks) -> None:
+    client, other = locks(), locks()
+
+    def handoff() -> bool:
+        lease = other.lock("a").acquire()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(client.lock("a").acquire)
+            queued(other, "a", 1)
+            eventually(lambda: inbox_of(client).is_open)
+            time.sleep(0.2)  # it is asleep
+            released = now()
+            lease.release()
+            taken = waiting.result(10)
+            woken = now() - released
+            taken.release()
+        return woken < 0.1
+
+    at_least_once(handoff)
+
+
+async def test_tasks_are_woken_as_threads_are(url: str) -> None:
+    async with aio.connect(url, ttl=60) as client, aio.connect(url, ttl=60) as other:
+        lease = await other.lock("a").acquire()
+        tasks = [asyncio.create_task(take(client)) for _ in range(5)]
+        while not inbox_of(client).is_open:  # noqa: ASYNC110  it has no event for tasks
+            await asyncio.sleep(0.01)
+        await lease.release()
+        started = now()
+        await asyncio.gather(*tasks)
+        assert now() - started < 5 * PROMPT
+
+
+async def take(client: aio.AsyncLockClient) -> None:
+    async with client.lock("a"):
+        pass
+
+
+def test_nobody_is_told_where_nobody_waits(
+    locks: Locks, admin: psycopg.Connection, url: str
+) -> None:
+    """A notification makes all commits of the database wait for one another."""
+    client = locks()
+    with psycopg.connect(url, autocommit=True) as spy:
+        client.lock("a").acquire().release()
+        spy.execute(f"LISTEN {inbox_of(client).channel}")
+        for _ in range(5):
+            client.lock("a").acquire().release()
+        admin.execute(f"NOTIFY {inbox_of(client).channel}, 'the end'")
+        told = [message.payload for message in spy.notifies(timeout=10, stop_after=1)]
+    assert told == ["the end"]
+    assert listeners(admin) == 0, "a client that never waited has no connection for it"
+
+
+def test_threads_of_a_client_share_one_connection(locks: Locks, admin: psycopg.Connection) -> None:
+    client, other = locks(), locks()
+    leases = [other.lock(f"n{number}").acquire() for number in range(6)]
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(client.lock(f"n{number}").acquire) for number in range(6)]
+        for number in range(6):
+            queued(other, f"n{number}", 1)
+        eventually(lambda: inbox_of(client).is_open)
+        assert listeners(admin) == 1
+        for lease, future in zip(leases, waiting, strict=True):
+            assert lease.release()
+            assert future.result(10).release()
+    client.close()
+    eventually(lambda: listeners(admin) == 0)
+
+
+def test_a_silent_connection_is_made_anew(
+    locks: Locks,
+    url: str,
+    postgres_server: PostgresServer,
+    admin: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A firewall has forgotten it: nobody says so."""
+    monkeypatch.setattr(inbox, "PULSE", 0.2)
+    with FaultProxy("127.0.0.1", postgres_server.port) as proxy:
+        far = locks(url.replace(f":{postgres_server.port}", f":{proxy.port}"), ttl=60)
+        other = locks()
+        lease = other.lock("a").acquire()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(far.lock("a").acquire)
+            eventually(lambda: inbox_of(far).is_open)
+            first = inbox_of(far)._connection
+            assert proxy.lose_store(matching=b"LISTEN") == 1
+            eventually(lambda: inbox_of(far)._connection not in (None, first))
+            eventually(lambda: inbox_of(far).is_open)
+            assert lease.release()
+            assert waiting.result(10).release()
+
+
+def test_a_forked_child_listens_for_itself(locks: Locks, admin: psycopg.Connection) -> None:
+    client, other = locks(), locks()
+
+    def wait_for(name: str) -> bool:
+        lease = other.lock(name).acquire()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(client.lock(name).acquire)
+            eventually(lambda: inbox_of(client).is_open)
+            lease.release()
+            return waiting.result(10).release()
+
+    assert wait_for("a")
+    channel = inbox_of(client).channel
+
+    def child() -> None:
+        assert wait_for("b")
+        assert inbox_of(client).channel != channel
+
+    in_child(child)
+    assert wait_for("c")
+    assert inbox_of(client).channel == channel
+
+
+def test_a_driver_without_messages_polls(url: str, locks: Locks) -> None:
+    """Such as pg8000; here one that hides what psycopg can."""
+
+    class Mute(psycopg.Connection[Any]):
+        notifies = None  # type: ignore[assignment]
+
+    engine = sa.create_engine("postgresql+psycopg://", creator=lambda: Mute.connect(url))
+    other = locks()
+    lease = other.lock("a").acquire()
+    with lockkit.connect(client=engine) as client, ThreadPoolExecutor() as threads:
+        waiting = threads.submit(client.lock("a").acquire)
+        queued(other, "a", 1)
+        eventually(lambda: not inbox_of(client)._is_idle)
+        lease.release()
+        assert waiting.result(10).release()
+        assert not inbox_of(client).is_open
+    engine.dispose()
+
+
+# Behind PgBouncer
+
+
+@pytest.fixture(scope="module")
+def bouncer(postgres_server: PostgresServer) -> Iterator[BouncerServer]:
+    with BouncerServer(postgres_server, "transaction") as server:
+        yield server
+
+
+@pytest.fixture
+def pooled(bouncer: BouncerServer, url: str) -> str:
+    return bouncer.of(url)
+
+
+def test_tables_work_behind_a_transaction_pooler(pooled: str, url: str, locks: Locks) -> None:
+    """Many statements over sessions that change: none of them is prepared."""
+    clients = [locks(pooled) for _ in range(4)]
+    counter = [0]
+    start = threading.Barrier(len(clients))
+
+    def work(client: lockkit.LockClient) -> None:
+        start.wait()
+        for _ in range(25):
+            with client.lock("counter", timeout=30):
+                seen = counter[0]
+                time.sleep(0.0005)
+                counter[0] = seen + 1
+
+    with ThreadPoolExecutor() as threads:
+        for future in [threads.submit(work, client) for client in clients]:
+            future.result()
+    assert counter == [100]
+    with clients[0].lock("a"):
+        assert locks(url).lock("a").try_acquire() is None, "the same locks"
+
+
+def test_waiters_behind_a_transaction_pooler_poll_and_say_so(
+    pooled: str, locks: Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A notification to oneself does not come within a second."""
+    client, other = locks(pooled, ttl=60), locks(pooled, ttl=60)
+
+    def handoff() -> float:
+        lease = other.lock("a").acquire()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(client.lock("a").acquire)
+            queued(other, "a", 1)
+            released = now()
+            lease.release()
+            waiting.result(10).release()
+        return now() - released
+
+    with caplog.at_level(logging.WARNING, logger="lockkit"):
+        handoff()
+        lease = other.lock("a").acquire()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(client.lock("a").acquire)
+            eventually(lambda: "transaction pooler" in caplog.text)
+            lease.release()
+            waiting.result(10).release()
+    assert not inbox_of(client).is_open
+    at_least_once(lambda: handoff() < PROMPT)
