@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from lockkit.stores.wires import AsyncWire, Wire
 
 
-Danger = Finding
-"""Its name in stores that were written before."""
-
-
 class Store(ABC):
     """What every store can do. Names are valid lock names; the store adds the key prefix.
 

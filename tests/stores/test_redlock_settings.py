@@ -168,7 +168,7 @@ def test_dangers_of_the_nodes(guarded: Nodes) -> None:
         guarded[1].resume()
         with guarded[0].client() as admin:
             admin.config_set("maxmemory-policy", "noeviction")
-    assert [danger.identifier for danger in dangers] == ["eviction", "node"]
+    assert [danger.code for danger in dangers] == ["eviction", "node"]
     assert dangers[0].text.startswith(f"127.0.0.1:{guarded[0].port}: the Redis server evicts")
     assert f"127.0.0.1:{guarded[1].port} does not vote: no answer in time" in dangers[1].text
 

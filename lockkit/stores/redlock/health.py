@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import LockError
-from lockkit.stores.contract import Danger
+from lockkit.model.types import Finding
 from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redlock.votes import SILENT, Answers
 
-State = tuple[str | None, list[Danger]]
+State = tuple[str | None, list[Finding]]
 """Of a node: what tells it from any other, if the user may ask, and its own dangers."""
 
 
@@ -19,16 +19,16 @@ def state() -> Step[State]:
     return itself, (yield from eviction())
 
 
-def dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Danger]:
+def dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Finding]:
     known = dict[str, str]()
     for name, answer in zip(servers, answers, strict=True):
         if answer is None or isinstance(answer, LockError):
             text = f"the node {name} does not vote: {answer or SILENT}"
-            yield Danger("node", text, "Bring it back: fewer others may fail meanwhile.")
+            yield Finding("node", text, "Bring it back: fewer others may fail meanwhile.")
             continue
         itself, own = answer
         if itself and known.setdefault(itself, name) != name:
             text = f"{known[itself]} and {name} are one server, which has two votes"
-            yield Danger("node", text, "Name each server once in LOCATION.")
+            yield Finding("node", text, "Name each server once in LOCATION.")
         for danger in own:
             yield danger._replace(text=f"{name}: {danger.text}")

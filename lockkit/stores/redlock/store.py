@@ -10,8 +10,8 @@ from lockkit.model.checks import wrong
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Busy, Gone, Grant, Release, Renewal, Request
-from lockkit.stores.contract import Buried, Danger, Store
+from lockkit.model.types import Busy, Finding, Gone, Grant, Release, Renewal, Request
+from lockkit.stores.contract import Buried, Store
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redlock.health import dangers, state
@@ -135,7 +135,7 @@ class RedlockStore(Buried, Store):
     def check(self) -> Step[None]:
         yield from self._look(lambda: look(pack(b"PING")))
 
-    def health(self) -> Step[list[Danger]]:
+    def health(self) -> Step[list[Finding]]:
         return [*dangers((yield from self._look(state)), self._nodes.servers)]
 
     def database(self) -> str:
