@@ -104,7 +104,10 @@ def test_a_fail_over_while_many_lock(group: SentinelGroup) -> None:
                 continue
             errors[0] += 1
 
-    clients = [lockkit.connect(group.url, options={"wait_replicas": 1}) for _ in range(4)]
+    clients = [
+        lockkit.connect(group.url, options={"wait_replicas": 1, "socket_timeout": 10.0})
+        for _ in range(4)
+    ]
     threads = [threading.Thread(target=work, args=(client,)) for client in clients]
     for thread in threads:
         thread.start()

@@ -29,7 +29,8 @@ def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
 @pytest.fixture(params=["sync", "async"])
 def client(request: pytest.FixtureRequest, pair: tuple[RedisServer, Any]) -> Iterator[AnyClient]:
     api: Api = request.param
-    client = connect(api, f"{pair[0].url}?wait_replicas=1", ttl=60.0)
+    options = {"socket_timeout": 20.0}
+    client = connect(api, f"{pair[0].url}?wait_replicas=1", ttl=60.0, options=options)
     yield client
     client.close()
 
@@ -72,10 +73,11 @@ def test_a_grant_by_message_is_on_the_replica(
 
 
 def test_without_a_replica_nothing_is_granted(
-    client: AnyClient, pair: tuple[RedisServer, RedisServer]
+    client: AnyClient, pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing stays behind. An extension does not count, and the lease is not lost by that."""
     kept = client.lock("kept").acquire()
+    monkeypatch.setitem(client.store._connections.fresh.arguments, "socket_timeout", 0.5)
     pair[1].pause()
     try:
         with pytest.raises(lockkit.OutcomeUnknown, match="0 of 1 replicas"):
@@ -87,6 +89,7 @@ def test_without_a_replica_nothing_is_granted(
         kept.check()
     finally:
         pair[1].resume()
+        monkeypatch.undo()
     with lockkit.connect(pair[0].url) as other:
         until(lambda: other.inspect("stock:42") is None, "it is given back")
     kept.extend(120)

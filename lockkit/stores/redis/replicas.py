@@ -18,8 +18,6 @@ from lockkit.stores.redis.protocol import Command, pack
 from lockkit.stores.redis.scripts import call_all
 
 OPTION = "wait_replicas"
-PATIENCE = 500
-"""Milliseconds that replicas have for it."""
 
 
 def divided(settings: AliasSettings) -> tuple[int, AliasSettings]:
@@ -44,12 +42,15 @@ def divided(settings: AliasSettings) -> tuple[int, AliasSettings]:
     return check_count(where, number) or 0, settings._replace(location=location, options=options)
 
 
-def confirmed(commands: Sequence[Command], replicas: int) -> Step[list[Any]]:
-    """Run scripts, and have so many replicas confirm them. Raises OutcomeUnknown: if too few did,
-    the scripts have run all the same."""
+def confirmed(commands: Sequence[Command], replicas: int, timeout: float) -> Step[list[Any]]:
+    """Run scripts, and have so many replicas confirm them, within half the time-out of a request.
+
+    Raises OutcomeUnknown: if too few did, the scripts have run all the same."""
     if not replicas:
         return (yield from call_all(commands))
-    replies = yield from call_all(commands, pack(b"WAIT", b"%d" % replicas, b"%d" % PATIENCE))
+    replies = yield from call_all(
+        commands, pack(b"WAIT", b"%d" % replicas, b"%d" % (timeout * 500))
+    )
     if (count := replies.pop()) < replicas:
         raise OutcomeUnknown(f"{count} of {replicas} replicas have confirmed it ({OPTION})")
     return replies

@@ -35,7 +35,7 @@ from lockkit.stores.redis.health import eviction
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import read_acquire, read_extend, read_release
 from lockkit.stores.redis.scripts import call, look
-from lockkit.stores.redis.settings import maker
+from lockkit.stores.redis.settings import SOCKET_TIMEOUT, maker
 from lockkit.stores.redis.subscription import Inbox, open_inbox
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
@@ -133,7 +133,7 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
         channel = NO_CHANNEL if self.inbox.is_forbidden else self.inbox.channel
         command = self._language.acquire(request, mode, channel)
         if self._replicas:
-            (reply,) = yield from replicas.confirmed([command], self._replicas)
+            (reply,) = yield from self._confirmed([command])
         else:
             reply = yield from call(command)
         if not self._is_announced:
@@ -161,7 +161,7 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
         renewals = [Renewal(None)] * len(requests)
         try:
             commands = [command for command, _ in batches]
-            replies = yield from replicas.confirmed(commands, self._replicas)
+            replies = yield from self._confirmed(commands)
         except LockError as error:
             if not refused(error):
                 raise
@@ -175,6 +175,10 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
             else:
                 read_extend(requests, positions, reply, renewals)
         return renewals
+
+    def _confirmed(self, commands: Sequence[Command]) -> Step[list[Any]]:
+        timeout = self._connections.fresh.arguments.get("socket_timeout") or SOCKET_TIMEOUT
+        return replicas.confirmed(commands, self._replicas, timeout)
 
     def _extend_one(self, command: Command) -> Step[Any]:
         """One bucket; that the server refuses it says nothing of the others."""
