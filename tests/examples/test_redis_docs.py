@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from places import ROOT
 from redis_family import SentinelGroup
 
 import lockkit
+from lockkit.testing.servers import RedisServer
 
 PAGE = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
 URL = "redis://127.0.0.1:6379/0"
@@ -18,6 +20,22 @@ def test_a_client_that_you_have_already(redis_url: str) -> None:
     names = run_block("client=client", {URL: redis_url})
     names["client"].close()
     assert names["lease"].fencing_token > 0
+
+
+def test_passwords_that_change(tmp_path: Path) -> None:
+    secret = tmp_path / "redis"
+    users = {"shop": "on >first ~* &* +@all"}
+    with RedisServer(users=users) as server:
+        here = {"127.0.0.1:6379": f"127.0.0.1:{server.port}", "/run/secrets/redis": str(secret)}
+        locks = run_block("lambda", here)["locks"]
+        for password in ("first", "second"):
+            secret.write_text(f"{password}\n")
+            with server.client() as admin:
+                admin.acl_setuser("shop", enabled=True, passwords=f"+{password}")
+            locks.lock("stock:42").acquire().release()
+            locks.close()
+            with server.client() as admin:
+                admin.acl_setuser("shop", enabled=True, passwords=f"-{password}")
 
 
 def test_sentinel() -> None:

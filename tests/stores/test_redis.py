@@ -216,6 +216,15 @@ def test_a_wrong_option_is_a_configuration_error(
     assert "secret" not in str(caught.value)
 
 
+def test_a_certificate_for_another_host_is_refused(guarded: RedisServer) -> None:
+    """Whatever the version of redis-py: the oldest one that is supported does not look."""
+    url = guarded.tls_url.replace("127.0.0.1", "127.0.0.2")
+    with lockkit.connect(url) as client, pytest.raises(lockkit.BackendUnavailable):
+        client.lock("stock:42").acquire()
+    made: Any = lockkit.connect("rediss://h").store
+    assert made._connections.fresh.arguments["ssl_check_hostname"] is True
+
+
 FOR_POOLS = "?protocol=3&max_connections=1&decode_responses=True&health_check_interval=1"
 """What a URL may say that is used by a cache as well."""
 
