@@ -43,8 +43,9 @@ from __future__ import annotations
 from lockkit.orders.decisions import Discard, Forget, Keep, Proceed, Replay
 from lockkit.orders.engine import Orders
 from lockkit.orders.gate import adrive, drive
+from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError, Record, Snapshot, StillRunningError
-from lockkit.orders.request import Identity, Order, OrderRequest, OrderResponse, Payload
+from lockkit.orders.request import Identity, OrderRequest, OrderResponse, Payload
 from lockkit.orders.settings import OrderSettings, read_order_settings
 from lockkit.web.refusal import Refusal
 

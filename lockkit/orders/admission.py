@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import AcquireTimeout, LeaseLost, LockHeld, TooManyWaiters
+from lockkit.model.log import log
 from lockkit.orders import refusals
-from lockkit.orders.decisions import Decision, Proceed, Replay, judge, left_running
+from lockkit.orders.decisions import Decision, Proceed, Replay
 from lockkit.orders.record import (
     UNLIMITED,
+    VERSION,
     DuplicateKeyError,
     Record,
     RecordState,
+    has_our_fingerprint,
     is_unanswered,
     snapshot_of,
     storable,
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
     from lockkit.model.types import Owner
     from lockkit.orders.engine import Orders
     from lockkit.orders.gate import Means
-    from lockkit.orders.request import Order, OrderResponse
+    from lockkit.orders.order import Order
+    from lockkit.orders.request import OrderResponse
 
 MOST_DUPLICATES = 3
 """How often in a row another try may be first, and its record be gone at the next look."""
@@ -212,3 +216,44 @@ def _asks_for_something_else(order: Order, holder: Owner | None) -> bool:
     """Whether the running try has another payload: then waiting for it is pointless."""
     tag = _TAG.search(holder.label) if holder else None
     return tag is not None and tag[1] not in order.tags
+
+
+def judge(order: Order, record: Record | None) -> Replay | Refusal | None:
+    """The answer that a record gives; None if the request is the first, or another try still runs.
+
+    A record that this release cannot read is never overwritten, and its order never runs again,
+    even if the record looks expired.
+    """
+    if record is None:
+        return refusals.FORM_EXPIRED if order.stale else None
+    if record.version > VERSION or not has_our_fingerprint(record):
+        return _unreadable(order)
+    if record.left <= 0:
+        return refusals.FORM_EXPIRED if order.stale else None
+    if not order.same(record.fingerprint):
+        return refusals.DIFFERENT
+    return _known(order, record)
+
+
+def left_running(record: Record | None) -> bool:
+    """Whether a record for which ``judge`` has no answer says that the order runs.
+
+    Under the lock it is then an orphan: the try that wrote it is gone, or has lost its lease.
+    """
+    return record is not None and record.state == RecordState.RUNNING and record.left > 0
+
+
+def _known(order: Order, record: Record) -> Replay | Refusal | None:
+    if record.state == RecordState.DONE:
+        return Replay(record.snapshot)
+    if record.state == RecordState.TOMBSTONE:
+        return refusals.not_replayable(record.snapshot.header("Location"))
+    if record.state == RecordState.RUNNING:
+        return None
+    return _unreadable(order)
+
+
+def _unreadable(order: Order) -> Refusal:
+    """Log which record it is, because no duplicate of its order will ever be answered."""
+    log.error("an order is refused, its record cannot be read: %s", order.lock_name)
+    return refusals.UNREADABLE

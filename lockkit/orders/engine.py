@@ -13,9 +13,17 @@ from lockkit.orders import refusals
 from lockkit.orders.admission import Admission
 from lockkit.orders.decisions import Decision, Discard, Forget, Keep, Proceed
 from lockkit.orders.forms import PREFIX, FormIds, form_order
-from lockkit.orders.orderid import IdSource, MalformedOrderIdError, may_be_in_body, order_id_from
+from lockkit.orders.order import (
+    IdSource,
+    MalformedOrderIdError,
+    Order,
+    fingerprint_of,
+    key_of,
+    may_be_in_body,
+    order_id_from,
+)
 from lockkit.orders.record import Record, refuses, snapshot_of, storable
-from lockkit.orders.request import Order, OrderRequest, fingerprint_of, key_of, too_large
+from lockkit.orders.request import OrderRequest, too_large
 from lockkit.orders.settings import SOURCE
 from lockkit.web.refusal import Refusal
 from lockkit.web.waiting_room import WaitingRoom
@@ -50,7 +58,8 @@ class Orders:
 
     def hook(self, name: str) -> Callable[..., Any] | None:
         """The function that the settings name. Raises ConfigurationError."""
-        return check_callable(f"{SOURCE}[{name.upper()!r}]", getattr(self.settings, name))
+        path = getattr(self.settings, name)
+        return path and check_callable(f"{SOURCE}[{name.upper()!r}]", path)
 
     def identify(
         self,

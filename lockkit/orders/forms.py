@@ -46,15 +46,15 @@ from typing import TYPE_CHECKING
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import refusals
-from lockkit.orders.orderid import MalformedOrderIdError
-from lockkit.orders.request import (
+from lockkit.orders.order import (
+    MalformedOrderIdError,
     Order,
-    OrderRequest,
     fingerprint_of,
     key_of,
     key_of_guest,
     sent_by,
 )
+from lockkit.orders.request import OrderRequest
 from lockkit.orders.settings import OrderSettings
 from lockkit.web.refusal import Refusal
 

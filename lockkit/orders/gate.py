@@ -14,9 +14,9 @@ from lockkit.model.log import log
 from lockkit.orders import refusals
 from lockkit.orders.decisions import Proceed
 from lockkit.orders.open_order import OrderStopped
+from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
 from lockkit.orders.redis_records import RedisRecords
-from lockkit.orders.request import Order
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import Refusal

@@ -6,6 +6,7 @@ own, and, for effects outside a database, the store of the locks. An adapter add
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from lockkit.model.errors import BackendError, LeaseLost, LockError
 from lockkit.orders import refusals, rows
 from lockkit.orders.decisions import Discard
+from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
-from lockkit.orders.request import Order, OrderResponse
+from lockkit.orders.request import OrderResponse
 from lockkit.runtime.either import at_once
 
 if TYPE_CHECKING:
@@ -69,6 +71,11 @@ class OpenOrder(ABC):
     def orphan(self) -> bool:
         """Whether an earlier try was begun whose end is not known: with ORPHANS "retry"."""
         return self.decision.orphan
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the claim may still wait for a try that has the order's record."""
+        return max(self.decision.until - time.monotonic(), 0.0)
 
     @property
     def leases(self) -> list[Any]:
@@ -164,7 +171,7 @@ class OrderInDatabase(OpenOrder):
     table: rows.Table
 
     def _insert(self, database: rows.Database, record: Record) -> None:
-        replaces, wait = self.decision.replaces, self.decision.patience
+        replaces, wait = self.decision.replaces, self.patience
         rows.insert(database, record, replaces=replaces, wait=wait)
 
     def _keep_refusal(self, record: Record, response: Any) -> Any:

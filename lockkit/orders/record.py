@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.model.errors import BackendUnavailable
+from lockkit.orders.order import FINGERPRINT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -132,6 +133,17 @@ def recorded(columns: Mapping[str, Any], left: int) -> Record:
         )
     except (ValueError, TypeError, OverflowError, RecursionError):
         return unreadable(str(columns["key"]))
+
+
+def is_damaged(record: Record) -> bool:
+    """Whether no release can have written the record so. A newer release's is not damaged."""
+    if record.version > VERSION:
+        return False
+    return not has_our_fingerprint(record) or record.state not in set(RecordState)
+
+
+def has_our_fingerprint(record: Record) -> bool:
+    return record.fingerprint.startswith(f"{FINGERPRINT_VERSION}:")
 
 
 def is_unanswered(record: Record) -> bool:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.types import ClaimReply, LockInfo, LockState, StoredRecord
+from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import DuplicateKeyError, Record, RecordState, unreadable
-from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import Wired, dump, is_newer, load
 from lockkit.runtime import process
 

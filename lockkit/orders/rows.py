@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
-from lockkit.orders.decisions import is_damaged
+from lockkit.orders.order import FINGERPRINT_VERSION
 from lockkit.orders.record import (
     MICROSECONDS,
     VERSION,
@@ -25,9 +25,9 @@ from lockkit.orders.record import (
     RecordState,
     StillRunningError,
     dump_headers,
+    is_damaged,
     recorded,
 )
-from lockkit.orders.request import FINGERPRINT_VERSION
 
 TABLE = "lockkit_order"
 COLUMNS = (

@@ -23,7 +23,7 @@ from lockkit.model.checks import (
 )
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import DEFAULT_ALIAS
-from lockkit.orders.orderid import IdSource
+from lockkit.orders.order import IdSource
 
 SOURCE = "LOCKKIT_ORDERS"
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from lockkit.model.log import log
 from lockkit.orders.forms import FormIds
-from lockkit.orders.orderid import MalformedOrderIdError
+from lockkit.orders.order import MalformedOrderIdError
 
 MOST_LOOKED_AT = 20
 """Each costs a signature, and a client could send a million."""

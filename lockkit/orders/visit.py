@@ -13,8 +13,8 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.orders import refusals
 from lockkit.orders.decisions import REPLAYED_HEADER
 from lockkit.orders.forgery import with_token
-from lockkit.orders.orderid import IdSource
-from lockkit.orders.request import Identity, Order, SentFile
+from lockkit.orders.order import IdSource, Order
+from lockkit.orders.request import Identity, SentFile
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:

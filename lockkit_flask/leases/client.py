@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flask import current_app, has_app_context
+from flask import current_app
 
 from lockkit.leases.enclosing import AsyncEnclosingClient, EnclosingClient
 from lockkit.leases.until import Transaction, refuse_level
@@ -44,11 +44,7 @@ class FlaskLockClient(EnclosingClient):
     """``LockClient``, whose locks refuse to be acquired inside a transaction with changes."""
 
     _transactions = staticmethod(open_transactions)
-
-    @staticmethod
-    def _refuse(name: str) -> None:
-        if has_app_context():
-            db_session.end_read(name)
+    _refuse = staticmethod(db_session.end_read)
 
 
 class AsyncFlaskLockClient(AsyncEnclosingClient):
@@ -56,7 +52,7 @@ class AsyncFlaskLockClient(AsyncEnclosingClient):
 
     @staticmethod
     async def _refuse(name: str) -> None:
-        FlaskLockClient._refuse(name)
+        db_session.end_read(name)
 
 
 class _OfOrder(Transaction):

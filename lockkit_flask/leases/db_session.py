@@ -79,8 +79,8 @@ def _listen(db: SQLAlchemy) -> None:
 
 
 def current_session() -> Session | None:
-    """The session of the current app context, if it was used; none is made."""
-    db = database_of(current_app)
+    """The session of the current app context, if there is one and it was used; none is made."""
+    db = database_of(current_app) if has_app_context() else None
     if db is None or not db.session.registry.has():
         return None
     return db.session()

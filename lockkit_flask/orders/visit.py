@@ -16,7 +16,7 @@ from werkzeug.wsgi import get_input_stream
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Identity, OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
-from lockkit.orders.orderid import FORMS, MULTIPART
+from lockkit.orders.order import FORMS, MULTIPART
 from lockkit.orders.visit import ViewOptions, options_in, sent_file
 from lockkit_flask import signals
 from lockkit_flask.conf import flask_login_user
@@ -233,7 +233,8 @@ def order_response(response: Response, max_body: int) -> OrderResponse:
     """
     body = None if _streams(response, max_body) else response.get_data()
     answered = OrderResponse(response.status_code, list(response.headers.items()), body)
-    return without_tokens(answered, _tokens())
+    tokens = _tokens()
+    return without_tokens(answered, tokens) if tokens else answered
 
 
 def _streams(response: Response, max_body: int) -> bool:

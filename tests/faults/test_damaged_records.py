@@ -23,10 +23,10 @@ from lockkit.leases.lease import give_back
 from lockkit.model.errors import LockError
 from lockkit.model.types import LockState
 from lockkit.orders import Order, Orders, Proceed, Refusal, Replay, adrive, drive, wire
-from lockkit.orders.decisions import judge
+from lockkit.orders.admission import judge
+from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import Record, dump_headers, recorded
 from lockkit.orders.redis_records import RedisRecords, orphans, repair
-from lockkit.orders.request import lock_name_of
 from lockkit.stores.redis.layout import Keys
 from lockkit.testing.servers import RedisServer
 

@@ -14,8 +14,8 @@ from command_line import start
 import lockkit
 from lockkit.model.types import Mode, Owner, Request
 from lockkit.orders import Record
+from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import RecordState, Snapshot
-from lockkit.orders.request import lock_name_of
 from lockkit.orders.wire import dump
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.connections import pipeline

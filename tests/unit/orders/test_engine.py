@@ -32,7 +32,7 @@ from lockkit.orders import (
     read_order_settings,
 )
 from lockkit.orders.forms import FormIds
-from lockkit.orders.orderid import MalformedOrderIdError, parse_order_id
+from lockkit.orders.order import MalformedOrderIdError, parse_order_id
 from lockkit.orders.record import VERSION, RecordState, dump_headers, load_headers
 from lockkit.orders.request import SentFile, as_sent
 

@@ -20,7 +20,7 @@ from lockkit.orders import (
     read_order_settings,
 )
 from lockkit.orders.forms import FormIds, hidden_field
-from lockkit.orders.orderid import MalformedOrderIdError
+from lockkit.orders.order import MalformedOrderIdError
 from lockkit.orders.refusals import FORM_EXPIRED
 
 FORMS = FormIds(lambda: ["the key of the application"])

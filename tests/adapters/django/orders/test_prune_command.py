@@ -12,8 +12,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from lockkit.orders.decisions import is_damaged
-from lockkit.orders.record import VERSION
+from lockkit.orders.record import VERSION, is_damaged
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.table import OrderTable
 
