@@ -23,7 +23,7 @@ from lockkit.operate.console import Closed, Console, Exit, Readable, UsageError,
 from lockkit.operate.listing import list_locks, show
 from lockkit.operate.stores import ClientFactory, Stores
 from lockkit.operate.text import printable
-from lockkit.operate.upkeep import OrderRecords, check, no_findings, no_records, prune
+from lockkit.operate.upkeep import OrderRecords, check, ddl, no_findings, no_records, prune
 
 if TYPE_CHECKING:
     from lockkit.model.types import Finding
@@ -78,7 +78,13 @@ def run(
         return Exit.OK
 
 
-_COMMANDS = {"list": list_locks, "show": show, "release": release, "resolve": resolve}
+_COMMANDS = {
+    "list": list_locks,
+    "show": show,
+    "release": release,
+    "resolve": resolve,
+    "ddl": ddl,
+}
 
 
 def _ended(command: Callable[[], int], console: Console, prog: str) -> int:

@@ -1,4 +1,4 @@
-"""``locks prune`` and ``locks check``, which need an application."""
+"""``locks prune`` and ``locks check``, which need an application, and ``locks ddl``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from lockkit.operate.text import escape, printable
 
 if TYPE_CHECKING:
     from lockkit.model.types import Finding
+    from lockkit.operate.stores import Stores
+
+GRANTS = "SELECT, INSERT, UPDATE and DELETE on it"
 
 
 class RecordTable(Protocol):
@@ -47,6 +50,17 @@ def no_findings() -> Iterable[Finding]:
     raise ConfigurationError(
         "only an application has routes to check: use 'flask locks check' or 'manage.py check'"
     )
+
+
+def ddl(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
+    """Print what makes the tables of the aliases: all of it is SQL, also what explains it."""
+    for alias in stores.select(arguments.alias):
+        client = stores.client(alias)
+        sql = client.store.ddl()
+        what = "needs no table, or makes it itself" if not sql else "its users need " + GRANTS
+        where = printable(client.settings.shown_location)
+        console.write(f"-- alias {escape(alias)} ({where}): {what}\n{sql}{';' * bool(sql)}\n")
+    return Exit.OK
 
 
 def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console) -> Exit:

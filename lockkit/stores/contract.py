@@ -106,6 +106,11 @@ class Store(ABC):
         theirs is kept now. Looks only. Default: not known."""
         return at_once({})
 
+    def ddl(self) -> str:
+        """The SQL that makes its tables, for those who make them by hand; no I/O. Empty: it needs
+        none, or makes them itself."""
+        return ""
+
     def records(self) -> Records | None:
         """Records beside the locks, if this store can keep any; no I/O."""
         return None

@@ -19,6 +19,10 @@ class RowStore(SessionStore):
         """Make it, if it is not there. Blocks. Raises BackendError."""
         run(self._creating(), self.wire())
 
+    def ddl(self) -> str:
+        assert isinstance(self._sql, OfRows)
+        return self._sql.create
+
     def _creating(self) -> Step[bool]:
         return (yield from self._elsewhere(("", new_token()), self._create))
 

@@ -120,6 +120,10 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         row = row_id(self._prefix, name)
         return call(lambda: self._try(self._steps, lambda c: repaired(c, self._dialect, row)))
 
+    def ddl(self) -> str:
+        """A file gets its table at the first lock."""
+        return "" if self._dialect.name == "sqlite" else self._dialect.create
+
     def close(self) -> None:
         self._steps.close()
         self._renewals.close()
