@@ -60,7 +60,7 @@ class LockKit:
     def create_tables() -> None:
         """Create the tables of lockkit for the current app, if they are not there.
 
-        Those of the locks of ``sqlalchemy+…`` aliases, and those of the orders' records.
+        Those of the locks of aliases in a database, and those of the orders' records.
         ``db.create_all()`` makes the latter too, and Alembic sees it; those of
         ``@idempotent(using=…)`` are made only here.
         """
