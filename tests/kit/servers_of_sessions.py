@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import threading
@@ -10,11 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self
 
 import psycopg
+import pymysql
 import pytest
 
 import lockkit
 from lockkit.stores.sessions.dialects import Dialect
+from lockkit.stores.sessions.mysql_dialects import GetLock, MySQLRow
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
+from lockkit.testing.conformance.base import eventually
 
 
 class SessionServer:
@@ -51,6 +55,9 @@ class SessionServer:
 
     def pids(self) -> list[int]:
         raise NotImplementedError
+
+    def restore(self) -> None:
+        """The server's settings."""
 
 
 class Postgres(SessionServer):
@@ -135,6 +142,100 @@ class Row(Postgres):
         return len(key) == 64 and key.isalnum()
 
 
+class MariaDB(SessionServer):
+    waiting = "command = 'Query'"
+
+    def of_database(self, name: str) -> str:
+        return self.url.replace(self.database, name)
+
+    def pids(self, where: str = "true") -> list[int]:
+        return self._numbers(
+            f"select id from information_schema.processlist where db = '{self.database}' "
+            f"and {where}"
+        )
+
+    def waiters(self) -> list[int]:
+        return self.pids(self.waiting)
+
+    def holders(self) -> list[int]:
+        """If no other session is idle."""
+        return self.pids("command = 'Sleep'")
+
+    def cancel(self, *pids: int) -> None:
+        for pid in pids:
+            self.server.execute(f"kill query {pid}")
+
+    def kill(self, *pids: int) -> None:
+        for pid in pids:
+            self.server.execute(f"kill {pid}")
+        eventually(lambda: not {*pids} & {*self.pids()})
+
+    def limit_statements(self) -> None:
+        for setting in (f"max_statement_time = {self.limit}", "innodb_lock_wait_timeout = 1"):
+            self.server.execute(f"set global {setting}")
+
+    def restore(self) -> None:
+        for setting in ("max_statement_time", "innodb_lock_wait_timeout"):
+            self.server.execute(f"set global {setting} = default")
+
+    def silence(self, ttl: float) -> float:
+        return math.ceil(ttl)
+
+    def execute(self, sql: str) -> str:
+        return str(self.server.execute(f"use {self.database}; {sql}"))
+
+    def names(self) -> list[str]:
+        return self.execute("select name from lockkit_row order by name").split()
+
+    def make_old(self) -> None:
+        with self._connected() as cursor:
+            cursor.execute("select id from lockkit_row for update skip locked")
+            for (key,) in cursor.fetchall():
+                old = "made = now() - interval 2 day"
+                cursor.execute(f"update lockkit_row set {old} where id = %s", (key,))
+
+    @contextmanager
+    def deleting(self) -> Iterator[None]:
+        with self._connected() as cursor:
+            cursor.execute("delete from lockkit_row")
+            yield
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """A transaction, committed at the end."""
+        arguments = {"host": "127.0.0.1", "port": self.port, "user": "root"}
+        with pymysql.connect(**arguments, database=self.database) as connection:
+            with connection.cursor() as cursor:
+                yield cursor
+            connection.commit()
+
+    def _numbers(self, sql: str) -> list[int]:
+        return [int(line) for line in self.server.execute(sql).split()]
+
+
+class GetLocks(MariaDB):
+    name = "MariaDB advisory"
+    takes = b"get_lock("
+
+    def dialect(self) -> Dialect:
+        return GetLock()
+
+    def is_key(self, key: str) -> bool:
+        return len(key) <= 64 and key == key.lower()
+
+
+class MariaDBRow(MariaDB):
+    name = "MariaDB row"
+    takes = b"skip locked"
+    hears_of_dead_waiters = False
+
+    def dialect(self) -> Dialect:
+        return MySQLRow()
+
+    def is_key(self, key: str) -> bool:
+        return len(key) == 64 and key.isalnum()
+
+
 class Kind(NamedTuple):
     """A parameter of tests."""
 
@@ -150,14 +251,17 @@ class Kind(NamedTuple):
             found = self.made(server, url)
             with_table(found.url)
             yield found
+            found.restore()
         finally:
             server.drop_database(url)
 
 
 ADVISORY = Kind(Advisory.name, "postgres_server", Advisory)
 ROW = Kind(Row.name, "postgres_server", Row)
-SERVERS = [ADVISORY, ROW]
-ROWS = [ROW]
+GET_LOCK = Kind(GetLocks.name, "mariadb_server", GetLocks)
+MARIADB_ROW = Kind(MariaDBRow.name, "mariadb_server", MariaDBRow)
+SERVERS = [ADVISORY, ROW, GET_LOCK, MARIADB_ROW]
+ROWS = [ROW, MARIADB_ROW]
 
 
 def with_table(url: str) -> None:

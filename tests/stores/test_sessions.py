@@ -401,7 +401,7 @@ def test_the_password_is_asked_for_each_new_connection(
 
     def password() -> str:
         asked.append(1)
-        return "anything"
+        return ""
 
     locks = connect(options={"password": password})
     with locks.lock("a"), locks.lock("b"):

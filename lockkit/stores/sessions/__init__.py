@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lockkit.stores.sessions.mysql import GetLockStore, MySQLRowStore
 from lockkit.stores.sessions.postgresql import PostgresAdvisoryStore, PostgresRowStore
 
-__all__ = ["PostgresAdvisoryStore", "PostgresRowStore"]
+__all__ = ["GetLockStore", "MySQLRowStore", "PostgresAdvisoryStore", "PostgresRowStore"]

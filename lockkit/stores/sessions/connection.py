@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from lockkit.model.errors import (
     BackendUnavailable,
@@ -45,6 +46,9 @@ class Connection(ABC):
 
     started: str
     """Tells it from another session with the same identity."""
+
+    reads_block: ClassVar[bool] = False
+    """Whether ``fetch`` may wait for the rest of what can be read."""
 
     ends_silence: bool
     """The server can end it when it is silent."""

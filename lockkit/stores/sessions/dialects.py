@@ -7,11 +7,18 @@ whether the session has the lock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import ClassVar
 
 from lockkit.model.errors import ConfigurationError, LockError
 from lockkit.stores.sessions.connection import Connection, Refused, Rows
+
+KEPT_DAYS = 1
+"""Rows that are older and locked by nobody are deleted as others are made."""
+
+PRUNED = 100
+"""At most, as one is made."""
 
 YES = frozenset({"t", "1"})
 
@@ -37,6 +44,18 @@ class Dialect(ABC):
     def make(self, key: str, name: str) -> str:
         """Make what is to be locked. ``name``: for people, in printable ASCII without quotes."""
         raise NotImplementedError
+
+    def stale(self) -> str:
+        """Some keys that nobody has used for long, locked by nobody else; they are locked now."""
+        raise NotImplementedError
+
+    def delete(self, keys: Sequence[str]) -> str:
+        """Delete these, which are locked."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def hello(self) -> str:
+        """Ask for nothing."""
 
     @abstractmethod
     def join(self, key: str) -> str:

@@ -4,20 +4,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from lockkit.stores.sessions.connection import Connection
-from lockkit.stores.sessions.dialects import Dialect, OfRows, digest
-
-KEPT = "1 day"
-"""Rows that are older and locked by nobody are deleted as others are made."""
-
-PRUNED = 100
-"""At most, as one is made."""
+from lockkit.stores.sessions.dialects import KEPT_DAYS, PRUNED, Dialect, OfRows, digest
 
 
 class Postgres(Dialect):
-    """What its two modes have in common."""
+    """What its two modes have in common. ``silence`` is an expression."""
+
+    def hello(self) -> str:
+        return "select pg_backend_pid()"
 
     def find(self, identity: str, started: str) -> str:
         return (
@@ -77,7 +75,8 @@ class PostgresRow(Postgres, OfRows):
     missing: ClassVar[str] = "42P01"
     create: ClassVar[str] = (
         "CREATE TABLE IF NOT EXISTS lockkit_row (id varchar(64) PRIMARY KEY, "
-        "name varchar(1024) NOT NULL, made timestamptz NOT NULL DEFAULT now())"
+        "name varchar(1024) NOT NULL, made timestamptz NOT NULL DEFAULT now()); "
+        "CREATE INDEX IF NOT EXISTS lockkit_row_made ON lockkit_row (made)"
     )
 
     def take(self, key: str, silence: str) -> str:
@@ -92,11 +91,19 @@ class PostgresRow(Postgres, OfRows):
 
     def make(self, key: str, name: str) -> str:
         return (
-            "rollback; delete from lockkit_row where id in (select id from lockkit_row "
-            f"where made < now() - interval '{KEPT}' limit {PRUNED} for update skip locked); "
-            f"insert into lockkit_row (id, name) values ('{key}', '{name}') "
-            "on conflict do nothing; select pg_backend_pid()"
+            f"rollback; insert into lockkit_row (id, name) values ('{key}', '{name}') "
+            "on conflict do nothing"
         )
+
+    def stale(self) -> str:
+        return (
+            "begin; select pg_backend_pid(), id from lockkit_row where "
+            f"made < now() - interval '{KEPT_DAYS} day' limit {PRUNED} for update skip locked"
+        )
+
+    def delete(self, keys: Sequence[str]) -> str:
+        ids = ", ".join(f"'{key}'" for key in keys)
+        return f"delete from lockkit_row where id in ({ids}); commit" if keys else "rollback"
 
     def join(self, key: str) -> str:
         return f"select pg_backend_pid(), true from lockkit_row where id = '{key}' for update"

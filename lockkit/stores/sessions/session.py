@@ -38,6 +38,7 @@ class Session:
         self._turns: deque[Signal] = deque()
         self._owed = False  #: a reply is still to come
         self._waits = False  #: what it answers is a statement that waits for a lock
+        self._got: Rows | Refused | None = None  #: the reply
         self.connection: Connection | None = None
         self.owner: weakref.ref[object] | None = None  #: of the claim
         self.is_over = False
@@ -176,21 +177,36 @@ class Session:
 
     def _read(self, seconds: float) -> Work[Rows | None]:
         connection = self._open_connection()
-        deadline = now() + seconds
+        deadline, blocks = now() + seconds, connection.reads_block
         while True:
-            try:
-                rows = connection.fetch()
-            except Refused:
-                self._owed = False
-                raise
-            if rows is not None:
-                self._owed = False
-                self._recognize(connection, rows)
-                return rows
+            if blocks:
+                yield Ready(connection.descriptor, max(deadline - now(), 0.0))
+                yield Blocking(self._fetch)
+            else:
+                self._fetch()
+            if self._got is not None:
+                return self._told(connection)
             left = deadline - now()
             if left <= 0:
                 return None
-            yield Ready(connection.descriptor, left)
+            if not blocks:
+                yield Ready(connection.descriptor, left)
+
+    def _fetch(self) -> None:
+        """Keeps what was read also for the next one, if this one is interrupted."""
+        if self._got is None:
+            try:
+                self._got = self._open_connection().fetch()
+            except Refused as refusal:
+                self._got = refusal
+
+    def _told(self, connection: Connection) -> Rows:
+        got, self._got, self._owed = self._got, None, False
+        if isinstance(got, Refused):
+            raise got
+        assert got is not None
+        self._recognize(connection, got)
+        return got
 
     def _recognize(self, connection: Connection, rows: Rows) -> None:
         """A pooler between us may have given the statement to another session."""

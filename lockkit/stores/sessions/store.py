@@ -158,6 +158,9 @@ class SessionStore(Sessioned, Waited):
             if not self._sql.is_missing(rows):
                 return rows
             yield from self._say(session, route, self._sql.make(key, quote(request.name)))
+            stale = yield from self._say(session, route, self._sql.stale())
+            delete = self._sql.delete([row[1] for row in stale if row[1]])
+            yield from self._say(session, route, delete)
             rows = yield from self._say(session, route, take)
         raise BackendUnavailable("the row of the name is deleted as soon as it is made")
 
@@ -258,7 +261,7 @@ class SessionStore(Sessioned, Waited):
 
     def _greet(self, session: Session) -> Step[Connection]:
         assert session.connection is not None
-        yield Exchange(partial(session.say, self._sql.beat("null")))
+        yield Exchange(partial(session.say, self._sql.hello()))
         return session.connection
 
     @contextmanager

@@ -74,6 +74,7 @@ class MariaDBServer(Server):
             "--skip-test-db",
             "--auth-root-authentication-method=normal",
             f"--datadir={self._data}",
+            f"--tmpdir={self.directory}",
         ]
         run([*as_user(SYSTEM_USER, self.directory), *install], self.directory)
         start = self.directory / "start.sql"
@@ -85,6 +86,7 @@ class MariaDBServer(Server):
             _program("mariadbd"),
             "--no-defaults",
             f"--datadir={self._data}",
+            f"--tmpdir={self.directory}",  # a server that starts empties a shared one
             f"--port={self.port}",
             f"--bind-address={HOST}",
             f"--socket={self.socket_path}",

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 import pytest
 from servers_of_sessions import with_table
 
-from lockkit.stores.sessions import PostgresAdvisoryStore, PostgresRowStore
+from lockkit.stores.sessions import (
+    GetLockStore,
+    MySQLRowStore,
+    PostgresAdvisoryStore,
+    PostgresRowStore,
+)
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.servers import PostgresServer
+from lockkit.testing.servers import MariaDBServer, PostgresServer
 from lockkit.testing.store import Store
 
 MANY = {"options": {"max_sessions": 100}}
@@ -36,6 +41,32 @@ class TestPostgresRow(StoreConformance):
     @classmethod
     def store(cls) -> Iterator[Store]:
         with PostgresServer("max_connections=500") as server:
+            url = f"{server.url}?mode=row"
+            with_table(url)
+            yield Store(url, options=MANY)
+
+
+class TestGetLock(StoreConformance):
+    schemes = ("mysql?mode=advisory", "mariadb?mode=advisory")
+    tested = GetLockStore
+    cycles = 600
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[Store]:
+        with MariaDBServer("--max-connections=500") as server:
+            yield Store(f"{server.url}?mode=advisory", options=MANY)
+
+
+class TestMariaDBRow(StoreConformance):
+    schemes = ("mysql?mode=row", "mariadb?mode=row")
+    tested = MySQLRowStore
+    cycles = 600
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[Store]:
+        with MariaDBServer("--max-connections=500") as server:
             url = f"{server.url}?mode=row"
             with_table(url)
             yield Store(url, options=MANY)

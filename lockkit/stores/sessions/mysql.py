@@ -1,0 +1,97 @@
+"""``mysql://…`` and ``mariadb://…``, ``?mode=advisory`` and ``?mode=row``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.stores.contract import Queued
+from lockkit.stores.sessions.dialects import Dialect
+from lockkit.stores.sessions.mysql_dialects import GetLock, MySQLRow
+from lockkit.stores.sessions.pool import sessions_of
+from lockkit.stores.sessions.rows import RowStore
+from lockkit.stores.sessions.settings import Said, said
+from lockkit.stores.sessions.store import SessionStore
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from lockkit.model.settings import AliasSettings
+    from lockkit.stores.sessions.connection import Connection
+
+SECONDS = 5
+PATHS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
+"""What the URL may say after the question mark, beside ``mode`` and ``max_sessions``."""
+
+
+class MySQLSessions(SessionStore):
+    """Locks of sessions of MySQL or MariaDB. OPTIONS as of ``PostgresSessions``."""
+
+    dialect: ClassVar[type[Dialect]]
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Self:
+        options = said(settings)
+        connect = partial(_connect, options, _arguments(settings, options))
+        sessions = sessions_of(options, connect, options.max_sessions)
+        return cls(sessions, cls.dialect(), settings.key_prefix)
+
+
+class GetLockStore(MySQLSessions, Queued):
+    """GET_LOCK: no table, no transaction."""
+
+    dialect = GetLock
+
+
+class MySQLRowStore(MySQLSessions, RowStore):
+    """SELECT … FOR UPDATE of a row for each name, in a transaction as long as the lease."""
+
+    dialect = MySQLRow
+
+
+def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
+    try:
+        import pymysql  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError as error:
+        raise DriverMissing(
+            f"{settings.shown_location} needs PyMySQL: pip install 'lockkit[mysql]'"
+        ) from error
+    wrong = ConfigurationError(
+        f"the LOCATION of lock alias {settings.alias!r} is not a URL of MySQL's, or says after its "
+        f"question mark what is not one of {', '.join(PATHS)}; it looks like "
+        "mysql://user@host/database?mode=advisory"
+    )
+    parts = urlsplit(options.url)
+    more = dict(parse_qsl(parts.query))
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in SCHEMES or not more.keys() <= {*PATHS}:
+        raise wrong
+    verifies = {"ssl_verify_cert": True, "ssl_verify_identity": True} if "ssl_ca" in more else {}
+    return {
+        "host": parts.hostname or "localhost",
+        "port": port,
+        "user": unquote(parts.username or "") or None,
+        "password": unquote(parts.password or ""),
+        "database": unquote(parts.path.lstrip("/")) or None,
+        "connect_timeout": SECONDS,
+        "read_timeout": SECONDS,
+        "write_timeout": SECONDS,
+        "charset": "utf8mb4",
+        **verifies,
+        **more,
+    }
+
+
+SCHEMES = {"mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"}
+
+
+def _connect(options: Said, arguments: dict[str, object]) -> Connection:
+    from lockkit.stores.sessions.pymysql_connection import MySQLConnection
+
+    given = {**arguments, **options.current_password()}
+    return MySQLConnection(given, may_be_pooled=options.session_pooler)

@@ -1,0 +1,118 @@
+"""How MySQL and MariaDB are asked for locks of sessions."""
+
+# ruff: noqa: S608  what is put into a statement is a number or a hash of our own
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from lockkit.stores.sessions.connection import Connection
+from lockkit.stores.sessions.dialects import KEPT_DAYS, PRUNED, Dialect, OfRows, digest
+
+FOREVER = 365 * 24 * 3600
+LONGEST = 64
+"""Characters of a name of GET_LOCK, which does not distinguish cases."""
+
+WAITERS = (
+    "(select count(*) from information_schema.processlist "
+    "where id <> connection_id() and info like '%{key}%')"
+)
+
+
+class MySQL(Dialect):
+    """What its two modes have in common. ``silence`` is a statement."""
+
+    def hello(self) -> str:
+        return "select connection_id()"
+
+    def silence(self, ttl: float, connection: Connection) -> str:
+        return f"set session wait_timeout = {min(max(math.ceil(ttl), 1), FOREVER)}"
+
+    def find(self, identity: str, started: str) -> str:
+        """``started``: where its client connected from."""
+        return (
+            "select connection_id(), count(*) from information_schema.processlist "
+            f"where id = {identity} and host = '{started}'"
+        )
+
+    def end(self, identity: str, connection: Connection) -> str:
+        return f"kill {identity}"
+
+
+class GetLock(MySQL):
+    """GET_LOCK, of the first 240 bits of the name's SHA-256."""
+
+    def key_of(self, name: str) -> str:
+        return f"lk:{digest(name).hex()}"[:LONGEST]
+
+    def take(self, key: str, silence: str) -> str:
+        waiters = WAITERS.format(key=key)
+        return (
+            f"{silence}; select connection_id(), taken, if(taken = 1, null, {waiters}) "
+            f"from (select get_lock('{key}', 0) as taken) tried"
+        )
+
+    def join(self, key: str) -> str:
+        return f"select connection_id(), get_lock('{key}', {FOREVER})"
+
+    def check(self, key: str) -> str:
+        return f"select connection_id(), is_used_lock('{key}') <=> connection_id()"
+
+    def free(self, key: str, *, held: bool) -> str:
+        return f"select connection_id(), release_lock('{key}'), release_all_locks()"
+
+    def beat(self, silence: str) -> str:
+        return f"{silence}; select connection_id(), 1"
+
+
+class MySQLRow(MySQL, OfRows):
+    """SELECT … FOR UPDATE. ``@lockkit`` says that a transaction is open."""
+
+    missing: ClassVar[str] = "1146"
+    create: ClassVar[str] = (
+        "CREATE TABLE IF NOT EXISTS lockkit_row ("
+        "id char(64) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY, "
+        "name varchar(1024) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, "
+        "made timestamp NOT NULL DEFAULT current_timestamp, KEY lockkit_row_made (made)"
+        ") ENGINE=InnoDB"
+    )
+
+    def take(self, key: str, silence: str) -> str:
+        row, waiters = f"from lockkit_row where id = '{key}'", WAITERS.format(key=key)
+        return (
+            f"{silence}; start transaction; set @lockkit = 1; "
+            f"select connection_id(), taken, if(taken = 1, null, {waiters}), made from ("
+            f"select (select 1 {row} for update skip locked) as taken, "
+            f"(select count(*) {row}) as made) tried"
+        )
+
+    def make(self, key: str, name: str) -> str:
+        return (
+            "rollback; set @lockkit = 0; "
+            f"insert ignore into lockkit_row (id, name) values ('{key}', '{name}')"
+        )
+
+    def stale(self) -> str:
+        return (
+            "start transaction; select connection_id(), id from lockkit_row where "
+            f"made < now() - interval {KEPT_DAYS} day limit {PRUNED} for update skip locked"
+        )
+
+    def delete(self, keys: Sequence[str]) -> str:
+        ids = ", ".join(f"'{key}'" for key in keys)
+        return f"delete from lockkit_row where id in ({ids}); commit" if keys else "rollback"
+
+    def join(self, key: str) -> str:
+        return f"select connection_id(), 1 from lockkit_row where id = '{key}' for update"
+
+    def check(self, key: str) -> str:
+        row = f"select 1 from lockkit_row where id = '{key}' for update skip locked"
+        return f"select connection_id(), if(@lockkit = 1, ({row}), 0)"
+
+    def free(self, key: str, *, held: bool) -> str:
+        return "select connection_id(), @lockkit; rollback; set @lockkit = 0"
+
+    def beat(self, silence: str) -> str:
+        return f"{silence}; select connection_id(), @lockkit"

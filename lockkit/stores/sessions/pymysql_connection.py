@@ -1,0 +1,164 @@
+"""Connections to MySQL and MariaDB, by PyMySQL, which has no asyncio: it reads in worker threads.
+
+Limit: that a statement is sent now and its reply is read later is not in PyMySQL's public API. One
+of its own methods sends.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pymysql  # type: ignore[import-untyped]
+from pymysql.constants import CLIENT, COMMAND  # type: ignore[import-untyped]
+
+from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.stores.sessions.connection import (
+    Connection,
+    Refused,
+    Rows,
+    SessionEnded,
+    pooled,
+)
+
+A_YEAR = 365 * 24 * 3600
+
+SET_UP = (
+    "select connection_id(), host, @@global.read_only from information_schema.processlist "
+    "where id = connection_id()"
+)
+
+SETTINGS = (
+    "autocommit = 1",
+    "transaction_isolation = 'READ-COMMITTED'",  # MySQL
+    "tx_isolation = 'READ-COMMITTED'",  # MariaDB
+    f"innodb_lock_wait_timeout = {A_YEAR}",
+    "max_statement_time = 0",  # MariaDB
+    "max_execution_time = 0",  # MySQL
+    "idle_transaction_timeout = 0",  # MariaDB
+    "idle_write_transaction_timeout = 0",  # MariaDB
+)
+"""Neither server has all of them."""
+
+LOST = frozenset({0, 1053, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2027, 2055, 4031})
+"""The connection broke, or the server has ended it."""
+
+SAID_END = frozenset({1053, 1927, 4031})
+"""Shutdown, KILL, silence."""
+
+FOR_GOOD = frozenset({1044, 1045, 1049, 1142, 1227, 1290, 1698, 1792, 1836, 1130})
+"""A user, a password, a database, a permission, a server that is read only."""
+
+
+class MySQLConnection(Connection):
+    """One connection of PyMySQL's."""
+
+    ends_silence = True
+    reads_block = True
+
+    def __init__(self, arguments: Mapping[str, Any], *, may_be_pooled: bool = False) -> None:
+        self.said_end = False
+        self._arguments = arguments
+        self._driver = connected(arguments)
+        try:
+            self._set_up(may_be_pooled=may_be_pooled)
+        except pymysql.MySQLError as error:
+            self.close()
+            raise no_connection(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, *, may_be_pooled: bool) -> None:
+        self.descriptor = self._driver._sock.fileno()
+        with self._driver.cursor() as cursor:
+            cursor.execute(SET_UP)
+            identity, self.started, is_read_only = cursor.fetchone()
+            for setting in SETTINGS:
+                with suppress(pymysql.MySQLError):
+                    cursor.execute(f"set session {setting}")
+        self.identity = str(identity)
+        if identity != self._driver.thread_id() and not may_be_pooled:
+            raise pooled()
+        if is_read_only:
+            raise StoreRefused(
+                "the database server is read only: the locks of a replica do not exclude those of "
+                "its primary: point LOCATION at the primary"
+            )
+
+    def send(self, statement: str) -> None:
+        try:
+            self._driver._execute_command(COMMAND.COM_QUERY, statement.encode())
+        except (pymysql.MySQLError, OSError) as error:
+            raise self._ended(error) from error
+
+    def fetch(self) -> Rows | None:
+        if not self._is_readable():
+            return None
+        rows: Rows = []
+        try:
+            while True:
+                self._driver.next_result()
+                result = self._driver._result
+                rows = rows if result.rows is None else [_texts(row) for row in result.rows]
+                if not result.has_next:
+                    return rows
+        except (pymysql.MySQLError, OSError) as error:
+            code = _code(error)
+            if code in LOST:
+                raise self._ended(error) from error
+            raise Refused(str(code), _text(error), for_good=code in FOR_GOOD) from error
+
+    def is_alive(self) -> bool:
+        """The server says nothing unasked but that it is over."""
+        return not self._is_readable()
+
+    def cancel(self) -> None:
+        other = connected(self._arguments)
+        with other, other.cursor() as cursor:
+            cursor.execute(f"kill query {self.identity}")
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._driver.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_driver"):
+            self.close()
+
+    def _is_readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _ended(self, error: BaseException) -> SessionEnded:
+        self.said_end |= _code(error) in SAID_END
+        return SessionEnded(f"the connection to the database server broke: {_text(error)}")
+
+
+def connected(arguments: Mapping[str, Any]) -> Any:
+    try:
+        return pymysql.connect(**arguments, client_flag=CLIENT.MULTI_STATEMENTS)
+    except pymysql.MySQLError as error:
+        raise no_connection(error) from error
+
+
+def no_connection(error: BaseException) -> BackendUnavailable:
+    kind = StoreRefused if _code(error) in FOR_GOOD else BackendUnavailable
+    return kind(f"cannot connect to the database server: {_text(error)}")
+
+
+def _code(error: BaseException) -> int:
+    code = error.args[0] if error.args else 0
+    return code if isinstance(code, int) and isinstance(error, pymysql.MySQLError) else 0
+
+
+def _text(error: BaseException) -> str:
+    text = str(error.args[1] if len(error.args) > 1 else error)
+    return (text.strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _texts(row: tuple[object, ...]) -> list[str | None]:
+    return [None if value is None else str(value) for value in row]
