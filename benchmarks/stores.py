@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import lockkit
 from benchmarks import contention, handoff, pair
-from lockkit.testing.servers import MariaDBServer, PostgresServer
+from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer
 
 __all__ = ["STORES", "measure"]
 
@@ -50,10 +50,19 @@ def _with_table(url: str) -> str:
     return url
 
 
+@contextmanager
+def _five_nodes() -> Iterator[str]:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(RedisServer()) for _ in range(5)]
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+        yield f"redlock://{hosts}/0?restart_delay=0"  # they have just been started
+
+
 STORES = {
     "sqlite://": Compared(_file, ("filelock",)),
     "postgresql://": Compared(_postgres, ("pg_advisory_lock", "sqlalchemy-dlock")),
     "mariadb://": Compared(_mariadb, ("GET_LOCK",)),
+    "redlock://": Compared(_five_nodes, ("pottery",)),
 }
 
 
