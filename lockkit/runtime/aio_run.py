@@ -72,12 +72,18 @@ def _cancellations() -> int:
     return task.cancelling() if task else 0
 
 
-_finishing: set[asyncio.Task[Any]] = set()
-
-
 async def to_its_end(work: Coroutine[Any, Any, R]) -> R:
-    """Await what must be carried out even if its task is cancelled meanwhile."""
+    """Await what must be done even if its task is cancelled, however often. Then that is cancelled.
+
+    The loop, or the thread that does the work, may live no longer than the task.
+    """
     task = asyncio.ensure_future(work)
-    _finishing.add(task)  # the loop itself keeps only a weak reference
-    task.add_done_callback(_finishing.discard)
-    return await asyncio.shield(task)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()

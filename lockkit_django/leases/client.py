@@ -6,8 +6,7 @@ somebody else can take it and read what was there before. Such an acquire raises
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 
@@ -15,11 +14,11 @@ from lockkit.leases.aio_client import AsyncLease
 from lockkit.leases.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
 from lockkit.leases.lease import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
+from lockkit.runtime.aio_run import to_its_end
 from lockkit_django.leases.transactions import refuse_open_transactions
 from lockkit_django.leases.until import open_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from types import TracebackType
 
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
@@ -57,23 +56,6 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
     async def _refuse(name: str) -> None:
         """The block would be in the thread that Django runs this coroutine's queries in."""
         await sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
-
-
-async def to_its_end(steps: Coroutine[Any, Any, None]) -> None:
-    """Await what must be done even if the client has gone, however often it is cancelled.
-
-    The thread that has the transaction lives no longer than the request: this may not outlive it.
-    """
-    task = asyncio.ensure_future(steps)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    task.result()
 
 
 async def give_back_from_loop(lease: AnyLease | AnyAsyncLease) -> None:

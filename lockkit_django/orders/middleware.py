@@ -23,8 +23,8 @@ from lockkit.orders import gate
 from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions
+from lockkit.runtime.aio_run import to_its_end
 from lockkit.runtime.either import at_once
-from lockkit_django.leases.client import to_its_end
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.forms import tell_if_uncovered
 from lockkit_django.orders.open_order import open_order

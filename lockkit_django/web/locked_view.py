@@ -21,12 +21,13 @@ from lockkit.leases.client import Lease
 from lockkit.leases.lease import give_back
 from lockkit.leases.multi import MultiLease
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
+from lockkit.runtime.aio_run import to_its_end
 from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import refusal_of
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.aliases import alocks, locks
-from lockkit_django.leases.client import give_back_from_loop, give_back_when_idle, to_its_end
+from lockkit_django.leases.client import give_back_from_loop, give_back_when_idle
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
