@@ -57,9 +57,10 @@ class SQLAlchemyStore(SQLStore):
         )
 
     def create_table(self) -> None:
-        """Make the lock table, if it is not there. A SQLite file gets its own at the first lock."""
-        if isinstance(self.connector, EngineConnector):
-            create_table(self.connector.engine)
+        """Make the lock table, if it is not there. A SQLite file gets its own at the first lock.
+        Blocks. Raises BackendError."""
+        if sql := self.ddl():
+            self._rows(sql, {})
 
 
 class SQLAlchemyFile(SQLAlchemyStore, HostLocal):

@@ -54,13 +54,14 @@ def test_one_mode_is_one_json_object(manage: Callable[..., Any], redis_url: str)
     assert list(json.loads(finished.stdout)) == KEYS
 
 
-@pytest.mark.parametrize("locks", ["embedded", "redis"])
+@pytest.mark.parametrize("locks", ["embedded", "redis_url", "postgres_url", "mariadb_url"])
 def test_django_and_flask_race_for_the_same_stock(
     manage: Callable[..., Any], request: pytest.FixtureRequest, locks: str
 ) -> None:
+    """In an empty database, the demo makes the table of locks."""
     environment = {}
-    if locks == "redis":
-        environment["LOCKKIT_URL"] = request.getfixturevalue("redis_url")
+    if locks != "embedded":
+        environment["LOCKKIT_URL"] = request.getfixturevalue(locks)
     arguments = ("--mode", "lockkit", "--machines", "django,flask")
     outcome = outcomes(manage(*SMALL, *arguments, **environment))["lockkit"]
     assert (outcome["sold"], outcome["oversold"], outcome["duplicates"]) == (10, 0, 0)

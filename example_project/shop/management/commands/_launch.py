@@ -48,9 +48,13 @@ def _prepare_database() -> None:
 
 
 def check_locks() -> None:
-    """One cheap request. Raises CommandError when the store of the locks is down."""
+    """One cheap request, after the table is made in a database that LOCKKIT_URL names. Raises
+    CommandError when the store of the locks is down."""
     try:
-        locks["default"].perform(locks["default"].store.check())
+        client = locks["default"]
+        if make := getattr(client.store, "create_table", None):
+            make()
+        client.perform(client.store.check())
     except BackendError as error:
         raise CommandError(f"the locks: {error}", returncode=STORE_DOWN) from error
     except ConfigurationError as error:
