@@ -37,7 +37,7 @@ def open_transactions() -> list[Transaction]:
     if db is None:
         raise ConfigurationError("until='commit' needs the db.session of Flask-SQLAlchemy")
     session = db.session()
-    return [db_session.keeper_of(session) or _OfSession(session)]
+    return [db_session.seen_in(session).keeper or _OfSession(session)]
 
 
 class FlaskLockClient(EnclosingClient):
@@ -74,18 +74,19 @@ class _OfSession(Transaction):
         self._session = session
 
     def is_open(self) -> bool:
-        return db_session.keeper_of(self._session) is self and self._session.in_transaction()
+        seen = db_session.seen_in(self._session)
+        return seen.keeper is self and self._session.in_transaction()
 
     def refuse_snapshot(self, name: str) -> None:
         """What has only read is ended; what is to stay keeps its snapshot, if it has one."""
         if not db_session.is_to_stay(self._session):
             db_session.end_if_begun(self._session)
-        elif db_session.has_begun(self._session):
+        elif db_session.seen_in(self._session).begun:
             _refuse_level(self._session.connection(), name)
 
     def keep(self, lease: Lease) -> None:
         super().keep(lease)
-        db_session.keep(self._session, self)
+        db_session.seen_in(self._session).keeper = self
         request_leases.add(self, lease, is_view=False)  # until the context's end, if none comes
 
 

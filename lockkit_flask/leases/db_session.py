@@ -33,14 +33,11 @@ Not in ``g``: what pushes an app context of its own while the view runs, as an e
 does, has another ``g`` and another session, and belongs to the order all the same.
 """
 
-_WROTE = "lockkit.wrote"
-_LOCKED = "lockkit.locked"
-_BEGUN = "lockkit.begun"
+_SEEN = "lockkit.seen"
 _NOTE = "lockkit.note"
-_KEEPER = "lockkit.keeper"
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
-_READS = re.compile(_START + r"(select|show|set|pragma|explain|values|begin)\b", re.IGNORECASE)
-_SAVEPOINTS = re.compile(_START + r"(savepoint|release|rollback)\b", re.IGNORECASE)
+_HARMLESS = r"(select|show|set|pragma|explain|values|begin|savepoint|release|rollback)\b"
+_READS = re.compile(_START + _HARMLESS, re.IGNORECASE)
 _WITH = re.compile(_START + r"with\b", re.IGNORECASE)
 _CHANGES = re.compile(r"\b(insert|update|delete|merge)\b", re.IGNORECASE)
 _LOCKS = re.compile(
@@ -48,6 +45,20 @@ _LOCKS = re.compile(
 )
 LAST_WORDS = 100
 """Characters at the end of a statement in which it says that it locks what it reads."""
+
+
+class Seen:
+    """What the transaction of a session has done so far, and what its end gives back."""
+
+    begun = False  #: it has reached a database, and may have a snapshot there
+    wrote = False
+    locked = False
+    keeper: Transaction | None = None
+
+
+def seen_in(session: Session) -> Seen:
+    found: Seen = session.info.setdefault(_SEEN, Seen())
+    return found
 
 
 def database_of(app: Flask) -> SQLAlchemy | None:
@@ -98,7 +109,7 @@ def only_reads(sql: str) -> bool:
     """Whether a statement is known to change nothing, or only where its transaction stands."""
     if _WITH.match(sql):
         return not _CHANGES.search(sql)
-    return bool(_READS.match(sql) or _SAVEPOINTS.match(sql))
+    return bool(_READS.match(sql))
 
 
 def end_read(name: str | None = None) -> None:
@@ -138,16 +149,6 @@ def end_if_begun(session: Session) -> None:
         session.rollback()
 
 
-def keep(session: Session, keeper: Transaction) -> None:
-    """From now on the end of the session's transaction gives back what ``keeper`` keeps."""
-    session.info[_KEEPER] = keeper
-
-
-def keeper_of(session: Session) -> Transaction | None:
-    found: Transaction | None = session.info.get(_KEEPER)
-    return found
-
-
 def has_writes() -> bool:
     """Whether the session has changes that are not committed."""
     session = current_session()
@@ -169,17 +170,12 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin_nested()"
     if getattr(session, "_trans_context_manager", None) is not None:  # no other way
         return "is inside begin()"
-    return "has locked rows" if session.info.get(_LOCKED) else ""
-
-
-def has_begun(session: Session) -> bool:
-    """Whether its transaction has reached a database, and may have a snapshot there."""
-    return bool(session.info.get(_BEGUN))
+    return "has locked rows" if seen_in(session).locked else ""
 
 
 def _has_changed(session: Session) -> bool:
     """Whether something is new, changed or deleted in it, or was written since its last COMMIT."""
-    if session.info.get(_WROTE) or session.new or session.deleted:
+    if seen_in(session).wrote or session.new or session.deleted:
         return True
     return any(session.is_modified(changed) for changed in session.dirty)
 
@@ -189,7 +185,7 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Connection
     those of ``bulk_insert_mappings`` and of its ``connection()``."""
     from sqlalchemy import event
 
-    session.info[_BEGUN] = True
+    seen_in(session).begun = True
     note = session.info.setdefault(_NOTE, partial(_note_statement, weakref.ref(session)))
     event.listen(connection, "before_cursor_execute", note)  # once for each, also if repeated
 
@@ -203,22 +199,20 @@ def _note_statement(
         return
     if not only_reads(sql):
         if order_of_app() is None or current_session() is session:  # in an order several share it
-            session.info[_WROTE] = True
+            seen_in(session).wrote = True
     elif _LOCKS.search(sql, max(0, len(sql) - LAST_WORDS)):
-        session.info[_LOCKED] = True
+        seen_in(session).locked = True
 
 
 def _before_commit(session: Session) -> None:
     """A lost lease is no COMMIT."""
-    keeper = keeper_of(session)
+    keeper = seen_in(session).keeper
     if keeper is not None:
         keeper.check()
 
 
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
-        for key in (_WROTE, _LOCKED, _BEGUN):
-            session.info.pop(key, None)
-        keeper: Transaction | None = session.info.pop(_KEEPER, None)
-        if keeper is not None:
-            keeper.give_back()
+        seen: Seen | None = session.info.pop(_SEEN, None)
+        if seen is not None and seen.keeper is not None:
+            seen.keeper.give_back()
