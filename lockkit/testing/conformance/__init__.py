@@ -25,6 +25,7 @@ switched off by hand.
 
 from __future__ import annotations
 
+from lockkit.testing.conformance.absent import AbsentTests
 from lockkit.testing.conformance.asynchronous import AsyncTests
 from lockkit.testing.conformance.base import Suite
 from lockkit.testing.conformance.death import DeathTests
@@ -65,6 +66,7 @@ class StoreConformance(
     ExchangeTests,
     AsyncTests,
     TraitTests,
+    AbsentTests,
     Suite,
 ):
     """All of it. Override ``store``; set ``schemes`` and ``tested``."""

@@ -1,0 +1,86 @@
+"""What a store does that does not declare a trait: it refuses, or promises nothing, as is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockkit.model.errors import UnsupportedCapability
+from lockkit.model.types import Grant
+from lockkit.stores.contract import Buried, Fenced, Listed, Queued, Reentrant, Shared
+from lockkit.testing.blocking import AnyClient, AnyLease
+from lockkit.testing.conformance.base import TTL, Connect, Spawn, at_least_once, nothing_left
+from lockkit.testing.conformance.choice import Without, needs
+from lockkit.testing.conformance.steps import claim
+
+__all__ = ["AbsentTests"]
+
+
+class AbsentTests:
+    @needs(Without(Fenced))
+    def test_nothing_stops_a_holder_that_was_paused(
+        self, connect: Connect, other: AnyClient, name: str
+    ) -> None:
+        """Another has the name, and there is no token by which a resource could tell them apart."""
+        paused = connect(max_hold=0, ttl=TTL).lock(name).acquire()
+        with other.lock(name).acquire() as lease:
+            for each in (paused, lease):
+                with pytest.raises(UnsupportedCapability):
+                    fence_of(each)
+            assert paused.lost
+        assert paused.release() is False
+
+    @needs(Without(Shared))
+    def test_kinds_that_share_a_name_are_refused(self, client: AnyClient, name: str) -> None:
+        with pytest.raises(UnsupportedCapability):
+            client.semaphore(name, 2).acquire()
+        with pytest.raises(UnsupportedCapability):
+            client.rwlock(name).read().acquire()
+        nothing_left(client, name)
+
+    @needs(Without(Listed))
+    def test_nothing_is_listed(self, client: AnyClient, name: str) -> None:
+        with client.lock(name).acquire():
+            with pytest.raises(UnsupportedCapability):
+                list(client.holders())
+            with pytest.raises(UnsupportedCapability):
+                client.inspect(name)
+
+    @needs(Without(Reentrant))
+    def test_an_owner_does_not_enter_from_elsewhere(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        with pytest.raises(UnsupportedCapability):
+            client.lock(name, reentrant=True, owner="job-17").acquire()
+        with client.lock(name, reentrant=True).acquire():
+            assert other.lock(name, reentrant=True).try_acquire() is None
+        nothing_left(client, name)
+
+    @needs(Without(Queued))
+    def test_another_process_may_pass_those_who_wait(
+        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
+    ) -> None:
+        def passed() -> bool:
+            lease = other.lock(name).acquire()
+            waiting = spawn(client.lock(name).acquire)
+            assert lease.release()
+            second = other.lock(name).try_acquire()
+            if second is not None:
+                second.release()
+            waiting.result().release()
+            return second is not None
+
+        at_least_once(passed)
+
+    @needs(Without(Buried))
+    def test_an_acquire_delayed_past_its_withdraw_has_the_name(
+        self, client: AnyClient, name: str
+    ) -> None:
+        """For one TTL at most: nobody renews it."""
+        request = claim(name, ttl=TTL)
+        client.perform(client.store.release(request._replace(queued=True)))
+        assert isinstance(client.perform(client.store.acquire(request)), Grant)
+        client.lock(name).acquire().release()
+
+
+def fence_of(lease: AnyLease) -> int:
+    return lease.fencing_token
