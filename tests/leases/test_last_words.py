@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 from command_line import hold, locks, until
+from lock_tables import make_table
 
 import lockkit
 import lockkit.aio
@@ -35,10 +36,14 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/locks.sqlite3"
     if request.param == "redis":
         return str(request.getfixturevalue("redis_url"))
+    if request.param == "mariadb":
+        url = str(request.getfixturevalue("mariadb_url"))
+        make_table(url)
+        return url
     return str(request.getfixturevalue("lock_table_url"))
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "mariadb", "redis"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
     found = lockkit.connect(urls(request, tmp_path))
     yield found

@@ -1,0 +1,114 @@
+"""Tables in PostgreSQL: what somebody else's transactions and the server's settings may do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+import lockkit
+from lockkit.testing.conformance.base import eventually
+
+Locks = Callable[..., lockkit.LockClient]
+
+
+@pytest.fixture
+def url(lock_table_url: str) -> str:
+    return lock_table_url
+
+
+@pytest.fixture
+def admin(url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def setting(admin: psycopg.Connection, url: str) -> Callable[[str, str], None]:
+    """Of all connections to the database that are made from now on."""
+
+    def set_it(name: str, value: str) -> None:
+        admin.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {name} = '{value}'")
+
+    return set_it
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Locks]:
+    clients: list[lockkit.LockClient] = []
+
+    def connected(**options: Any) -> lockkit.LockClient:
+        clients.append(lockkit.connect(url, **options))
+        return clients[-1]
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+def waits(admin: psycopg.Connection) -> bool:
+    row = admin.execute(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    ).fetchone()
+    return bool(row and row[0])
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_every_isolation_level(
+    locks: Locks, setting: Callable[[str, str], None], level: str
+) -> None:
+    """Where a statement that comes too late is an error (40001), it is tried again."""
+    setting("default_transaction_isolation", level)
+    clients = [locks() for _ in range(4)]
+    counter, start = [0], threading.Barrier(len(clients))
+
+    def work(client: lockkit.LockClient) -> None:
+        start.wait()
+        for _ in range(25):
+            with client.lock("counter", timeout=60):
+                seen = counter[0]
+                time.sleep(0.0002)
+                counter[0] = seen + 1
+
+    with ThreadPoolExecutor() as threads:
+        for future in [threads.submit(work, client) for client in clients]:
+            future.result()
+    assert counter == [100]
+
+
+def test_a_statement_that_serialisation_refuses_is_tried_again(
+    locks: Locks, admin: psycopg.Connection, setting: Callable[[str, str], None]
+) -> None:
+    """The row changes while ours waits for it."""
+    setting("default_transaction_isolation", "serializable")
+    client = locks()
+    client.lock("a").acquire().release()
+    with ThreadPoolExecutor() as threads, psycopg.connect(admin.info.dsn) as other:
+        other.execute("UPDATE lockkit_lock SET version = version + 1")
+        taking = threads.submit(client.lock("a").acquire)
+        eventually(lambda: waits(admin))
+        other.commit()
+        assert taking.result(10).release()
+
+
+def test_a_row_that_somebody_has_locked_is_waited_for(
+    locks: Locks, admin: psycopg.Connection, setting: Callable[[str, str], None]
+) -> None:
+    """Also where the server ends each wait soon (55P03)."""
+    setting("lock_timeout", "50ms")
+    client = locks()
+    client.lock("a").acquire().release()
+    with ThreadPoolExecutor() as threads, psycopg.connect(admin.info.dsn) as other:
+        other.execute("SELECT * FROM lockkit_lock FOR UPDATE")
+        taking = threads.submit(client.lock("a").acquire)
+        eventually(lambda: waits(admin))
+        eventually(lambda: not waits(admin))  # it was ended
+        assert not taking.done()
+        other.commit()
+        assert taking.result(10).release()

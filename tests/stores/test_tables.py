@@ -1,0 +1,81 @@
+"""What tables on servers have in common: their rows go, damaged ones are seen and repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from lock_tables import engine_for, make_table
+
+import lockkit
+from lockkit.model.types import LockState
+from lockkit.stores.sql import pruning
+from lockkit.stores.sql import store as sql_store
+
+OLD = 2 * 24 * 3600 * 1_000_000
+
+
+@pytest.fixture(params=["postgres_url", "mariadb_url"])
+def engine(request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
+    url = str(request.getfixturevalue(request.param))
+    make_table(url)
+    engine = engine_for(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def client(engine: sa.Engine) -> Iterator[lockkit.LockClient]:
+    with lockkit.connect(client=engine) as client:
+        yield client
+
+
+def run(engine: sa.Engine, statement: str, *values: object) -> list[Any]:
+    with engine.begin() as connection:
+        result = connection.exec_driver_sql(statement, values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
+    client: lockkit.LockClient, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(pruning.secrets, "token_hex", lambda _: "")
+    with client.lock("old").acquire() as first:
+        pass
+    with client.lock("kept", ttl=7 * 24 * 3600).acquire() as kept:
+        run(engine, "UPDATE lockkit_lock SET updated = updated - %s", OLD)
+        client.lock("new").acquire().release()
+        names = run(engine, "SELECT name FROM lockkit_lock ORDER BY name")
+        assert names == [("kept",), ("new",)]
+        kept.extend()
+    with client.lock("old").acquire() as second:
+        assert second.fencing_token > first.fencing_token
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "state = 'to be, or not to be'",
+        'state = \'{"v": 3, "queue": 7}\'',
+        'state = \'{"v": 3, "queue": [["t", "", 1, 1, 1, 1, null]], "channels": {"t": 7}}\'',
+        'state = \'{"v": 3, "queue": [["t", "", 1, 1, 1, 1, null]], "channels": []}\'',
+        "fence = -5",
+        "version = -5",
+    ],
+)
+def test_a_damaged_row_is_seen_and_repaired(
+    client: lockkit.LockClient, engine: sa.Engine, damage: str
+) -> None:
+    leases = [client.lock(name, ttl=60).acquire() for name in ("a", "b")]
+    run(engine, f"UPDATE lockkit_lock SET {damage.replace('%', '%%')} WHERE name = 'a'")
+    with pytest.raises(lockkit.DamagedRecord):
+        client.lock("a").acquire(timeout=0)
+    states = {info.name: info.state for info in client.holders()}
+    assert states == {"a": LockState.DAMAGED, "b": LockState.HELD}
+    assert client.perform(client.store.repair("a")) is True  # type: ignore[attr-defined]
+    assert client.perform(client.store.repair("b")) is False  # type: ignore[attr-defined]
+    client.lock("a").acquire().release()
+    assert [lease.release() for lease in leases] == [False, True]
