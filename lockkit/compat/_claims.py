@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -83,6 +83,12 @@ class Queueing:
             )
         return acquisition.hold.fence
 
+    @property
+    def _token(self) -> bytes | None:
+        """Of this thread; redis-py's own attribute has none in another thread than its maker's."""
+        token: bytes | None = getattr(self.local, "token", None)
+        return token
+
     def _claim(
         self, sleep: Any, blocking: Any, blocking_timeout: Any, token: Any, owner: str
     ) -> Claim | None:
@@ -106,7 +112,7 @@ class Queueing:
     def _encoded(self, text: Any) -> bytes:
         return bytes(pool_of(self.redis).get_encoder().encode(text))
 
-    def _acquired(self, client: LockClient | AsyncLockClient, hold: Hold) -> None:
+    def _taken(self, client: LockClient | AsyncLockClient, hold: Hold) -> None:
         self.local.acquisition = Acquisition(hold)
         self.local.token = _value(hold.request.token)
         if self.renew and hold.request.ttl < FOREVER:
@@ -139,27 +145,37 @@ class Queueing:
         return LockNotOwnedError(text, lock_name=self.name)
 
 
-def acquiring(store: Waited, claim: Claim) -> Step[Hold]:
-    """What a waiter was handed is for as long as waiters count as alive: it is made whole."""
+def acquiring(store: Waited, claim: Claim, taken: Callable[[Hold], None]) -> Step[None]:
+    """What a waiter was handed is for as long as waiters count as alive: it is made whole.
+
+    ``taken``: notes it. Interrupted before that is done, it leaves nothing behind."""
     request, wait, _ = claim
     until = None if wait is None else now() + wait
     while True:
         granted = yield from flow.acquire(store, request, wait, claim.new_token)
-        hold = Hold(granted.request, granted.fence, granted.deadline, granted.now)
-        if granted.whole:
-            return hold
         try:
-            yield from holding.extend(store, hold, request.ttl)
+            hold = Hold(granted.request, granted.fence, granted.deadline, granted.now)
+            if not granted.whole:
+                yield from holding.extend(store, hold, request.ttl)
+            taken(hold)
         except GeneratorExit:
             raise
         except LeaseLost:  # an operator was faster
             wait = None if until is None else max(until - now(), 0.0)
             request = request._replace(token=claim.new_token())
         except BaseException:
-            yield Later(granted.request._replace(queued=True, unsure=True))
+            yield from _give_back(store, granted.request)
             raise
         else:
-            return hold
+            return
+
+
+def _give_back(store: Waited, request: Request) -> Step[None]:
+    leaving = request._replace(queued=True, unsure=True)
+    try:
+        yield from holding.give_back(store, leaving)
+    except BackendError:
+        yield Later(leaving)
 
 
 def _seconds_of_tries(sleep: float, most: float | None) -> float | None:

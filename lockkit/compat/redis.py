@@ -16,7 +16,9 @@ key behind.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, Self
 
 from lockkit.model.errors import AcquireTimeout, DriverMissing
 
@@ -25,6 +27,7 @@ try:
     import redis.asyncio
     import redis.asyncio.lock
     import redis.lock
+    from redis.exceptions import LockError
 except ImportError as error:
     raise DriverMissing(
         "lockkit.compat.redis needs redis-py: pip install 'lockkit[redis]'"
@@ -55,14 +58,32 @@ class Lock(Queueing, redis.lock.Lock):
         claim = self._claim(sleep, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
-        client = client_for(self.redis, LockClient)
+        client, before = client_for(self.redis, LockClient), self._token
         try:
             with errors_of_redis():
-                hold = client.perform(acquiring(client._queue, claim))
+                client.perform(acquiring(client._queue, claim, partial(self._taken, client)))
         except AcquireTimeout:
             return False
-        self._acquired(client, hold)
+        except BaseException:
+            self._let_go(before)
+            raise
         return True
+
+    def __enter__(self) -> Self:
+        before = self._token
+        try:
+            return super().__enter__()  # type: ignore[return-value]
+        except BaseException:
+            self._let_go(before)
+            raise
+
+    def _let_go(self, before: bytes | None) -> None:
+        """Interrupted after it was acquired: nobody would release it."""
+        token = self._token
+        if token is not None and token != before:
+            self.local.token = before
+            with suppress(LockError):
+                self.do_release(token)
 
     def do_release(self, expected_token: Any) -> None:
         client = client_for(self.redis, LockClient)
@@ -88,17 +109,29 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         claim = self._claim(None, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
             return bool(await super().acquire(blocking, blocking_timeout, token))
-        client = client_for(self.redis, AsyncLockClient)
+        client, before = client_for(self.redis, AsyncLockClient), self._token
         try:
-            with errors_of_redis():
-                hold = await client.perform(acquiring(client._queue, claim))
+            try:
+                with errors_of_redis():
+                    taken = partial(self._taken, client)
+                    await client.perform(acquiring(client._queue, claim, taken))
+            finally:
+                if isinstance(client._wire, AsyncPoolWire):
+                    await client._wire.hang_up()
         except AcquireTimeout:
             return False
-        finally:
-            if isinstance(client._wire, AsyncPoolWire):
-                await client._wire.hang_up()
-        self._acquired(client, hold)
+        except BaseException:
+            await self._let_go(before)
+            raise
         return True
+
+    async def _let_go(self, before: bytes | None) -> None:
+        """Cancelled after it was acquired: nobody would release it."""
+        token = self._token
+        if token is not None and token != before:
+            self.local.token = before
+            with suppress(LockError):
+                await self.do_release(token)
 
     async def do_release(self, expected_token: Any) -> None:
         client = client_for(self.redis, AsyncLockClient)

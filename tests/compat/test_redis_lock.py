@@ -21,6 +21,7 @@ from lockkit.testing.servers import RedisServer
 NAME = "stock:42"
 LONG = 30.0
 SOON = 20.0
+UNLOCKED = "not owned or is already unlocked|an unlocked lock"  # it depends on the version
 
 WAYS = {
     "redis-py": redis.lock.Lock,
@@ -234,11 +235,11 @@ def test_a_waiter_with_a_token_of_the_users(way: Driver, server: redis.Redis) ->
 
 def test_what_is_not_locked_cannot_be_released(way: Driver) -> None:
     lock = way.lock(timeout=LONG)
-    with pytest.raises(LockError, match="not owned or is already unlocked"):
+    with pytest.raises(LockError, match=UNLOCKED):
         way.do(lock.release)
     assert way.do(lock.acquire)
     way.do(lock.release)
-    with pytest.raises(LockError, match="not owned or is already unlocked"):
+    with pytest.raises(LockError, match=UNLOCKED):
         way.do(lock.release)
 
 
@@ -248,7 +249,7 @@ def test_what_has_expired_cannot_be_released(way: Driver, server: redis.Redis) -
     server.delete(NAME)
     with pytest.raises(LockNotOwnedError, match="Cannot release a lock that's no longer owned"):
         way.do(lock.release)
-    with pytest.raises(LockError, match="not owned or is already unlocked"):
+    with pytest.raises(LockError, match=UNLOCKED):
         way.do(lock.release)
 
 

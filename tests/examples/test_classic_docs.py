@@ -206,7 +206,7 @@ def test_a_lost_reply_makes_it_busy_by_itself(
     redis_server: RedisServer, redis_url: str, script: Version
 ) -> None:
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
-        theirs = redis.Redis(port=proxy.port, socket_timeout=10, retry=Retry(NoBackoff(), 3))
+        theirs = _client_that_tries_again(proxy.port)
         theirs.ping()
         proxy.drop_replies()
         assert script.acquire(theirs, NAME, "a token", LONG) is False
@@ -241,6 +241,13 @@ def test_a_late_set_locks_what_nobody_wants_any_more(script: Version) -> None:
                 eventually(lambda: admin.get(NAME) == b"a token")
                 eventually(lambda: _is_buried(admin) and not admin.exists("ours"))
         theirs.close()
+
+
+def _client_that_tries_again(port: int) -> redis.Redis:
+    """As redis-py's do by default since 6.0."""
+    again = [redis.ConnectionError]
+    retry = Retry(NoBackoff(), 3)
+    return redis.Redis(port=port, socket_timeout=10, retry=retry, retry_on_error=again)
 
 
 def _is_buried(admin: redis.Redis) -> bool:
