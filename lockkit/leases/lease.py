@@ -19,6 +19,7 @@ from lockkit.model.errors import (
 from lockkit.model.log import log
 from lockkit.model.types import Kind, LeaseState
 from lockkit.runtime import process
+from lockkit.runtime.either import at_once, value
 from lockkit.runtime.hold import Hold
 from lockkit.stores.contract import ABLE
 
@@ -236,24 +237,15 @@ def give_back(lease: Lease | MultiLease) -> None:
 
     The caller has checked the lease at the last moment at which everything could be undone.
     """
+    at_once(give_back_async(lease))
+
+
+async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLease) -> None:
+    """The same; the leases of a loop are awaited."""
     try:
-        kept = lease.release()
+        kept = await value(lease.release())
     except BackendError as error:
         log.warning("release of %r not confirmed: %s", lease.name, error)
     else:
-        _warn_if_lost(lease.name, kept)
-
-
-async def give_back_async(lease: AsyncLease | AsyncMultiLease) -> None:
-    """The same, awaited."""
-    try:
-        kept = await lease.release()
-    except BackendError as error:
-        log.warning("release of %r not confirmed: %s", lease.name, error)
-    else:
-        _warn_if_lost(lease.name, kept)
-
-
-def _warn_if_lost(name: str, kept: bool) -> None:
-    if not kept:
-        log.warning("the lease on %r was lost before its release", name)
+        if not kept:
+            log.warning("the lease on %r was lost before its release", lease.name)

@@ -184,6 +184,6 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "resolve": ("say how an order ended whose end is not known", _resolve),
     "prune": ("delete the expired records of orders from the database", _prune),
     "ddl": ("print the SQL that makes the tables of locks", _add_aliases),
-    "check": ("say what is wrong with routes, names of locks and PATHS (Flask)", lambda _: None),
+    "check": ("say what is wrong with settings, stores, routes and names (Flask)", lambda _: None),
 }
 """For each command: its description, and the function that adds its options."""
