@@ -1,36 +1,19 @@
-"""Orders exactly once: the decisions, without a framework, a database or a clock to wait on.
+"""Orders exactly once: the decisions, and their way through a request, without a framework.
 
-An adapter translates: a request in, ``Proceed | Replay | Refusal`` out::
+An adapter describes a request as a ``visit.Visit`` and its transaction as an
+``open_order.OpenOrder``. ``gate`` leads from the one to the other, and to the end::
 
-    orders = Orders(read_order_settings(mapping))           # once per application
+    orders = Orders(read_order_settings(mapping))       # once per application
+    answer = await gate.enter(visit, way)               # an OpenOrder, an answer, or None
+    answer = await gate.begin(opened, way)              # an answer, or None: call the view
+    answer = await gate.close(opened, response, way)    # COMMIT or ROLLBACK, whatever is right
+    await gate.leave(opened, way)                       # release, in every case
 
-    request = OrderRequest(method="POST", path="/orders/", route="orders/", header=headers.get,
-                           media_type="application/json",
-                           read_payload=lambda: Payload(body=raw),
-                           read_identity=lambda: Identity(user="auth.User:7"))
-    order = orders.identify(request)                        # None: not an order; Refusal: answer it
-    decision = drive(orders.admit(order), store, locks)     # or: await adrive(...)
-    match decision:
-        case Replay(snapshot):                              # snapshot.status, .headers, .body
-            ...                                             # + REPLAYED_HEADER; no view
-        case Refusal():                                     # .status, .headers(), .problem()
-            ...
-        case Proceed(order, lease):
-            # 1. begin the transaction; if decision.replaces, delete the row of order.key
-            # 2. insert orders.running(order); on a duplicate key roll back, and continue with
-            #    decision = drive(orders.reconsider(decision), store, locks)
-            # 3. call the view, render the response
-            # 4. match orders.conclude(order, OrderResponse(...)):
-            #        Keep(record): lease.check(), update the row, commit
-            #        Forget(): lease.check(), delete the row, commit the view's changes
-            #        Discard(): roll back
-            #    an exception rolls back as well; a response made from it may be kept
-            #    afterwards, in a transaction of its own
-            # 5. release the lease in every case, after COMMIT or ROLLBACK
+The engine decides below that, with values only::
 
-``store`` finds records (``RecordStore``), ``locks`` is a LockClient.
-After Proceed the lease belongs to the adapter. ``refusals`` has the refusals that only an
-adapter can notice: a lost lease, a store that fails in the middle.
+    order = orders.identify(OrderRequest(…))            # Order, Refusal, or None: not an order
+    decision = drive(orders.admit(order), store, locks) # Proceed, Replay or Refusal
+    ending = orders.conclude(order, OrderResponse(…))   # Keep, Forget or Discard
 
 Guarantee: an order takes effect exactly once within TTL in the database that holds its record,
 if the record with its unique key is in the same transaction as the effects. The lock only

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lockkit.model.errors import AcquireTimeout, LeaseLost, LockHeld, TooManyWaiters
+from lockkit.model.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
 from lockkit.model.log import log
 from lockkit.orders import refusals
 from lockkit.orders.decisions import Decision, Proceed, Replay
@@ -21,6 +21,7 @@ from lockkit.orders.record import (
     snapshot_of,
     storable,
 )
+from lockkit.runtime.either import value
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Admission:
     async def _enter(self, found: Record | None) -> Decision:
         """Take the lock. If nobody held it, the unique key decides, without another look."""
         try:
-            lease = await self._means.acquire(self.order, 0)
+            lease = await self._acquire(0)
         except LockHeld as held:
             if _asks_for_something_else(self.order, held.holder):
                 return refusals.DIFFERENT
@@ -78,7 +79,7 @@ class Admission:
             with self._orders.waiting_room.place(self._settings.max_waiters) as placed:
                 if not placed:
                     return refusals.crowded(1)
-                lease = await self._means.acquire(self.order, self._settings.wait)
+                lease = await self._acquire(self._settings.wait)
         except TooManyWaiters as full:
             return refusals.crowded(full.retry_after)
         except AcquireTimeout as late:
@@ -92,11 +93,11 @@ class Admission:
         try:
             answer = await self._decide(lease, is_sure=is_sure)
         except BaseException:  # also if interrupted: nobody else has the lease
-            await self._means.give(lease)
+            await value(self._means.give(lease))
             raise
         if isinstance(answer, Proceed):
             return await self._let_in(answer)
-        await self._means.give(lease)
+        await value(self._means.give(lease))
         return answer
 
     async def _decide(self, lease: Any, *, is_sure: bool = True) -> Decision:
@@ -133,16 +134,15 @@ class Admission:
             await self._undo(decision)
             raise
         if not isinstance(answer, Proceed):
-            await self._means.give(lease)
+            await value(self._means.give(lease))
         return answer
 
     async def _claim(self, decision: Proceed) -> Decision:
         """The same decision if it is claimed; otherwise the decision of another look."""
         fence = decision.lease.fencing_token
         try:
-            await self._means.start(
-                self._orders.running(self.order), fence, replaces=decision.orphan
-            )
+            record, store = self._orders.running(self.order), self._means.store
+            await value(store.start(record, fence, replaces=decision.orphan))
         except LeaseLost:
             return refusals.LEASE_LOST
         except DuplicateKeyError:
@@ -169,9 +169,8 @@ class Admission:
     async def _keep_recovered(self, lease: Any, response: OrderResponse) -> Replay | Refusal:
         if self._orders.claims:
             try:
-                await self._means.start(
-                    self._orders.ended(self.order, response), lease.fencing_token, replaces=True
-                )
+                record, store = self._orders.ended(self.order, response), self._means.store
+                await value(store.start(record, lease.fencing_token, replaces=True))
             except LeaseLost:
                 return refusals.LEASE_LOST
             except DuplicateKeyError:  # the earlier try was slow, and has ended now
@@ -181,14 +180,23 @@ class Admission:
 
     async def _recovered(self) -> OrderResponse | None:
         """The response of RECOVER; None if it would not be stored."""
-        response: OrderResponse | None = await self._means.recover(self.order)
+        hook = self._means.recover
+        response = None if hook is None else await value(hook(self.order))
         return response if response is not None and storable(response.status) else None
 
     async def forget(self, decision: Proceed) -> None:
         """Delete the claim of a try without effect. An orphan stays one: its earlier try may have
-        had effects."""
+        had effects. If the store cannot be told, nothing is raised, and an orphan stays."""
+
+        async def drop() -> None:
+            try:
+                store, fence = self._means.store, decision.lease.fencing_token
+                await value(store.drop(self.order.key, fence))
+            except BackendError as failure:
+                log.error("the claim of an order is not deleted, so it is an orphan: %s", failure)
+
         if not decision.orphan:
-            await self._means.drop(self.order.key, decision.lease.fencing_token)
+            await self._means.to_its_end(drop())
 
     async def _undo(self, decision: Proceed) -> None:
         """Take each step, even if the one before is interrupted again."""
@@ -196,12 +204,19 @@ class Admission:
             try:
                 await self.forget(decision)
             finally:
-                await self._means.give(decision.lease)
+                await value(self._means.give(decision.lease))
         finally:
             await self.forget(decision)
 
     async def _find(self, *, fresh: bool) -> Record | None:
-        return await self._means.find(self.order.key, fresh=fresh)
+        """``fresh``: where writes go, never in a replica."""
+        found: Record | None = await value(self._means.store.find(self.order.key, fresh=fresh))
+        return found
+
+    async def _acquire(self, seconds: float) -> Any:
+        """Wait at most ``seconds`` for a lease. Errors as of ``Lock.acquire``."""
+        lock = self._means.locks.lock(self.order.lock_name, label=self.order.label)
+        return await value(lock.acquire(seconds))
 
 
 def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:

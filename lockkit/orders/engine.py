@@ -25,6 +25,7 @@ from lockkit.orders.order import (
 from lockkit.orders.record import Record, refuses, snapshot_of, storable
 from lockkit.orders.request import OrderRequest, too_large
 from lockkit.orders.settings import SOURCE
+from lockkit.runtime.either import value
 from lockkit.web.refusal import Refusal
 from lockkit.web.waiting_room import WaitingRoom
 
@@ -117,7 +118,8 @@ class Orders:
                 await Admission(self, decision.order, means).forget(decision)
                 return None
             try:
-                if await means.finish(ending.record, decision.lease.fencing_token):
+                fence = decision.lease.fencing_token
+                if await value(means.store.finish(ending.record, fence)):
                     return None
             except BackendError as failure:
                 log.error("the response of an order is not stored: %s", failure)

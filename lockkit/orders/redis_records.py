@@ -37,8 +37,11 @@ INDEX_DAMAGE = 'it cannot be read, so its orders are refused: DEL "{name}" in re
 
 
 class RedisRecords:
-    """A ClaimStore over the connections of a lock alias. Cheap to make, without I/O. With an
-    asyncio client its methods return awaitables."""
+    """Records over the connections of a lock alias. Cheap to make, without I/O. With an asyncio
+    client its methods return awaitables. All steps may be repeated.
+
+    ``fence``: the fencing token of the order's lease.
+    """
 
     def __init__(self, locks: Any, records: Records) -> None:
         self._perform = locks.perform
@@ -56,16 +59,21 @@ class RedisRecords:
         return self._perform(self._finding(key))
 
     def start(self, record: Record, fence: int, *, replaces: bool) -> Any:
-        """See ClaimStore.start."""
+        """Write a record, in one step with the proof that the lease is held.
+
+        Raises LeaseLost if the lease is not held; then nothing was written. Raises
+        DuplicateKeyError if there is another record. With ``replaces``, a record that an older
+        lease left running is replaced.
+        """
         return self._perform(self._starting(record, fence, replaces=replaces))
 
     def finish(self, record: Record, fence: int) -> Any:
-        """See ClaimStore.finish."""
+        """Write the end over the claim with this fence. False if the claim is gone."""
         name = lock_name_of(record.key)
         return self._perform(self._records.finish(name, fence, _payload(record), record.left))
 
     def drop(self, key: str, fence: int) -> Any:
-        """See ClaimStore.drop."""
+        """Delete the running claim with this fence. False if it is not there."""
         return self._perform(self._records.drop(lock_name_of(key), fence))
 
     def _finding(self, key: str) -> Step[Record | None]:

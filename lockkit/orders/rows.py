@@ -101,11 +101,10 @@ def _insert(database: Database, record: Record, *, replaces: bool) -> None:
         expired = f"{_of_key(database)} AND expires <= {now}"
         database.run(f"DELETE FROM {TABLE} {expired}", record.key)
     columns = ", ".join(_quoted(database, name) for name in COLUMNS)
-    values = _values(record)
     database.run(
         f"INSERT INTO {TABLE} ({columns}, created, expires) "
         f"VALUES ({_marks(COLUMNS)}, {now}, {now} + %s)",
-        *(values[name] for name in COLUMNS),
+        *_values(record),
         int(record.left * MICROSECONDS),
     )
 
@@ -115,12 +114,11 @@ def update(database: Database, record: Record) -> None:
 
     Raises RuntimeError if the row is gone: a COMMIT would leave the order without a record.
     """
-    values = _values(record)
     columns = ", ".join(f"{name} = %s" for name in COLUMNS[1:])
     changed = database.run(
         f"UPDATE {TABLE} SET {columns}, expires = {clock_of(database.vendor)} + %s "
         f"{_of_key(database)}",
-        *(values[name] for name in COLUMNS[1:]),
+        *_values(record)[1:],
         int(record.left * MICROSECONDS),
         record.key,
     )
@@ -194,18 +192,13 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join(["%s"] * len(values))
 
 
-def _values(record: Record) -> dict[str, object]:
-    return {
-        "key": record.key,
-        "order_id": record.order_id,
-        "request": record.request,
-        "fingerprint": record.fingerprint,
-        "state": str(record.state),
-        "version": record.version,
-        "status": record.snapshot.status,
-        "headers": dump_headers(record.snapshot.headers),
-        "body": record.snapshot.body,
-    }
+def _values(record: Record) -> tuple[object, ...]:
+    """In the order of COLUMNS."""
+    answer = record.snapshot
+    return (
+        *(record.key, record.order_id, record.request, record.fingerprint, str(record.state)),
+        *(record.version, answer.status, dump_headers(answer.headers), answer.body),
+    )
 
 
 def clock_of(database: str) -> str:

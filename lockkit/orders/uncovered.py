@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from itertools import islice
+from typing import Any
 
 from lockkit.model.log import log
 from lockkit.orders.forms import FormIds
@@ -16,12 +16,14 @@ MOST_LOOKED_AT = 20
 _LIKE_ONE = re.compile(r"lk1\.[\w.-]{1,200}", re.ASCII)
 
 
-def tell_uncovered(forms: FormIds, request: str, values: Iterable[str], body: bytes = b"") -> None:
+def tell_uncovered(forms: FormIds, request: str, form: Any, body: bytes | None) -> None:
     """Log an error if the view has parsed a request with an order ID that we have signed.
 
-    request: its label. values: those of its form. body: if the view read it. Reads nothing itself.
+    request: its label. form: a multi-dictionary, if the view has parsed one. body: if the view
+    read it. Reads nothing itself.
     """
-    parsed = "\n".join([body.decode("utf-8", "replace"), *values])
+    values = [value for _, each in form.lists() for value in each] if form else []
+    parsed = "\n".join([(body or b"").decode("utf-8", "replace"), *values])
     some = islice(_LIKE_ONE.finditer(parsed), MOST_LOOKED_AT)
     if any(_is_signed(forms, found[0]) for found in some):
         log.error(

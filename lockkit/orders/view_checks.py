@@ -12,7 +12,7 @@ from typing import Any
 
 from lockkit.web.route_checks import module_of, wrappers
 
-Test = Callable[[Any], bool]
+Test = Callable[[Any], object]
 
 
 def unknown_wrapper(views: Iterable[Any], is_known: Test, is_plain: Test) -> str | None:

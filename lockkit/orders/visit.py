@@ -20,7 +20,7 @@ from lockkit.web.refusal import Refusal
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision, Proceed
     from lockkit.orders.engine import Orders
-    from lockkit.orders.gate import RecordStore, Way
+    from lockkit.orders.gate import Way
     from lockkit.orders.open_order import OpenOrder
     from lockkit.orders.record import Snapshot
     from lockkit.orders.request import OrderRequest, OrderResponse
@@ -79,7 +79,7 @@ class Visit(ABC):
     """
 
     thread: Way  #: of blocking requests
-    records: RecordStore | None = None  #: None: they are in the store of the locks
+    records: Any = None  #: None: they are in the store of the locks
 
     def __init__(
         self, orders: Orders, request: Any, options: ViewOptions, *, checked: bool

@@ -60,8 +60,8 @@ def _unknown_below(view: Any, method: str, below: Any) -> str | None:
 def passes(request: HttpRequest, view: Any) -> bool:
     """Whether the checks that are asked pass now. Exceptions of theirs are raised: they are what
     the view would have raised."""
-    tests = filter(None, map(_test_of, wrappers(view)))
-    if not all(value_of(test(request.user)) for test in tests):
+    tests = map(_test_of, wrappers(view))
+    if not all(value_of(test(request.user)) for test in tests if test):
         return False
     cls = class_of(view)
     match: Any = request.resolver_match

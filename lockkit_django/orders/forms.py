@@ -54,10 +54,8 @@ def tell_if_uncovered(request: HttpRequest) -> None:
     Looks at what Django keeps of a request once it was read, and has nothing read.
     """
     kept: dict[str, Any] = vars(request)
-    form = kept.get("_post")
-    values = [value for _, each in form.lists() for value in each] if form else []
     label = request_label(request.method or "", request.path)
-    tell_uncovered(form_ids(), label, values, kept.get("_body", b""))
+    tell_uncovered(form_ids(), label, kept.get("_post"), kept.get("_body"))
 
 
 def _secret(request: HttpRequest) -> str:

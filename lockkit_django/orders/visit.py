@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, partial
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -54,9 +55,6 @@ from lockkit_django.web.refusals import in_language, problem_response
 from lockkit_django.web.view_functions import PendingOrder, class_of, functions_of, leave_pending
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from lockkit.orders import Record
     from lockkit.orders.decisions import Decision
     from lockkit.orders.gate import Flow, Way
 
@@ -75,22 +73,15 @@ class _Loop:
         if lease is not None and not isinstance(lease, AsyncLease):  # a thread has acquired it
             return await in_thread(lambda: at_once(THREAD.ask(flow, visit)))
         client, table = alocks[visit.orders.settings.alias], visit.records
-        records = RedisRecords.of(client) if table is None else _Found(table)
+        if table is None:
+            records: Any = RedisRecords.of(client)
+        else:
+            records = SimpleNamespace(find=partial(in_thread, table.find))
         return await adrive(flow, records, client, partial(in_thread, visit.recover))
 
     async def give_back(self, lease: Any) -> None:
         if not lease.released:
             await give_back_from_loop(lease)
-
-
-class _Found:
-    """Records, found on the thread of the request."""
-
-    def __init__(self, table: Any) -> None:
-        self._table = table
-
-    def find(self, key: str, *, fresh: bool) -> Awaitable[Record | None]:
-        return in_thread(partial(self._table.find, key, fresh=fresh))
 
 
 THREAD = Thread(locks.__getitem__)
@@ -219,9 +210,9 @@ async def entered(visit: Visit, way: Way, *, begin: bool) -> Any:
     return None
 
 
-async def in_thread(function: Callable[..., R], *args: object) -> R:
+async def in_thread(function: Callable[..., R], *args: object, **kwargs: object) -> R:
     """On the thread that has this request's database connections."""
-    return await sync_to_async(function, thread_sensitive=True)(*args)
+    return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ from flask.views import MethodView
 
 from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
+from lockkit_flask.web.lock_view import places_of
 
 ORDERED = "lockkit_flask.orders.idempotent"
 OURS = ("lockkit_flask.web.lock_view", ORDERED)
@@ -37,11 +38,7 @@ def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     ``below``: what is below ``@idempotent``, if the checks above it have passed.
     """
     places = _places(view, method, below)
-    found = (
-        unknown_in_class(view.view_class, ("flask",), _entries(view.view_class, places))
-        if len(places) > 1
-        else None
-    )
+    found = None if len(places) == 1 else _unknown_in(view.view_class, places)
     return found or unknown_wrapper(places, _is_known, _is_plain)
 
 
@@ -49,20 +46,18 @@ def _places(view: Any, method: str, below: Any) -> list[Any]:
     """Where checks may stand: on the function, and where that calls one of a class, there too."""
     start = view if below is None else below
     *_, function = wrappers(start)
-    cls = getattr(view, "view_class", None)
     is_dispatch = getattr(function, "__name__", "") == "dispatch_request"
-    if cls is None or not (is_dispatch or module_of(function) == VIEWS):
-        return [start]
-    found = [None if is_dispatch else cls.dispatch_request, getattr(cls, method.lower(), None)]
-    return [start, *filter(None, found)]
+    calls = places_of(view, method)[3 if is_dispatch else 2 :]
+    is_of_class = is_dispatch or module_of(function) == VIEWS
+    return [start, *filter(None, calls if is_of_class else ())]
 
 
-def _entries(cls: Any, places: list[Any]) -> set[str]:
-    """What of a class runs before the method of a request, and is not Flask's."""
-    if cls.dispatch_request not in places:
-        return set()  # it is below @idempotent itself
+def _unknown_in(cls: Any, places: list[Any]) -> str | None:
+    """A base that is not Flask's, or what of the class runs before the method of a request."""
     entries = {"__init__", "__new__"} if cls.init_every_request else set()
-    return entries | ({"dispatch_request"} if issubclass(cls, MethodView) else set())
+    entries |= {"dispatch_request"} if issubclass(cls, MethodView) else set()
+    runs = cls.dispatch_request in places  # otherwise it is below @idempotent itself
+    return unknown_in_class(cls, ("flask",), entries if runs else ())
 
 
 def _is_plain(function: Any) -> bool:

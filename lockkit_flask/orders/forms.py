@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flask import after_this_request, current_app, has_request_context, request, session
 from markupsafe import Markup
@@ -81,10 +81,8 @@ def tell_if_uncovered(request: Request) -> None:
     if request.method not in UNSAFE_METHODS:
         return
     kept = vars(request)
-    form = kept.get("form")
-    values = [value for _, each in form.lists() for value in each] if form else []
     label = request_label(request.method, request.path)
-    tell_uncovered(form_ids, label, values, kept.get("_cached_data") or b"")
+    tell_uncovered(form_ids, label, kept.get("form"), kept.get("_cached_data"))
 
 
 def install(app: Flask, *, orders: bool) -> None:
@@ -101,9 +99,8 @@ def _order_settings() -> OrderSettings:
     return settings
 
 
-def _keys() -> list[str | bytes]:
-    keys = [current_app.secret_key, *(current_app.config.get("SECRET_KEY_FALLBACKS") or ())]
-    return [key for key in keys if key]
+def _keys() -> list[Any]:
+    return [current_app.secret_key, *(current_app.config.get("SECRET_KEY_FALLBACKS") or ())]
 
 
 form_ids = FormIds(_keys)

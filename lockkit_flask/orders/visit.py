@@ -52,7 +52,7 @@ class Visit(visit.Visit):
         current = request._get_current_object()  # type: ignore[attr-defined]
         super().__init__(gate.orders, current, options, checked=below is not None)
         self.below = below
-        self.records: Any = gate.records_in(options.using)
+        self.records = gate.records_in(options.using)
         self._gate, self.thread = gate, gate.thread
         self._limit = gate.settings.max_request
         self.of_guest = False  #: it came without a user and without a token

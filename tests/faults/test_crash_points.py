@@ -43,7 +43,7 @@ STEPS = 9
 
 @dataclass
 class Claims:
-    """A ClaimStore in a dict, which asks the locks as a script in Redis does."""
+    """Records in a dict, which asks the locks as a script in Redis does."""
 
     locks: LockClient
     rows: dict[str, tuple[Record, int]] = field(default_factory=dict)
