@@ -35,9 +35,9 @@ SCHEMES = {
     "unix": "lockkit.stores.redis:RedisStore",
     "redlock": "lockkit.stores.redlock:RedlockStore",
     "redlocks": "lockkit.stores.redlock:RedlockStore",
-    "django": "lockkit_django.stores:DatabaseStore",
-    "django-redis": "lockkit_django.stores:DjangoRedisStore",
-    "django-cache": "lockkit_django.stores:DjangoCacheStore",
+    "django": "lockkit_django.stores.database:DatabaseStore",
+    "django-redis": "lockkit_django.stores.redis:DjangoRedisStore",
+    "django-cache": "lockkit_django.stores.redis:DjangoCacheStore",
 }
 """By the scheme, or, for another way to lock in a database, "scheme?mode=…"."""
 
