@@ -1,4 +1,4 @@
-"""A Redis server whose wall clock can be set while it runs. That of this machine is left alone."""
+"""Servers whose wall clock can be set while they run. That of this machine is left alone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockkit.testing.servers import MissingServer, RedisServer
+from lockkit.testing.servers import (
+    MariaDBServer,
+    MissingServer,
+    PostgresServer,
+    RedisServer,
+    Server,
+)
 
 SOURCE = Path(__file__).with_suffix(".c")
 SECONDS = struct.Struct("l")
 
 
-class SkewedRedis(RedisServer):
+class Skewed(Server):
+    """Before the server's class among the bases."""
+
     def set_ahead(self, seconds: int) -> None:
         """Its clock jumps to so many seconds ahead of ours."""
         with self._skew.open("r+b") as file:  # in place: the server has mapped it
@@ -29,8 +37,12 @@ class SkewedRedis(RedisServer):
         compiled = [compiler, "-shared", "-fPIC", "-o", str(self._library), str(SOURCE)]
         subprocess.run(compiled, check=True)
 
+    def preloaded(self) -> dict[str, str]:
+        """The environment of a program that has the same clock."""
+        return {"LD_PRELOAD": str(self._library), "SKEW": str(self._skew)}
+
     def command(self) -> Sequence[str]:
-        preload = [f"LD_PRELOAD={self._library}", f"SKEW={self._skew}"]
+        preload = [f"{key}={value}" for key, value in self.preloaded().items()]
         return ["/usr/bin/env", *preload, *super().command()]
 
     @property
@@ -40,3 +52,15 @@ class SkewedRedis(RedisServer):
     @property
     def _library(self) -> Path:
         return self.directory / "skewed.so"
+
+
+class SkewedRedis(Skewed, RedisServer):
+    pass
+
+
+class SkewedPostgres(Skewed, PostgresServer):
+    pass
+
+
+class SkewedMariaDB(Skewed, MariaDBServer):
+    pass

@@ -1,0 +1,214 @@
+"""What no store can promise, or not each: shown as it happens, so that the docs do not drift.
+
+``docs/guarantees.toml`` names these tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from lock_tables import make_table
+from skewed import Skewed, SkewedMariaDB, SkewedPostgres, SkewedRedis
+
+import lockkit
+from lockkit import LeaseLost
+from lockkit.model.clock import now
+from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
+from lockkit.testing.conformance.base import eventually
+from lockkit.testing.servers import RedisServer
+
+HOUR = 3600
+TTL = 60.0
+
+Connect = Callable[[str], AnyClient]
+AnySkewed = TypeVar("AnySkewed", bound=Skewed)
+
+
+@pytest.fixture(params=["sync", "async"])
+def api(request: pytest.FixtureRequest) -> Api:
+    api: Api = request.param
+    return api
+
+
+@pytest.fixture
+def connected(api: Api) -> Iterator[Connect]:
+    with ExitStack() as stack:
+
+        def connected(url: str) -> AnyClient:
+            client = connect(api, url, ttl=TTL)
+            stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
+            return client
+
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def skewed_redis() -> Iterator[SkewedRedis]:
+    with SkewedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def skewed_postgres() -> Iterator[SkewedPostgres]:
+    with SkewedPostgres() as server:
+        yield with_table(server)
+
+
+@pytest.fixture(scope="module")
+def skewed_mariadb() -> Iterator[SkewedMariaDB]:
+    with SkewedMariaDB() as server:
+        yield with_table(server)
+
+
+def with_table(server: AnySkewed) -> AnySkewed:
+    make_table(server.url)
+    client = lockkit.connect(server.url + "?mode=row")
+    client.store.create_table()  # type: ignore[attr-defined]
+    client.close()
+    return server
+
+
+def url_of(request: pytest.FixtureRequest, kind: str, query: str) -> tuple[Skewed, str]:
+    server: Skewed = request.getfixturevalue(f"skewed_{kind}")
+    server.set_ahead(0)
+    if isinstance(server, SkewedRedis):
+        server.flush()
+    return server, server.url + query
+
+
+@pytest.mark.parametrize(
+    ("kind", "query"),
+    [("redis", ""), ("redis", "?protocol=plain"), ("postgres", ""), ("mariadb", "")],
+)
+def test_the_store_s_wall_clock_decides(
+    request: pytest.FixtureRequest, connected: Connect, kind: str, query: str
+) -> None:
+    """It jumps ahead, and the lease is over in the store, while its holder counts on it still."""
+    server, url = url_of(request, kind, query)
+    client, other = connected(url), connected(url)
+    first = client.lock("a").acquire()
+    assert other.lock("a").try_acquire() is None
+    server.set_ahead(HOUR)
+    second = eventually(other.lock("a").try_acquire)
+    first.check()
+    second.check()
+    server.set_ahead(0)
+    first.release()
+    second.release()
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "hours"),
+    [
+        ("postgres", "?mode=advisory", 1),
+        ("postgres", "?mode=advisory", -1),
+        ("postgres", "?mode=row", 1),
+        ("mariadb", "?mode=advisory", 1),
+        ("mariadb", "?mode=advisory", -1),
+        ("mariadb", "?mode=row", 1),
+        ("mariadb", "?mode=row", -1),
+    ],
+)
+def test_no_clock_ends_a_session(
+    request: pytest.FixtureRequest, connected: Connect, kind: str, query: str, hours: int
+) -> None:
+    server, url = url_of(request, kind, query)
+    client, other = connected(url), connected(url)
+    with client.lock("b").acquire() as lease:
+        server.set_ahead(hours * HOUR)
+        assert other.lock("b").try_acquire() is None
+        lease.extend()
+    server.set_ahead(0)
+
+
+def test_a_clock_that_is_set_back_ends_a_session_in_a_transaction(
+    request: pytest.FixtureRequest, connected: Connect
+) -> None:
+    """PostgreSQL times what is idle in a transaction by its wall clock; the holder hears of it."""
+    server, url = url_of(request, "postgres", "?mode=row")
+    client, other = connected(url), connected(url)
+    lease = client.lock("c").acquire()
+    server.set_ahead(-HOUR)
+    assert not renewed(lease)
+    assert lease.release() is False
+    assert eventually(other.lock("c").try_acquire).release()
+    server.set_ahead(0)
+
+
+def test_the_wall_clock_of_the_host_decides(
+    skewed_redis: SkewedRedis, tmp_path: Path, connected: Connect
+) -> None:
+    """Of SQLite: here the clock of one process is wrong, as that of the host may come to be."""
+    url = f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+    first = connected(url).lock("a").acquire()
+    assert granted_to_another(url, {}) == "False"
+    skewed_redis.set_ahead(HOUR)
+    assert granted_to_another(url, skewed_redis.preloaded()) == "True"
+    first.check()
+    first.release()
+
+
+def granted_to_another(url: str, environment: dict[str, str]) -> str:
+    """To another process."""
+    program = (
+        "import lockkit, sys; client = lockkit.connect(sys.argv[1]); "
+        "print(client.lock('a').try_acquire() is not None)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, url]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def test_no_wall_clock_decides_in_memory(connected: Connect) -> None:
+    url = "memory://not-promised"
+    client, other = connected(url), connected(url)
+    with client.lock("a").acquire(), pytest.MonkeyPatch.context() as clocks:
+        wall = time.time
+        clocks.setattr(time, "time", lambda: wall() + HOUR)
+        assert other.lock("a").try_acquire() is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "query"),
+    [
+        ("allkeys-random", ""),
+        ("allkeys-random", "?protocol=plain"),
+        ("volatile-ttl", "?protocol=plain"),
+    ],
+)
+def test_a_server_that_evicts_loses_locks(
+    redis_server: RedisServer, connected: Connect, policy: str, query: str
+) -> None:
+    """A plain key has a TTL, so it is evicted by a volatile policy as well."""
+    redis_server.flush()
+    client = connected(redis_server.url + query)
+    lease = client.lock("a").acquire()
+    with redis_server.client() as admin:
+        for number in range(200):
+            admin.set(f"cache:{number}", "x" * 2000, ex=HOUR)
+        try:
+            admin.config_set("maxmemory-policy", policy)
+            admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 200_000)
+            while renewed(lease):
+                for number in range(50):
+                    admin.set(f"cache:{now()}:{number}", "x" * 2000, ex=HOUR)
+        finally:
+            admin.config_set("maxmemory", "0")
+            admin.config_set("maxmemory-policy", "noeviction")
+    assert lease.release() is False
+
+
+def renewed(lease: AnyLease) -> bool:
+    try:
+        lease.extend()
+    except LeaseLost:
+        return False
+    return True
