@@ -207,7 +207,7 @@ def test_an_interrupt_anywhere_leaves_nothing(client: Redis, waits: bool) -> Non
     at = 0
     while True:
         at += 1
-        holder = client.lock(NAME, timeout=0.02 if waits else 0.01)
+        holder = client.lock(NAME, timeout=0.02 if waits else LONG)
         # What could not be withdrawn at once is withdrawn a little later, in the background.
         eventually(lambda one=holder: one.acquire(blocking=False))
         if not waits:
