@@ -96,7 +96,12 @@ def _store_class(settings: AliasSettings) -> type[Store]:
 
 def _built_in(settings: AliasSettings) -> str | None:
     scheme = settings.scheme
-    if settings.is_plain and SCHEMES.get(scheme) == SCHEMES["redis"]:
+    if settings.is_plain:
+        if SCHEMES.get(scheme) != SCHEMES["redis"]:
+            raise ConfigurationError(
+                f"the lock alias {settings.alias!r}: ?protocol=plain is for redis://, rediss:// "
+                f"and unix://, not for {scheme}://"
+            )
         return SCHEMES["redis?protocol=plain"]
     base, _, driver = scheme.partition("+")
     base = base if driver and base in OF_SQLALCHEMY else scheme

@@ -248,9 +248,9 @@ def test_a_claim_repairs_it_where_that_is_asked_for(
 
 @pytest.mark.parametrize("wrong", ["maybe", "", "2"])
 def test_what_is_not_true_or_false_is_refused(url: str, wrong: str) -> None:
-    with pytest.raises(ConfigurationError, match="repair_missing_ttl"):
+    with pytest.raises(ConfigurationError, match=f"repair_missing_ttl.*{wrong!r}"):
         lockkit.connect(f"{url}&repair_missing_ttl={wrong}")
-    with pytest.raises(ConfigurationError, match="repair_missing_ttl"):
+    with pytest.raises(ConfigurationError, match=f"repair_missing_ttl.*{wrong!r}"):
         lockkit.connect(url, options={"repair_missing_ttl": wrong})
 
 
@@ -258,6 +258,14 @@ def test_what_is_not_true_or_false_is_refused(url: str, wrong: str) -> None:
 def test_an_unknown_protocol_is_refused(redis_url: str, protocol: str) -> None:
     with pytest.raises(ConfigurationError, match="'plain'"):
         lockkit.connect(f"{redis_url}?protocol={protocol}")
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://shop", "redis+sentinel://h/shop", "redlock://a,b,c", "sqlite:////tmp/x"]
+)
+def test_where_there_are_no_plain_keys_they_are_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="protocol=plain is for redis://"):
+        lockkit.connect(f"{url}?protocol=plain")
 
 
 def test_only_a_listing_looks_through_the_server(

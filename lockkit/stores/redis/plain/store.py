@@ -55,9 +55,9 @@ def _divided(settings: AliasSettings) -> tuple[bool, AliasSettings]:
     said = dict(parse_qsl(query, keep_blank_values=True))
     said.pop("protocol", None)
     options = dict(settings.options)
-    in_url = said.pop(REPAIR, "false").lower()
-    repairs = options.pop(REPAIR, YES.get(in_url))
+    in_url = said.pop(REPAIR, "false")
+    repairs = options.pop(REPAIR, YES.get(in_url.lower(), in_url))
     if not isinstance(repairs, bool):
-        raise wrong(f"{REPAIR} of the lock alias {settings.alias!r}", in_url, "true or false")
+        raise wrong(f"{REPAIR} of the lock alias {settings.alias!r}", repairs, "true or false")
     rest = f"{location}?{urlencode(said)}" if said else location
     return repairs, settings._replace(location=rest, options=options)
