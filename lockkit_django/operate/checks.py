@@ -16,7 +16,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
-from lockkit_django.web.checks import as_error, message_of
+from lockkit_django.web.checks import message, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,29 +47,29 @@ def _misspelt() -> Iterator[CheckMessage]:
             check_setting_names([name], SETTINGS)
         except ConfigurationError as error:
             hint = f"Django reads {', '.join(SETTINGS)}; LOCKKIT_URL is an environment variable."
-            yield as_error("E005", error, hint)
+            yield message("E005", error, hint)
 
 
 def _mistakes() -> Iterator[CheckMessage]:
     try:
         aliases = conf.lock_settings()
     except ConfigurationError as error:
-        yield as_error("E001", error, "Correct LOCKKIT in the settings, or LOCKKIT_URL.")
+        yield message("E001", error, "Correct LOCKKIT in the settings, or LOCKKIT_URL.")
     else:
         yield from map(message_of, setting_findings(aliases.values(), debug=settings.DEBUG))
     try:
         conf.view_settings()
     except ConfigurationError as error:
-        yield as_error("E002", error, "Correct LOCKKIT_VIEWS in the settings.")
+        yield message("E002", error, "Correct LOCKKIT_VIEWS in the settings.")
 
 
 def _lock_errors() -> Iterator[CheckMessage]:
     if LOCK_ERRORS not in settings.MIDDLEWARE:
-        yield checks.Info(
+        yield message(
+            "I002",
             "A lock that a view takes by hand and does not get, and does not catch, is a 500.",
-            hint=f"Add {LOCK_ERRORS!r} to MIDDLEWARE for 423 and 503, as of lock_view; or silence "
-            "this check if no view takes a lock by hand.",
-            id="lockkit.I002",
+            f"Add {LOCK_ERRORS!r} to MIDDLEWARE for 423 and 503, as of lock_view; or silence this "
+            "check if no view takes a lock by hand.",
         )
 
 

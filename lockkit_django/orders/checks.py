@@ -26,7 +26,7 @@ from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.authorize import ORDERED, unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
-from lockkit_django.web.checks import METHODS, as_error, as_warning, message_of, name_of
+from lockkit_django.web.checks import METHODS, message, message_of, name_of
 from lockkit_django.web.routes import Routed, routed_views, routes
 from lockkit_django.web.view_functions import functions_of, ninja_operation
 
@@ -54,7 +54,7 @@ def check_orders(**_: Any) -> list[CheckMessage]:
     try:
         orders = _orders()
     except ConfigurationError as error:
-        return [as_error("E101", error, "Correct LOCKKIT_ORDERS in the settings."), *found]
+        return [message("E101", error, "Correct LOCKKIT_ORDERS in the settings."), *found]
     return [*_names(orders), *found]
 
 
@@ -74,9 +74,9 @@ def check_records(**_: Any) -> list[CheckMessage]:
     try:
         OrderTable(rules.using).find("lockkit-check", fresh=True)
     except (BackendError, ConnectionDoesNotExist) as error:
-        return [as_error("E110", error, "Start the database, or correct USING.")]
+        return [message("E110", error, "Start the database, or correct USING.")]
     except ConfigurationError as error:
-        return [as_error("E110", error, "Orders answer 500 until then.")]
+        return [message("E110", error, "Orders answer 500 until then.")]
     return []
 
 
@@ -122,21 +122,21 @@ def _names(orders: Orders) -> Iterator[CheckMessage]:
         try:
             orders.hook(name)
         except ConfigurationError as error:
-            yield as_error("E102", error, f"Give the dotted path of a function: {call}.")
+            yield message("E102", error, f"Give the dotted path of a function: {call}.")
     if rules.using is not None and rules.using not in settings.DATABASES:
         text = f"LOCKKIT_ORDERS['USING'] is {rules.using!r}, which DATABASES does not have"
-        yield as_error("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
+        yield message("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
     if aliases and rules.alias not in aliases:
         text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
-        yield as_error("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
+        yield message("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
     elif rules.claims and not _is_redis(rules.alias):
         text = f"LOCKKIT_ORDERS['STORE'] is 'redis', and the lock alias {rules.alias!r} is not"
-        yield as_error("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
+        yield message("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
     database = rules.using or DEFAULT_DB_ALIAS
     commits = connections.settings.get(database, {}).get("AUTOCOMMIT")
     if commits is False and not rules.claims:  # the end of a block is no COMMIT then
         text = f"orders cannot commit in the database {database!r}: it has AUTOCOMMIT False"
-        yield as_error("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
+        yield message("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
 
 
 def _is_redis(alias: str) -> bool:
@@ -151,7 +151,7 @@ def _presence() -> Iterator[CheckMessage]:
     reason = _reason()
     if reason and not _is_there():
         text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: there are no orders"
-        yield as_error("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
+        yield message("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
 
 
 def _reason() -> str:
@@ -172,20 +172,20 @@ def _place() -> Iterator[CheckMessage]:
     ours = [i for i, path in enumerate(paths) if _is_a(path, OURS)]
     if len(ours) > 1:
         text = "IdempotentOrderMiddleware is in MIDDLEWARE more than once"
-        yield as_error("E105", text, "Keep the last one only.")
+        yield message("E105", text, "Keep the last one only.")
     after = [path for path in paths[ours[0] + 1 :] if not _is_a(path, OURS)] if ours else []
     others = []
     for path in after:
         text = f"{path} comes after IdempotentOrderMiddleware in MIDDLEWARE"
         if _is_a(path, BEFORE):
             told = f"{text}: orders would be answered before it has looked at them"
-            yield as_error("E106", told, f"{LAST}.")
+            yield message("E106", told, f"{LAST}.")
         elif hasattr(_imported(path), "process_exception"):
             told = (
                 f"{text} and has process_exception: of a view whose exception it answers, what "
                 f"was saved before would be committed"
             )
-            yield as_error("E111", told, f"{LAST}, or silence this if it answers none.")
+            yield message("E111", told, f"{LAST}, or silence this if it answers none.")
         else:
             others.append(path)
     if others:
@@ -193,7 +193,7 @@ def _place() -> Iterator[CheckMessage]:
             f"{', '.join(others)} after IdempotentOrderMiddleware: not asked before a replay, and "
             f"what becomes of a response there is stored and repeated"
         )
-        yield as_warning("W101", text, f"{LAST}.")
+        yield message("W101", text, f"{LAST}.")
 
 
 def _is_a(path: str, classes: set[str]) -> bool:
@@ -213,7 +213,7 @@ def _imported(path: str) -> Any:
 def _sessions() -> Iterator[CheckMessage]:
     store = _imported(f"{settings.SESSION_ENGINE}.SessionStore")
     if _is_there() and store is not None and in_signed_cookies(store):
-        yield as_warning(
+        yield message(
             "W102",
             "SESSION_ENGINE keeps sessions in cookies, which have no key that stays the same: "
             "guests' requests with an order ID are refused",

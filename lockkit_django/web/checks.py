@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
-LEVELS = {
-    "no-store": (checks.Error, "E003"),
-    "missing-alias": (checks.Error, "E004"),
-    "missing-field": (checks.Error, "E006"),
-    "store-fails": (checks.Error, "E010"),
-    "within-process": (checks.Warning, "W001"),
-    "unlimited-hold": (checks.Warning, "W002"),
-    "short-ttl": (checks.Warning, "W003"),
-    "long-ttl": (checks.Warning, "W004"),
-    "store-danger": (checks.Warning, "W010"),
-    "within-host": (checks.Info, "I001"),
-    "bare-field": (checks.Warning, "W006"),
-    "path-of-no-route": (checks.Warning, "W104"),
-    "path-of-some-languages": (checks.Warning, "W105"),
-    "replay-unknown": (checks.Warning, "W107"),
-    "record-danger": (checks.Warning, "W103"),
-    "record-capacity": (checks.Warning, "W106"),
+IDS = {
+    "no-store": "E003",
+    "missing-alias": "E004",
+    "missing-field": "E006",
+    "store-fails": "E010",
+    "within-process": "W001",
+    "unlimited-hold": "W002",
+    "short-ttl": "W003",
+    "long-ttl": "W004",
+    "store-danger": "W010",
+    "within-host": "I001",
+    "bare-field": "W006",
+    "path-of-no-route": "W104",
+    "path-of-some-languages": "W105",
+    "replay-unknown": "W107",
+    "record-danger": "W103",
+    "record-capacity": "W106",
 }
+LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
 
@@ -49,17 +50,12 @@ def check_views(**_: Any) -> list[CheckMessage]:
     return [message_of(finding) for finding in found]
 
 
-def as_error(number: str, text: object, hint: str) -> CheckMessage:
-    return checks.Error(str(text), hint=hint, id=f"lockkit.{number}")
-
-
-def as_warning(number: str, text: str, hint: str) -> CheckMessage:
-    return checks.Warning(text, hint=hint, id=f"lockkit.{number}")
-
-
 def message_of(finding: Finding) -> CheckMessage:
-    kind, number = LEVELS[finding.code]
-    return kind(finding.text, hint=finding.remedy, id=f"lockkit.{number}")
+    return message(IDS[finding.code], finding.text, finding.remedy)
+
+
+def message(number: str, text: object, hint: str) -> CheckMessage:
+    return LEVELS[number[0]](str(text), hint=hint, id=f"lockkit.{number}")
 
 
 def _described(routed: Routed) -> Iterator[Route]:
@@ -95,7 +91,7 @@ def check_transactions(**_: Any) -> list[CheckMessage]:
     """W007: a transaction of SQLite that reads first and then writes fails at once if another one
     has written in between, whatever ``timeout`` says."""
     return [
-        as_warning(
+        message(
             "W007",
             f"The database {alias!r} is SQLite with ATOMIC_REQUESTS, and its transactions begin by "
             f"reading: a view that then writes fails with 'database is locked' when another one "
