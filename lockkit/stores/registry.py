@@ -30,6 +30,8 @@ SCHEMES = {
     "redis": "lockkit.stores.redis:RedisStore",
     "redis?protocol=plain": "lockkit.stores.redis:PlainStore",
     "rediss": "lockkit.stores.redis:RedisStore",
+    "redis+cluster": "lockkit.stores.redis:ClusterStore",
+    "rediss+cluster": "lockkit.stores.redis:ClusterStore",
     "redis+sentinel": "lockkit.stores.redis:SentinelStore",
     "rediss+sentinel": "lockkit.stores.redis:SentinelStore",
     "unix": "lockkit.stores.redis:RedisStore",

@@ -25,6 +25,7 @@ __all__ = ["Fault", "FaultProxy"]
 
 HOST = "127.0.0.1"
 CHUNK = 65536
+Target = tuple[str, int | None]
 JOIN_SECONDS = 10.0
 
 
@@ -72,7 +73,7 @@ class FaultProxy:
     def start(self) -> Self:
         self._listener = socket.create_server((HOST, 0))
         self.port = self._listener.getsockname()[1]
-        self._acceptor = _thread(self._accept, self._listener)
+        self._acceptor = _thread(self._accept, self._listener, self.target)
         return self
 
     def stop(self) -> None:
@@ -150,20 +151,20 @@ class FaultProxy:
         with self._lock:
             return list(self._links)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, target: Target) -> None:
         while not self._stopped.is_set():
             try:
                 client, _ = listener.accept()
             except OSError:
                 return
             self.connections += 1
-            self._serve(client)
+            self._serve(client, target)
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, client: socket.socket, target: Target) -> None:
         try:
             if self._refusing.is_set():
                 raise ConnectionRefusedError
-            store = connect(*self.target)
+            store = connect(*target)
         except OSError:
             reset(client)
             client.close()
@@ -265,7 +266,7 @@ def _set(event: threading.Event, value: bool) -> None:
         event.clear()
 
 
-def _thread(target: Callable[..., None], argument: object) -> threading.Thread:
-    thread = threading.Thread(target=target, args=(argument,), daemon=True, name="fault-proxy")
+def _thread(work: Callable[..., None], *subjects: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=subjects, daemon=True, name="fault-proxy")
     thread.start()
     return thread

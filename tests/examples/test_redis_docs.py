@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from places import ROOT
-from redis_family import SentinelGroup
+from redis_family import ClusterGroup, SentinelGroup
 
 import lockkit
 from lockkit.testing.servers import RedisServer
@@ -46,6 +47,14 @@ def test_sentinel() -> None:
         words = {servers: url, "of-the-servers": "of-servers", '"password"': options}
         names = run_block("redis+sentinel", {**words, "of-the-sentinels": "of-sentinels"})
         assert names["lease"].fencing_token > 0
+
+
+def test_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    with ClusterGroup() as group:
+        run_block(
+            "redis+cluster", {"redis+cluster://redis1:6379,redis2:6379,redis3:6379": group.url}
+        )
+    assert capsys.readouterr().out == "['stock:42', 'stock:7', 'stock:8']\n"
 
 
 def run_block(mark: str, here: dict[str, str]) -> dict[str, Any]:

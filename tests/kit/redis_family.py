@@ -1,15 +1,18 @@
-"""Redis with replicas: watched by Sentinels. Real processes on private ports."""
+"""Redis with replicas: watched by Sentinels, or a Cluster. Real processes on private ports."""
 
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar, Self
 
 from lockkit.model.clock import now
-from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.proxy import FaultProxy, Target
 from lockkit.testing.servers import RedisServer, Server
+from lockkit.testing.servers.base import free_port
 from lockkit.testing.store import Proxied, RedisStore
 
 HOST = "127.0.0.1"
@@ -163,3 +166,175 @@ class SentinelStore(RedisStore):
         """Other addresses than those that the servers know of one another."""
         options = {**self.options.get("options", {}), **self._ways.get(url, {})}
         return {**self.options, "options": options}
+
+
+class ClusterServer(Member):
+    """One of a cluster; alone as long as nobody has told it of the others."""
+
+    def __init__(self, like: Member | None, **kind: Any) -> None:
+        super().__init__(*WITHOUT_DELAY, like=like, **kind)
+        self.bus = free_port()
+        self.name = ""
+
+    def _configuration(self) -> list[str]:
+        return [
+            *super()._configuration(),
+            "cluster-enabled yes",
+            f"cluster-port {self.bus}",
+            f"cluster-node-timeout {CALM}",
+            *([f"masterauth {self.password}"] if self.password else []),
+            *(["tls-cluster yes"] if self.tls_port else []),
+        ]
+
+    def says(self, *words: object) -> Any:
+        with self.client() as client:
+            return client.execute_command(*words)
+
+
+class ClusterGroup:
+    """Three masters and a replica of each. ``with``. It is paused and restarted as one server."""
+
+    port = 0
+
+    def __init__(self, *, guarded: bool = False) -> None:
+        kind: dict[str, Any] = {"tls": True, "password": "of-servers"} if guarded else {}
+        self.guarded = guarded
+        first = ClusterServer(None, **kind)
+        self.nodes = [first, *(ClusterServer(first, **kind) for _ in range(5))]
+        self.masters, self.replicas = self.nodes[:3], self.nodes[3:]
+        self._stack = ExitStack()
+
+    @property
+    def url(self) -> str:
+        scheme, login = ("rediss", ":of-servers@") if self.guarded else ("redis", "")
+        return f"{scheme}+cluster://{login}{','.join(node.address for node in self.masters)}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"ssl_ca_certs": str(self.masters[0].certificate)} if self.guarded else {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.nodes[0])
+            together(stack, self.nodes[1:])
+            self._stack = stack.pop_all()
+        first_port = self.nodes[0].tls_port or self.nodes[0].port
+        for number, node in enumerate(self.nodes):
+            node.name = node.says("CLUSTER MYID").decode()
+            node.says("CLUSTER SET-CONFIG-EPOCH", number + 1)
+            node.says("CLUSTER MEET", HOST, first_port, self.nodes[0].bus)
+        for number, master in enumerate(self.masters):
+            first, after = 16384 * number // 3, 16384 * (number + 1) // 3
+            master.says("CLUSTER ADDSLOTSRANGE", first, after - 1)
+        until(lambda: all(self.knows(node) == 6 for node in self.nodes), "all know each other")
+        for master, replica in zip(self.masters, self.replicas, strict=True):
+            replica.says("CLUSTER REPLICATE", master.name)
+        self.wait_until_ok()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @staticmethod
+    def knows(node: ClusterServer) -> int:
+        lines = node.says("CLUSTER NODES")
+        return sum("handshake" not in flags["flags"] for flags in lines.values())
+
+    def wait_until_ok(self) -> None:
+        until(self.is_ok, "the cluster is up")
+
+    def is_ok(self) -> bool:
+        def replicates(node: ClusterServer) -> bool:
+            with node.client() as client:
+                found = client.info("replication")
+            return found["role"] == "master" or found["master_link_status"] == "up"
+
+        states = (node.says("CLUSTER INFO") for node in self.nodes)
+        return (
+            all(state["cluster_state"] == "ok" for state in states)
+            and all(map(replicates, self.nodes))
+            and sum(replicates_of(node) for node in self.nodes) == 3
+        )
+
+    def restart(self, *, kill: bool = False) -> None:
+        for master in self.masters:
+            master.restart(kill=kill)
+        self.wait_until_ok()
+
+    def pause(self) -> None:
+        for master in self.masters:
+            master.pause()
+
+    def resume(self) -> None:
+        for master in self.masters:
+            master.resume()
+
+    def fail_over_after(self, milliseconds: int) -> None:
+        for node in self.nodes:
+            with node.client() as client:
+                client.config_set("cluster-node-timeout", milliseconds)
+
+
+def replicates_of(node: ClusterServer) -> bool:
+    with node.client() as client:
+        return bool(client.info("replication")["role"] == "slave")
+
+
+class ClusterProxy(FaultProxy):
+    """A way through to each server; a fault happens at whichever comes first."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        super().__init__(*targets[0])
+        self._targets = targets
+        self._listeners: list[socket.socket] = []
+        self.ways: dict[Target, Target] = {}
+
+    def start(self) -> Self:
+        super().start()
+        self.ways[self._targets[0]] = HOST, self.port
+        for target in self._targets[1:]:
+            listener = socket.create_server((HOST, 0))
+            self._listeners.append(listener)
+            self.ways[target] = HOST, listener.getsockname()[1]
+            threading.Thread(target=self._accept, args=(listener, target), daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        for listener in self._listeners:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        super().stop()
+
+
+class ClusterStore(RedisStore):
+    """All of the cluster's servers."""
+
+    server: ClusterGroup  # type: ignore[assignment]
+
+    def __init__(self, group: ClusterGroup, **options: Any) -> None:
+        self._ways: dict[str | None, dict[str, Any]] = {}
+        made = {"options": {**group.options, **options}}
+        super().__init__(group, group.url, options=made)  # type: ignore[arg-type]
+
+    @contextmanager
+    def proxied(self) -> Iterator[Proxied]:
+        nodes = self.server.nodes
+        with ClusterProxy([(HOST, node.tls_port or node.port) for node in nodes]) as proxy:
+            url = self.url
+            for (_, port), (_, way) in proxy.ways.items():
+                url = url.replace(f":{port}", f":{way}")
+            self._ways[url] = {"address_remap": proxy.ways.__getitem__}
+            yield Proxied(url, proxy)
+
+    def options_for(self, url: str | None) -> dict[str, Any]:
+        options = {**self.options.get("options", {}), **self._ways.get(url, {})}
+        return {**self.options, "options": options}
+
+    def kill_subscriptions(self) -> None:
+        for node in self.server.nodes:
+            node.says("CLIENT KILL TYPE pubsub")
+
+    def forget_scripts(self) -> None:
+        for node in self.server.nodes:
+            node.says("SCRIPT FLUSH")

@@ -10,6 +10,7 @@ import lockkit
 from lockkit import aio
 
 SENTINEL = "redis+sentinel://"
+CLUSTER = "redis+cluster://"
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,9 @@ SENTINEL = "redis+sentinel://"
         f"{SENTINEL}h1,h2:26380,[::1]:26381,[::2]/shop",
         f"{SENTINEL}user:password@h1/shop/3",
         "rediss+sentinel://h1/shop",
+        f"{CLUSTER}user:password@h1,h2:6380,[::1]:6381",
+        f"{CLUSTER}h1/0?wait_replicas=1",
+        "rediss+cluster://h1/",
     ],
 )
 @pytest.mark.parametrize("module", [lockkit, aio])
@@ -45,6 +49,14 @@ def test_a_good_url(module: Any, url: str) -> None:
         (f"{SENTINEL}h1/shop", {"sentinel": {"tls": "no"}}, "tls"),
         (f"{SENTINEL}h1/shop", {"sentinel": {"ssl_ca_certs": "/ca"}}, "rediss"),
         (f"{SENTINEL}h1/shop", {"socket_timeout": "2"}, "socket_timeout"),
+        (f"{CLUSTER}h1/1", {}, "no database but 0"),
+        (f"{CLUSTER}h1", {"db": 1}, "no database but 0"),
+        (f"{CLUSTER}:canary@h1?db=1", {}, "no database but 0"),
+        (f"{CLUSTER}:canary@", {}, "servers"),
+        (f"{CLUSTER}h1?protocol=plain", {}, "protocol"),
+        (f"{CLUSTER}h1", {"sentinel": {}}, "sentinel"),
+        (f"{CLUSTER}h1", {"ssl_ca_certs": "/ca"}, "rediss"),
+        (f"{CLUSTER}h1", {"address_remap": "h2"}, "address_remap"),
         (f"{SENTINEL}h1/shop", {"address_remap": {}}, "address_remap"),
     ],
 )
@@ -55,10 +67,17 @@ def test_a_bad_one(module: Any, url: str, options: dict[str, Any], told: str) ->
     assert "canary" not in str(caught.value)
 
 
-def test_nobody_there() -> None:
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (f"{SENTINEL}:canary@127.0.0.1:1,127.0.0.1:2/shop", "'shop'.*refused"),
+        (f"{CLUSTER}:canary@127.0.0.1:1,127.0.0.1:2", "refused"),
+    ],
+)
+def test_nobody_there(url: str, told: str) -> None:
     with (
-        lockkit.connect(f"{SENTINEL}:canary@127.0.0.1:1,127.0.0.1:2/shop") as client,
-        pytest.raises(lockkit.BackendUnavailable, match=r"'shop'.*refused") as caught,
+        lockkit.connect(url) as client,
+        pytest.raises(lockkit.BackendUnavailable, match=told) as caught,
     ):
         client.lock("stock:42").acquire()
     assert "canary" not in str(caught.value)

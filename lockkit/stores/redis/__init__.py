@@ -25,11 +25,12 @@ from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.store import RedisStore
 
 if TYPE_CHECKING:
+    from lockkit.stores.redis.cluster_store import ClusterStore
     from lockkit.stores.redis.sentinel_store import SentinelStore
 
-__all__ = ["PlainStore", "RedisStore", "SentinelStore"]
+__all__ = ["ClusterStore", "PlainStore", "RedisStore", "SentinelStore"]
 
-_MODULES = {"SentinelStore": "sentinel_store"}
+_MODULES = {"ClusterStore": "cluster_store", "SentinelStore": "sentinel_store"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ is cancelled no longer waits for its reply; the reply is read and dropped.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,14 @@ from lockkit.runtime.aio_wires import park_task
 from lockkit.stores.redis.failures import from_reply
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.pulse import Pulse
-from lockkit.stores.redis.settings import Maker
+from lockkit.stores.redis.settings import Connection
 from lockkit.stores.redis.subscription import Inbox
 
 
 class AsyncRedisWire:
     """A payload is one packed command, or a list of them, which are sent at once."""
 
-    def __init__(self, make: Maker, inbox: Inbox) -> None:
+    def __init__(self, make: Callable[[], Connection], inbox: Inbox) -> None:
         self._make = make
         self._inbox = inbox
         self._inherited: list[object] = []

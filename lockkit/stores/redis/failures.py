@@ -28,8 +28,8 @@ REFUSALS = {
     "NOPERM": "the user lacks a permission lockkit needs (docs/stores.md has an ACL line)",
     "DB": "the server has no database of the number in LOCATION",
     "CLUSTERDOWN": "the cluster is down",
-    "MOVED": "this is a node of a Redis Cluster, which redis:// does not speak to",
-    "ASK": "this is a node of a Redis Cluster, which redis:// does not speak to",
+    "MOVED": "this is a server of a Redis Cluster: its URL begins with redis+cluster://",
+    "ASK": "this is a server of a Redis Cluster: its URL begins with redis+cluster://",
     "NOSCRIPT": "the server forgets scripts as fast as they are loaded",
     "TRYAGAIN": "the cluster is moving slots",
 }
@@ -53,7 +53,7 @@ def not_connected(error: Exception) -> BackendError:
     if isinstance(error, MasterUnknown):
         return BackendUnavailable(str(error))
     if isinstance(error, SAID):
-        found = _refused(_message(error))
+        found = _refused(message_of(error))
         return found if isinstance(found, StoreRefused) else BackendUnavailable(str(found))
     return BackendUnavailable(f"the Redis server cannot be reached: {_reason(error)}")
 
@@ -79,7 +79,7 @@ def is_demoted(reply: Any) -> bool:
     """Whether it is the error of a server that was the master until now."""
     replies = reply if isinstance(reply, list) else [reply]
     errors = (one for one in replies if isinstance(one, driver.ResponseError))
-    return any(_message(error).startswith("READONLY") for error in errors)
+    return any(message_of(error).startswith("READONLY") for error in errors)
 
 
 def lost_on_the_way(error: Exception) -> BackendError:
@@ -91,7 +91,7 @@ def lost_on_the_way(error: Exception) -> BackendError:
 
 def from_reply(error: driver.RedisError) -> LockError:
     """The server replied with an error."""
-    message = _message(error)
+    message = message_of(error)
     return script_error(message) or _refused(message)
 
 
@@ -100,7 +100,7 @@ def refused(error: LockError) -> bool:
     return isinstance(error.__cause__, driver.ResponseError)
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """redis-py strips the code from some errors and keeps the class instead."""
     text = str(error)
     for kind, code in (
@@ -109,8 +109,14 @@ def _message(error: Exception) -> str:
         (driver.NoPermissionError, "NOPERM"),
         (driver.OutOfMemoryError, "OOM"),
         (driver.NoScriptError, "NOSCRIPT"),
+        (driver.MovedError, "MOVED"),
+        (driver.AskError, "ASK"),  # of which the one before is a kind
+        (driver.TryAgainError, "TRYAGAIN"),
+        (driver.ClusterDownError, "CLUSTERDOWN"),
     ):
-        if isinstance(error, kind) and not text.startswith(code):
+        if isinstance(error, kind):
+            if text.startswith(code):
+                break
             return f"{code} {text}"
     return text
 

@@ -31,12 +31,12 @@ class RedisListing:
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
 
-    def page(self, name: str | None, cursor: _Cursor | None = None) -> Step[Page]:
+    def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
         """A bucket at a time, and of a large one some names. A refused bucket is an error after
         all the others."""
         if name is not None:
             return (yield from self._one(name))
-        at = cursor or _Cursor()
+        at = cursor or Cursor()
         if at.bucket not in ALL_BUCKETS:
             if at.unreadable is not None:
                 raise at.unreadable
@@ -127,7 +127,7 @@ class RedisListing:
                 return bool(infos)
 
 
-class _Cursor(NamedTuple):
+class Cursor(NamedTuple):
     """Where a listing goes on. HSCAN may return a name twice while the hash is being resized."""
 
     bucket: int = 0
@@ -135,5 +135,5 @@ class _Cursor(NamedTuple):
     seen: frozenset[bytes] = frozenset()
     unreadable: LockError | None = None
 
-    def next_bucket(self, error: LockError | None = None) -> _Cursor:
-        return _Cursor(self.bucket + 1, unreadable=self.unreadable or error)
+    def next_bucket(self, error: LockError | None = None) -> Cursor:
+        return Cursor(self.bucket + 1, unreadable=self.unreadable or error)

@@ -64,10 +64,11 @@ def load_scripts(commands: Sequence[Command]) -> list[bytes]:
 class Protocol:
     """Requests to bytes and replies to values, for one key prefix."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, publish: str = "publish") -> None:
+        """``publish``: the fragment that tells a waiter of its grant."""
         self.keys = Keys(prefix)
-        queue = "store", "install", "queue"
-        shared = "layout", "whole", "claim", "clock", "words", "sample", "store", "shared"
+        queue = "store", "install", publish, "queue"
+        shared = "layout", "whole", "claim", "clock", "words", "sample", "store", publish, "shared"
         free = "layout", "clock", "acquire_free", "whole", "words", "sample", "acquire_first"
         acquire = (*free, *queue, "acquire")
         self._acquire = script_of("fair", *acquire)

@@ -159,15 +159,7 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
         """One script per bucket, all at once; one by one if one of them is refused."""
         batches = list(self._language.extend(requests))
         renewals = [Renewal(None)] * len(requests)
-        try:
-            commands = [command for command, _ in batches]
-            replies = yield from self._confirmed(commands)
-        except LockError as error:
-            if not refused(error):
-                raise
-            replies = []
-            for command, _ in batches:
-                replies.append((yield from self._extend_one(command)))
+        replies = yield from self._extended([command for command, _ in batches])
         for (_, positions), reply in zip(batches, replies, strict=True):
             if isinstance(reply, LockError):
                 for position in positions:
@@ -175,6 +167,19 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
             else:
                 read_extend(requests, positions, reply, renewals)
         return renewals
+
+    def _extended(self, commands: Sequence[Command]) -> Step[list[Any]]:
+        """The replies; of a bucket that is refused, the error."""
+        try:
+            return (yield from self._confirmed(commands))
+        except LockError as error:
+            if not refused(error):
+                raise
+        replies = []
+        for command in commands:
+            reply = yield from self._extend_one(command)
+            replies.append(reply)
+        return replies
 
     def _confirmed(self, commands: Sequence[Command]) -> Step[list[Any]]:
         timeout = self._connections.fresh.arguments.get("socket_timeout") or SOCKET_TIMEOUT

@@ -1,4 +1,4 @@
-"""redis+sentinel://."""
+"""redis+sentinel:// and redis+cluster://."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from over_a_wire import OverAWire, OverTLS
-from redis_family import SentinelGroup, SentinelStore
+from redis_family import ClusterGroup, ClusterStore, SentinelGroup, SentinelStore
 
 from lockkit.stores import redis as redis_store
 
@@ -40,4 +40,35 @@ class TestSentinelOverTLS(OverTLS):
     def store(cls) -> Iterator[SentinelStore]:
         with SentinelGroup(guarded=True) as group:
             yield SentinelStore(group, socket_timeout=10.0)
+        gc.collect()  # here, where the warnings are ignored
+
+
+class TestCluster(OverAWire):
+    """Six servers: names are on three of them."""
+
+    schemes = ("redis+cluster",)
+    tested = redis_store.ClusterStore
+    reached = ClusterStore
+    cycles = 800
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[ClusterStore]:
+        with ClusterGroup() as group:
+            yield ClusterStore(group, socket_timeout=10.0)
+
+
+# As of TLS in test_redis.
+@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
+class TestClusterOverTLS(OverTLS):
+    schemes = ("rediss+cluster",)
+    tested = redis_store.ClusterStore
+    reached = ClusterStore
+    cycles = 200
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[ClusterStore]:
+        with ClusterGroup(guarded=True) as group:
+            yield ClusterStore(group, socket_timeout=10.0)
         gc.collect()  # here, where the warnings are ignored

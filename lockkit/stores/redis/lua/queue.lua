@@ -24,9 +24,9 @@ local function advance(field, asker)
       local fence = install(field, token, until_, rest, 1)
       if token == asker then return fence end
       if channel == '-' then return nil end
-      local heard = redis.pcall('PUBLISH', channel,
-        token .. ' ' .. string.format('%.0f', ticket) .. ' ' .. fence)
-      if heard ~= 0 then return nil end
+      if is_heard(channel, token .. ' ' .. string.format('%.0f', ticket) .. ' ' .. fence) then
+        return nil
+      end
     end
   end
   if waits() then

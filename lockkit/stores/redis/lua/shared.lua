@@ -182,7 +182,7 @@ local function advance(asker, changed)
     if moved or changed then save() end
     changed = false
     for _, message in ipairs(told) do
-      if redis.pcall('PUBLISH', message[2], message[3]) == 0 then
+      if not is_heard(message[2], message[3]) then
         drop(message[1])
         changed = true
       end

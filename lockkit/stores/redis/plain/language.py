@@ -31,7 +31,7 @@ class PlainLanguage:
         self.keys = PlainKeys(prefix)
         self._repairs = YES if repairs else NO
         claim = "layout", "whole", "clock", "plain_value", "plain_claim", "store"
-        granting = (*claim, "plain_install", "queue")
+        granting = (*claim, "plain_install", "publish", "queue")
         looking = "layout", "whole", "clock", "looking", "plain_value"
         self._acquire = script_of("fair", *granting, "plain_acquire")
         self._barge = script_of("unfair", *granting, "plain_acquire")

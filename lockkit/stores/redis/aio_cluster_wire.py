@@ -1,0 +1,56 @@
+"""As ``cluster_wire``, for the tasks of an event loop: one connection to each server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockkit.engine.effects import Exchange
+from lockkit.model.errors import BackendError
+from lockkit.runtime.aio_run import arun
+from lockkit.runtime.aio_wires import AsyncLocalWire
+from lockkit.stores.redis.aio_wire import AsyncRedisWire
+from lockkit.stores.redis.cluster_wire import Rotation
+from lockkit.stores.redis.hosts import Node
+from lockkit.stores.redis.settings import Maker
+from lockkit.stores.redis.slots import Slots
+from lockkit.stores.redis.subscription import Inbox
+
+
+class AsyncNodeWire(AsyncLocalWire):
+    def __init__(self, make: Maker) -> None:
+        self._make = make
+        self._wires: dict[Node, AsyncRedisWire] = {}
+
+    async def exchange(self, effect: Exchange) -> Any:
+        payload, node = effect
+        wire = self._wires.get(node)  # type: ignore[call-overload]
+        if wire is None:
+            wire = AsyncRedisWire(self._make.at(*node), Inbox(b""))  # type: ignore[misc]
+            self._wires[node] = wire  # type: ignore[index]
+        return await wire.exchange(Exchange(payload))
+
+    async def close(self) -> None:
+        for wire in list(self._wires.values()):
+            await wire.close()
+
+
+class AsyncClusterWire(AsyncRedisWire):
+    def __init__(self, slots: Slots, make: Maker, inbox: Inbox) -> None:
+        super().__init__(Rotation(slots, make), inbox)
+        self._slots = slots
+        self._nodes = AsyncNodeWire(make)
+
+    async def exchange(self, effect: Exchange) -> Any:
+        return await arun(self._slots.exchange(effect), self._nodes)
+
+    async def close(self) -> None:
+        await super().close()
+        await self._nodes.close()
+
+    async def _subscribe(self) -> None:
+        for _ in self._slots.nodes[1:]:
+            try:
+                return await super()._subscribe()
+            except BackendError:
+                continue
+        return await super()._subscribe()

@@ -1,0 +1,158 @@
+"""``redis+cluster://h1,h2,h3``: locks in a Redis Cluster.
+
+Each bucket of names is kept by one server, and what is promised of ``redis://`` is promised of it.
+What a server had not passed on when it was lost, locks among it, is lost with it; fencing tokens go
+on growing. A waiter that died is missed once its last sign of life is over: no server knows who
+listens at the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self, cast
+from urllib.parse import parse_qsl
+
+import redis
+import redis.asyncio
+
+from lockkit.engine.effects import Exchange, Step
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
+from lockkit.model.settings import AliasSettings
+from lockkit.model.types import Finding
+from lockkit.stores.contract import Page
+from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
+from lockkit.stores.redis.health import eviction
+from lockkit.stores.redis.hosts import Hosts, Node, Remap, check_remap, read_hosts
+from lockkit.stores.redis.listing import Cursor
+from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
+from lockkit.stores.redis.records import RedisRecords
+from lockkit.stores.redis.scripts import look
+from lockkit.stores.redis.settings import maker
+from lockkit.stores.redis.slots import Slots, slot_of, slot_of_command
+from lockkit.stores.redis.store import RedisStore
+from lockkit.stores.wires import AsyncWire
+
+PORT = 6379
+EXAMPLE = "redis+cluster://user:password@host1:6379,host2,host3"
+
+
+def cluster_of(settings: AliasSettings) -> tuple[Hosts, Remap | None]:
+    """Raises ConfigurationError."""
+    options = dict(settings.options)
+    remap = options.pop("address_remap", None)
+    if remap is not None:
+        where = f"OPTIONS of the lock alias {settings.alias!r}"
+        check_remap(f"address_remap in {where}", remap)
+    hosts = read_hosts(settings._replace(options=options), PORT, EXAMPLE)
+    said = dict(parse_qsl(hosts.one.location.partition("?")[2]))
+    if hosts.path not in ((), ("0",)) or options.get("db") or said.get("db", "0") != "0":
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r}: a Redis Cluster has no database but 0"
+        )
+    return hosts, remap
+
+
+class ClusterStore(RedisStore):
+    """``redis+cluster://`` and ``rediss+cluster://``."""
+
+    _slots: Slots
+    _connections: ManyConnections
+
+    @classmethod
+    def _speaking(cls, settings: AliasSettings) -> Self:
+        return cls(settings, Protocol(settings.key_prefix, publish="publish_anywhere"))
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Self:
+        hosts, remap = cluster_of(cls._for_driver(settings))
+        store = cls._speaking(settings)
+        store._slots = Slots(hosts.nodes, remap)
+        store._connections = ManyConnections(store._slots, maker(hosts.one, redis.ConnectionPool))
+        return store
+
+    def wire(self) -> ClusterWire:
+        return ClusterWire(self._slots, self._connections, self.inbox)
+
+    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
+        from lockkit.stores.redis.aio_cluster_wire import AsyncClusterWire
+
+        hosts, _ = cluster_of(self._for_driver(self._settings))
+        made = maker(hosts.one, redis.asyncio.ConnectionPool)
+        return AsyncClusterWire(self._slots, made, self.inbox)
+
+    def _extended(self, commands: Sequence[Command]) -> Step[list[Any]]:
+        """Each by itself: a server that is down says nothing of the others, and is asked once."""
+        replies: list[Any] = []
+        down: dict[Node | None, LockError] = {}
+        for command in commands:
+            owner = self._slots.known_owner(slot_of_command(command.packed))
+            try:
+                replies.append(down.get(owner) or (yield from self._confirmed([command]))[0])
+            except LockError as error:
+                if isinstance(error, BackendUnavailable) and owner is not None:
+                    down[owner] = error
+                replies.append(error)
+        if commands and all(isinstance(reply, LockError) for reply in replies):
+            raise replies[0]
+        return replies
+
+    def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
+        """The buckets of a server that is down are an error after all the others."""
+        at = cursor or Cursor()
+        try:
+            return (yield from super().page(name, cursor))
+        except BackendUnavailable as error:
+            if name is not None or at.bucket not in ALL_BUCKETS:
+                raise
+            return Page([], at.next_bucket(error))
+
+    def check(self) -> Step[None]:
+        said = yield from look(pack(b"CLUSTER", b"INFO"))
+        if b"cluster_state:ok" not in said:
+            raise BackendUnavailable("the cluster is down: not all of its slots are served")
+
+    def health(self) -> Step[list[Finding]]:
+        return self._of_each(eviction)
+
+    def records(self) -> RedisRecords:
+        return ClusterRecords(self)
+
+    def _of_each(self, ask: Callable[[], Step[list[Finding]]]) -> Step[list[Finding]]:
+        """What is found at any of the servers, once."""
+        yield from self._slots.owner(slot_of(b""))
+        found: dict[Finding, None] = {}
+        for node in self._slots.masters:
+            found.update(dict.fromkeys((yield from _directed(ask(), node))))
+        return list(found)
+
+
+class ClusterRecords(RedisRecords):
+    def __init__(self, store: ClusterStore) -> None:
+        super().__init__(store._protocol.keys)
+        self._store = store
+
+    def health(self) -> Step[list[Finding]]:
+        return self._store._of_each(super().health)
+
+    def capacity(self) -> Step[list[Finding]]:
+        return self._store._of_each(super().capacity)
+
+    def server(self) -> Step[str | None]:
+        """A name of the cluster, which all of its servers know."""
+        yield from self._store._slots.owner(slot_of(b""))
+        return self._store._slots.identity
+
+
+def _directed(step: Step[Any], node: Node) -> Step[Any]:
+    """The same, at this server."""
+    reply, error = None, None
+    while True:
+        try:
+            effect = step.send(reply) if error is None else step.throw(error)
+        except StopIteration as end:
+            return end.value
+        try:
+            reply = yield Exchange(cast(Exchange, effect).payload, node)
+            error = None
+        except LockError as failure:
+            error = failure

@@ -1,0 +1,106 @@
+"""The blocking wire to a cluster: connections to each server, one subscription to any of them.
+
+A message that is published at one server comes to those who listen at another."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from lockkit.engine.effects import Exchange, Listen, Park
+from lockkit.model.errors import BackendError
+from lockkit.runtime.run import run
+from lockkit.runtime.wires import park
+from lockkit.stores.redis.connections import OwnConnections, exchange, pipeline
+from lockkit.stores.redis.hosts import Node
+from lockkit.stores.redis.settings import Connection, Maker
+from lockkit.stores.redis.slots import Slots
+from lockkit.stores.redis.subscription import Inbox
+from lockkit.stores.redis.wire import RedisWire
+
+
+class Rotation:
+    """Makes connections to one server after the other, for what any of them can do."""
+
+    def __init__(self, slots: Slots, make: Maker) -> None:
+        self.slots = slots
+        self.make = make
+        self._turn = count()
+
+    def __call__(self) -> Connection:
+        return self.maker()()
+
+    def maker(self) -> Maker:
+        nodes = self.slots.nodes
+        return self.make.at(*nodes[next(self._turn) % len(nodes)])
+
+
+class ManyConnections:
+    """Connections to each server."""
+
+    def __init__(self, slots: Slots, make: Maker) -> None:
+        self.rotation = Rotation(slots, make)
+        self._of: dict[Node, OwnConnections] = {}
+
+    def at(self, node: Node) -> OwnConnections:
+        found = self._of.get(node)
+        if found is None:
+            found = self._of.setdefault(node, OwnConnections(self.rotation.make.at(*node)))
+        return found
+
+    @property
+    def fresh(self) -> Maker:
+        return self.rotation.maker()
+
+    def take(self) -> Connection:
+        return self.fresh()
+
+    def give(self, connection: Connection) -> None:
+        connection.disconnect()
+
+    def discard(self, connection: Connection) -> None:
+        connection.disconnect()
+
+    def close(self) -> None:
+        for connections in list(self._of.values()):
+            connections.close()
+
+
+class NodeWire:
+    """Exchanges with the server of their route."""
+
+    def __init__(self, connections: ManyConnections) -> None:
+        self._connections = connections
+
+    def exchange(self, effect: Exchange) -> Any:
+        payload, node = effect
+        connections = self._connections.at(node)  # type: ignore[arg-type]
+        if type(payload) is bytes:
+            return exchange(connections, payload)
+        return pipeline(connections, payload)
+
+    def park(self, effect: Park) -> None:
+        park(effect.signal, effect.seconds)
+
+    def listen(self, _: Listen) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ClusterWire(RedisWire):
+    def __init__(self, slots: Slots, connections: ManyConnections, inbox: Inbox) -> None:
+        super().__init__(connections, inbox)
+        self._slots = slots
+        self._nodes = NodeWire(connections)
+
+    def exchange(self, effect: Exchange) -> Any:
+        return run(self._slots.exchange(effect), self._nodes)
+
+    def _subscribe(self) -> None:
+        """At the first that can be reached."""
+        for _ in self._slots.nodes[1:]:
+            try:
+                return super()._subscribe()
+            except BackendError:
+                continue
+        return super()._subscribe()

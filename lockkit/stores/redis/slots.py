@@ -1,0 +1,212 @@
+"""Which server of a Redis Cluster has a key: a step between the store and its wire.
+
+The keys of a bucket share a hash tag, and so a slot. A request goes to the server that has the
+slot. If that one answers MOVED, ASK or TRYAGAIN, or cannot be reached, the request was not applied,
+and goes where it should.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from lockkit.engine.effects import Exchange, Park, Signal, Step
+from lockkit.model.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
+from lockkit.stores.redis.failures import message_of
+from lockkit.stores.redis.hosts import Node, Remap, remapped, text_of
+from lockkit.stores.redis.protocol import pack
+
+SLOTS = 16384
+ASKING = pack(b"ASKING")
+WITHOUT_KEY = frozenset({b"SCRIPT", b"PING", b"INFO", b"CONFIG", b"WAIT", b"CLUSTER"})
+
+REDIRECTIONS = 8
+PAUSE, PATIENCE = 0.01, 2.0
+"""Seconds between two tries while a slot is on its way, at first, and for all of them together."""
+
+
+def slot_of(key: bytes) -> int:
+    """CRC-16/XMODEM of the hash tag, or of the key, modulo 16384."""
+    tag = key.partition(b"{")[2].partition(b"}")
+    return binascii.crc_hqx(tag[0] if tag[0] and tag[1] else key, 0) % SLOTS
+
+
+def slot_of_command(packed: bytes) -> int | None:
+    """Of its first key; None if it has none."""
+    parts = packed.split(b"\r\n", 9)
+    if parts[2] in WITHOUT_KEY:
+        return None
+    return slot_of(parts[8] if parts[2] == b"EVALSHA" else parts[4])
+
+
+class Elsewhere(NamedTuple):
+    """Where to go with a request."""
+
+    node: Node | None = None  #: None: look anew
+    asking: bool = False
+    later: bool = False
+
+
+class Slots:
+    """What a client knows of its cluster. All threads of a client share it."""
+
+    def __init__(self, seeds: Sequence[Node], remap: Remap | None) -> None:
+        self._seeds = tuple(seeds)
+        self._remap = remap
+        self._owners: list[Node | None] = [None] * SLOTS
+        self._silent: set[Node] = set()
+        self.masters: tuple[Node, ...] = ()
+        self.nodes: tuple[Node, ...] = self._seeds  #: that may be asked
+        self.identity = ""
+        self.is_stale = True
+
+    def exchange(self, effect: Exchange) -> Step[Any]:
+        """Perform it at the server that has its key; or at that of its route."""
+        payload, route = effect
+        if isinstance(route, Node):
+            return (yield effect)
+        if isinstance(payload, bytes):
+            return (yield from self._send(slot_of_command(payload), payload))
+        slots = [slot_of_command(packed) for packed in payload]
+        wanted = [slot for slot in dict.fromkeys(slots) if slot is not None]
+        if len(wanted) < 2:  # noqa: PLR2004
+            return (yield from self._send(wanted[0] if wanted else None, payload))
+        return (yield from self._send_each(wanted, slots, payload))
+
+    def _send_each(
+        self, wanted: Sequence[int], slots: Sequence[int | None], payload: Sequence[bytes]
+    ) -> Step[list[Any]]:
+        """A list for each slot: what has no key goes with each of them."""
+        replies: list[Any] = [None] * len(payload)
+        is_begun = False
+        for slot in wanted:
+            places = [i for i, found in enumerate(slots) if found in (slot, None)]
+            try:
+                found = yield from self._send(slot, [payload[i] for i in places])
+            except BackendUnavailable as error:
+                if not is_begun:
+                    raise
+                raise OutcomeUnknown(str(error)) from error.__cause__
+            is_begun = True
+            for place, reply in zip(places, found, strict=True):
+                replies[place] = _fewer(replies[place], reply)
+        return replies
+
+    def _send(self, slot: int | None, payload: Any) -> Step[Any]:
+        way, hops, waited = Elsewhere(), 0, 0.0
+        while True:
+            node = way.node or (yield from self.owner(slot))
+            try:
+                return (yield from _at(node, payload, asking=way.asking))
+            except LockError as error:
+                way = yield from self._elsewhere(error, slot, node)
+                hops += not way.later
+                if waited > PATIENCE or hops > REDIRECTIONS:
+                    raise
+            if way.later:
+                pause = max(PAUSE, waited / 10)
+                waited += pause
+                yield Park(Signal(), pause)
+
+    def _elsewhere(self, error: LockError, slot: int | None, node: Node) -> Step[Elsewhere]:
+        """Where the request is to go instead; raises the error if there is nowhere."""
+        cause = error.__cause__
+        if isinstance(cause, ResponseError):
+            code, _, rest = message_of(cause).partition(" ")
+            if code == "MOVED" and slot is not None:
+                owner = self._owners[slot] = self._named(rest, node)
+                self.is_stale = True  # others have moved, too: the next request looks
+                return Elsewhere(owner)
+            if code == "ASK":
+                return Elsewhere(self._named(rest, node), asking=True)
+            if code == "TRYAGAIN":
+                return Elsewhere(later=True)
+        elif isinstance(error, BackendUnavailable):
+            self._silent.add(node)
+            yield from self._look()
+            owner = yield from self.owner(slot)
+            if owner != node:
+                return Elsewhere(owner)
+        raise error
+
+    def _named(self, text: str, node: Node) -> Node:
+        """``3999 host:port``; without a host it is that of the server which says so."""
+        host, _, port = text.partition(" ")[2].rpartition(":")
+        if not host or host == "?":
+            return Node(node.host, int(port))
+        return remapped(Node(host.strip("[]"), int(port)), self._remap)
+
+    def owner(self, slot: int | None) -> Step[Node]:
+        """The server that has it, as far as is known; of None, any."""
+        if self.is_stale:
+            yield from self._look()
+        found = self.known_owner(slot)
+        if found is None:
+            raise BackendUnavailable("no server of the cluster has this slot")
+        return found
+
+    def known_owner(self, slot: int | None) -> Node | None:
+        if slot is not None:
+            return self._owners[slot]
+        up = [node for node in self.masters if node not in self._silent]
+        return next(iter(up or self.masters), None)
+
+    def _look(self) -> Step[None]:
+        """Ask any of them who has what; those that did not answer are asked last."""
+        failed: BackendError = BackendUnavailable("the cluster has no server")
+        known = dict.fromkeys(chain(self.masters, self.nodes, self._seeds))
+        for node in sorted(known, key=self._silent.__contains__):
+            try:
+                reply = yield Exchange(pack(b"CLUSTER", b"SLOTS"), node)
+            except BackendError as error:
+                self._silent.add(node)
+                failed = error
+                continue
+            self._silent.discard(node)
+            self._learn(reply, node)
+            return
+        raise failed
+
+    def _learn(self, reply: Any, asked: Node) -> None:
+        owners: list[Node | None] = [None] * SLOTS
+        masters: dict[Node, None] = {}
+        nodes: dict[Node, None] = {}
+        names: set[str] = set()
+        for first, last, *servers in reply:
+            found = [self._served(server, asked) for server in servers]
+            names.update(text_of(server[2]) for server in servers)
+            nodes.update(dict.fromkeys(found))
+            masters[found[0]] = None
+            owners[first : last + 1] = [found[0]] * (last + 1 - first)
+        self.masters, self.nodes = tuple(masters), tuple(nodes)
+        self._owners, self.identity = owners, min(names, default="")
+        self.is_stale = False
+
+    def _served(self, server: Any, asked: Node) -> Node:
+        host = text_of(server[0] or b"")
+        if not host or host == "?":
+            return Node(asked.host, server[1])
+        return remapped(Node(host, server[1]), self._remap)
+
+
+def _at(node: Node, payload: Any, *, asking: bool) -> Step[Any]:
+    if not asking:
+        return (yield Exchange(payload, node))
+    several = [payload] if isinstance(payload, bytes) else payload
+    allowed: list[bytes] = []
+    for packed in several:
+        if slot_of_command(packed) is not None:
+            allowed.append(ASKING)  # for the next request alone
+        allowed.append(packed)
+    replies = yield Exchange(allowed, node)
+    kept = [reply for packed, reply in zip(allowed, replies, strict=True) if packed is not ASKING]
+    return kept[0] if isinstance(payload, bytes) else kept
+
+
+def _fewer(before: Any, reply: Any) -> Any:
+    """Of what several servers answer: of replicas, the least."""
+    return min(before, reply) if isinstance(before, int) and isinstance(reply, int) else reply

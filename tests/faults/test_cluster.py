@@ -1,0 +1,308 @@
+"""redis+cluster://: six servers; slots move and masters die while locks are taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis_family import HOST, SOON, ClusterGroup, ClusterServer, until
+
+import lockkit
+from lockkit.engine.effects import Step
+from lockkit.model.clock import now
+from lockkit.model.types import Grant, Mode, Owner, Release, Request
+from lockkit.runtime.tokens import new_token
+from lockkit.stores.redis.layout import bucket_of
+from lockkit.stores.redis.slots import SLOTS, slot_of
+from lockkit.testing.blocking import AnyClient, Api, connect
+
+BUCKETS = 64
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[ClusterGroup]:
+    with ClusterGroup() as group:
+        yield group
+
+
+@pytest.fixture(params=["sync", "async"])
+def client(request: pytest.FixtureRequest, group: ClusterGroup) -> Iterator[AnyClient]:
+    api: Api = request.param
+    client = connect(api, group.url, ttl=60.0)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def other(group: ClusterGroup) -> Iterator[lockkit.LockClient]:
+    with lockkit.connect(group.url, ttl=60.0) as other:
+        yield other
+
+
+def one_of_each_bucket() -> list[str]:
+    names: dict[int, str] = {}
+    number = 0
+    while len(names) < BUCKETS:
+        names.setdefault(bucket_of(f"stock:{number}"), f"stock:{number}")
+        number += 1
+    return list(names.values())
+
+
+def slot_of_name(name: str) -> int:
+    return slot_of(b"{lockkit:%d}:b" % bucket_of(name))
+
+
+def at_last(work: Any) -> Any:
+    deadline = now() + SOON
+    while True:
+        try:
+            return work()
+        except lockkit.BackendError:
+            assert now() < deadline, "the new master is not used"
+            threading.Event().wait(0.05)
+
+
+def test_names_in_every_bucket(client: AnyClient, other: lockkit.LockClient) -> None:
+    """They are on all three servers, and are listed, extended and taken together all the same."""
+    names = one_of_each_bucket()
+    leases = [client.lock(name).acquire() for name in names]
+    assert {info.name for info in other.holders()} == set(names)
+    assert not any(other.lock(name).try_acquire() for name in names)
+    for lease in leases:
+        lease.extend(120)
+        assert lease.remaining() > 60
+    assert all(lease.release() for lease in leases)
+    with other.multi(*names):
+        assert {info.name for info in other.holders()} == set(names)
+    assert list(other.holders()) == []
+    other.perform(other.store.check())
+    assert other.perform(other.store.health()) == []
+
+
+def test_names_on_every_slot(group: ClusterGroup, other: lockkit.LockClient) -> None:
+    """Other prefixes are on other slots. All slots are reckoned as the servers do, and a sample of
+    them, those at the borders of the servers among it, has a lock."""
+    prefixes: dict[int, tuple[str, int]] = {}
+    number = 0
+    while len(prefixes) < SLOTS:
+        for bucket in range(BUCKETS):
+            prefixes.setdefault(slot_of(b"{p%d:%d}:b" % (number, bucket)), (f"p{number}", bucket))
+        number += 1
+    borders = [SLOTS * part // 3 + step for part in (1, 2) for step in (-1, 0)]
+    with group.masters[0].client() as admin:
+        for slot in [0, SLOTS - 1, *borders, *range(7, SLOTS, 509)]:
+            prefix, bucket = prefixes[slot]
+            key = b"{%b:%d}:b" % (prefix.encode(), bucket)
+            assert admin.execute_command("CLUSTER KEYSLOT", key) == slot
+            name = next(n for n in one_of_each_bucket() if bucket_of(n) == bucket)
+            with lockkit.connect(group.url, key_prefix=prefix) as locks, locks.lock(name):
+                assert locks.inspect(name)
+
+
+def test_a_slot_moves_while_it_is_locked(
+    group: ClusterGroup, client: AnyClient, other: lockkit.LockClient
+) -> None:
+    """MOVED, ASK and TRYAGAIN: none of them loses a lease or lets two in, and none is an error."""
+    name = "stock:moving"
+    slot = slot_of_name(name)
+    ends, found, end = [0], [], threading.Event()
+    inside = [0]
+
+    def work(locks: lockkit.LockClient) -> None:
+        while not end.is_set():
+            with locks.lock(name, timeout=SOON) as lease:
+                inside[0] += 1
+                found.append((lease.fencing_token, inside[0]))
+                inside[0] -= 1
+                ends[0] += 1
+
+    kept_name = next(n for n in one_of_each_bucket() if bucket_of(n) == bucket_of(name))
+    kept = client.lock(kept_name, ttl=60).acquire()
+    clients = [lockkit.connect(group.url, ttl=60) for _ in range(3)]
+    threads = [threading.Thread(target=work, args=(one,)) for one in clients]
+    for thread in threads:
+        thread.start()
+    for target in (1, 2, 0):
+        move(group, slot, group.masters[target])
+        before = ends[0]
+        until(lambda before=before: ends[0] > before + 20, "locks are granted where it went")
+        kept.extend()
+    end.set()
+    for thread in threads:
+        thread.join()
+    for one in clients:
+        one.close()
+    assert {count for _, count in found} == {1}
+    assert found == sorted(found)
+    assert kept.release()
+    owner = owner_of(group, slot)
+    assert owner is group.masters[0]
+
+
+def test_a_slot_that_is_on_its_way_is_waited_for(group: ClusterGroup, client: AnyClient) -> None:
+    """Its keys are half here, half there: nothing can be decided, so the request is tried again."""
+    name = "stock:halfway"
+    slot = slot_of_name(name)
+    client.lock(name).acquire().release()
+    source = owner_of(group, slot)
+    target = next(one for one in group.masters if one is not source)
+    begin(slot, source, target)
+    timer = threading.Timer(0.5, finish, (group, slot, source, target))
+    timer.start()
+    started = now()
+    with_lease = client.lock(name).acquire()
+    assert now() - started > 0.3
+    timer.join()
+    assert with_lease.release()
+    begin(slot, target, source)
+    with pytest.raises(lockkit.BackendUnavailable, match="TRYAGAIN"):
+        client.lock(name).acquire()
+    finish(group, slot, target, source)
+    assert client.lock(name).acquire().release()
+
+
+def begin(slot: int, source: ClusterServer, target: ClusterServer) -> None:
+    target.says("CLUSTER SETSLOT", slot, "IMPORTING", source.name)
+    source.says("CLUSTER SETSLOT", slot, "MIGRATING", target.name)
+
+
+def finish(group: ClusterGroup, slot: int, source: ClusterServer, target: ClusterServer) -> None:
+    while keys := source.says("CLUSTER GETKEYSINSLOT", slot, 10):
+        source.says("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
+    target.says("CLUSTER SETSLOT", slot, "NODE", target.name)
+    for one in group.masters:
+        one.says("CLUSTER SETSLOT", slot, "NODE", target.name)
+
+
+def move(group: ClusterGroup, slot: int, target: ClusterServer) -> None:
+    source = owner_of(group, slot)
+    if source is not target:
+        begin(slot, source, target)
+        finish(group, slot, source, target)
+
+
+def owner_of(group: ClusterGroup, slot: int) -> ClusterServer:
+    for first, last, server, *_ in group.masters[0].says("CLUSTER SLOTS"):
+        if first <= slot <= last:
+            return next(one for one in group.masters if one.port == server[1])
+    raise AssertionError(f"nobody has slot {slot}")
+
+
+def test_a_waiter_hears_of_its_grant_from_any_server(
+    group: ClusterGroup, client: AnyClient, other: lockkit.LockClient
+) -> None:
+    """By a message: it was published at another server than that which is listened to."""
+    delays: list[float] = []
+    for name in one_of_each_bucket()[:12]:
+        lease = other.lock(name, ttl=60).acquire()
+        found: list[float] = []
+
+        def wait(name: str = name, found: list[float] = found) -> None:
+            with client.lock(name, ttl=60, timeout=SOON).acquire():
+                found.append(now())
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        until(lambda name=name: (info := other.inspect(name)) and info.waiters, "it waits")
+        released = now()
+        lease.release()
+        waiter.join(SOON)
+        delays.append(found[0] - released)
+    assert sorted(delays)[6] < 0.3, f"it asks every 1.5 s by itself: {delays}"
+
+
+def test_it_is_told_which_url_to_use(group: ClusterGroup) -> None:
+    elsewhere = next(n for n in one_of_each_bucket() if slot_of_name(n) > SLOTS // 2)
+    client = lockkit.connect(group.masters[0].url)
+    with pytest.raises(lockkit.StoreRefused, match=r"redis\+cluster://"):
+        client.lock(elsewhere).acquire()
+    client.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_master_is_killed_while_many_lock(api: Api) -> None:
+    """The names of the others go on; its own do as soon as its replica is the master. What was
+    passed on is held as before, what was not is lost and said; fences go on growing."""
+    with ClusterGroup() as group:
+        client = connect(api, group.url, ttl=60.0)
+        victim, replica = group.masters[0], group.replicas[0]
+        names = one_of_each_bucket()
+        leases = {name: client.lock(name).acquire() for name in names}
+        its = [name for name in names if slot_of_name(name) < SLOTS // 3]
+        with victim.client() as admin:
+            assert admin.wait(1, 10_000) == 1
+        with replica.client() as admin:
+            admin.config_set("masterauth", "that-nobody-knows")
+            admin.execute_command("CLIENT KILL TYPE master")
+        late = [f"{name}:lost" for name in names]
+        lost = [client.lock(n).acquire() for n in late if slot_of_name(n) < SLOTS // 3]
+        group.fail_over_after(1000)
+        victim.kill()
+
+        others = next(name for name in names if name not in its)
+        until(lambda: _extended(leases[others]), "the others are extended")
+        with lockkit.connect(group.url, ttl=60.0) as other:
+            at_last(lambda: [other.inspect(name) for name in its])
+            for name in its:
+                assert other.lock(name).try_acquire() is None
+            for lease in lost:
+                taken = other.lock(lease.name).acquire()
+                assert taken.fencing_token > lease.fencing_token
+                with pytest.raises(lockkit.LeaseLost):
+                    lease.extend()
+                taken.release()
+            for lease in leases.values():
+                at_last(lease.extend)
+                assert lease.release()
+            assert not any(lease.release() for lease in lost)
+        client.close()
+
+
+def _extended(lease: Any) -> bool:
+    try:
+        lease.extend()
+    except lockkit.BackendError:
+        return False
+    return True
+
+
+def test_what_is_renewed_together_fails_apart(group: ClusterGroup) -> None:
+    """A server is stopped: the leases at the others are extended in the same step."""
+    names = one_of_each_bucket()
+    with lockkit.connect(group.url, ttl=60.0, options={"socket_timeout": 1.0}) as client:
+        store = client.store
+        owner = Owner("host", 1, "thread", "").encode()
+        requests = [Request(name, new_token(), 60.0, owner, mode=Mode.TRY) for name in names]
+        for request in requests:
+            assert isinstance(client.perform(store.acquire(request)), Grant)
+        stopped = group.masters[1]
+        its = {n for n in names if owner_of(group, slot_of_name(n)) is stopped}
+        stopped.pause()
+        try:
+            started = now()
+            renewals = client.perform(store.extend(requests))
+            failed = {
+                r.name for r, renewal in zip(requests, renewals, strict=True) if renewal.error
+            }
+            assert failed == its
+            assert now() - started < 15.0
+            listed, error = _listed(client)
+            assert listed == set(names) - its
+            assert isinstance(error, lockkit.BackendError)
+        finally:
+            stopped.resume()
+        for request in requests:
+            step: Step[Release] = store.release(request)
+            assert client.perform(step) is Release.RELEASED
+
+
+def _listed(client: lockkit.LockClient) -> tuple[set[str], Exception | None]:
+    found = set()
+    try:
+        for info in client.holders():
+            found.add(info.name)
+    except lockkit.BackendError as error:
+        return found, error
+    return found, None
