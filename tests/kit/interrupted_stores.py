@@ -60,7 +60,7 @@ def django_database(request: pytest.FixtureRequest) -> Iterator[str]:
 def django_cache(request: pytest.FixtureRequest) -> Iterator[str]:
     server: RedisServer = request.getfixturevalue("redis_server")
     server.flush()
-    with override_settings(CACHES={"default": cache(server.port)}):
+    with override_settings(CACHES={"default": cache("django-redis", server.port)}):
         yield "django-redis://default"
 
 
