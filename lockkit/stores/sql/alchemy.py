@@ -122,6 +122,8 @@ class EngineConnector(Connector):
             made.detach()  # so that closing it closes it
         except (self._failure, module.Error) as error:
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
+        except TypeError as error:  # of a driver whose options are not known beforehand
+            raise ConfigurationError(f"the driver of the lock database says: {error}") from error
         connection = DriverConnection(
             made.dbapi_connection, module, self._vendor, REMEDY, made.invalidate
         )

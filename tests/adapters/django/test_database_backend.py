@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from system_checks import shown_until_silenced
 
 import lockkit
 from lockkit.stores.sql.dialect import load_dialect
+from lockkit.testing.conformance.base import eventually
+from lockkit.testing.servers import PostgresServer
 from lockkit_django.operate.checks import check_store
 from lockkit_django.orders.checks import check_records
 
@@ -133,6 +136,34 @@ def test_a_killed_connection_is_opened_again(
     assert client.lock("a").try_acquire() is None
     lease.extend()
     assert lease.release()
+
+
+def test_waiters_hear_from_wherever_the_settings_lead(
+    client: lockkit.LockClient,
+    database: dict[str, Any],
+    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tests exchange the database of an alias; its holders are told in the new one."""
+    elsewhere = postgres_server.create_database()
+    try:
+        for place in (database, {**postgresql(elsewhere), "OPTIONS": {}}):
+            monkeypatch.setitem(connections.settings, "orders", complete(place))
+            run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", place)
+            lease = client.lock("a", ttl=60).acquire()
+            with ThreadPoolExecutor() as threads:
+                waiting = threads.submit(client.lock("a", ttl=60).acquire)
+                eventually(lambda: listens(postgres_server, place["NAME"]))  # noqa: B023
+                assert lease.release()
+                assert waiting.result(10).release()
+    finally:
+        client.close()
+        postgres_server.drop_database(elsewhere)
+
+
+def listens(server: PostgresServer, database: str) -> bool:
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %%' AND datname = '%s'"
+    return int(server.execute(sql % database)) == 1
 
 
 def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
