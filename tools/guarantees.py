@@ -1,0 +1,139 @@
+"""Makes docs/guarantees.md, and the table of docs/stores.md, from docs/guarantees.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs"
+MARKS = "<!-- made from guarantees.toml by tools/guarantees.py -->", "<!-- end -->"
+AS_FAULT = "faults."
+ABILITIES = 7
+"""So many traits are in the first table."""
+
+HEAD = """# Which store for me, and what it keeps
+
+This page is made from [guarantees.toml](guarantees.toml) by `tools/guarantees.py`. A test compares
+that file with the stores, and each cell with its test. Where something is promised, the test shows
+it. Where nothing is, the test shows what then happens.
+
+## Which store for me
+
+Most projects have a database or a Redis already: take that one.
+"""
+NEEDS = """
+## What a process needs
+
+Connections and threads of a client that holds leases. Where asyncio needs others, they are named.
+One more thread calls `on_lost`, if it is given.
+"""
+CAN = """
+## What they can do
+"""
+FAULTS = """
+## What happens when something fails
+
+What becomes of a lease that is held. A dash: it cannot happen there.
+"""
+PROOFS = """
+## The tests
+
+`suite` is the conformance suite, which runs over each store.
+"""
+
+
+def read() -> dict[str, Any]:
+    return tomllib.loads((DOCS / "guarantees.toml").read_text(encoding="utf-8"))
+
+
+def page(data: dict[str, Any]) -> str:
+    """docs/guarantees.md."""
+    stores, faults = data["stores"].values(), data["faults"]
+    titles = {name: trait["title"] for name, trait in data["traits"].items()}
+    abilities, ground = (list(titles)[:ABILITIES], list(titles)[ABILITIES:])
+
+    def said(names: list[str]) -> str:
+        rows = [[s["title"], *(cell(data, name, s)[0] for name in names)] for s in stores]
+        return table(["store", *map(titles.__getitem__, names)], rows)
+
+    choice = [[s["choose"], s["title"], s["url"]] for s in stores]
+    needs = [[s["title"], s["connections"], s["threads"]] for s in stores]
+    fates = [[s["title"], *(s["faults"][name][0] for name in faults)] for s in stores]
+    parts = [
+        HEAD,
+        table(["choose it for", "store", "URL"], choice),
+        NEEDS,
+        table(["store", "connections", "threads"], needs),
+        CAN,
+        said(abilities),
+        said(ground),
+        FAULTS,
+        table(["store", *(fault["title"] for fault in faults.values())], fates),
+        PROOFS,
+        table(["what", "stores", "test"], proofs(data)),
+    ]
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
+
+
+def stores_table(data: dict[str, Any]) -> str:
+    """The first table of docs/stores.md."""
+    return table(
+        ["URL", "excludes in", "waiters are woken", "a restart of the store"],
+        [
+            [s["url"], s["where"], cell(data, "Pushed", s)[0], s["faults"]["restart"][0]]
+            for s in data["stores"].values()
+        ],
+    )
+
+
+def cell(data: dict[str, Any], name: str, store: dict[str, Any]) -> list[str]:
+    """The words and the test for a store that declares this trait, or does not."""
+    said = store.get("traits_said", {}).get(name)
+    words, test = said or data["traits"][name]["yes" if name in store["traits"] else "no"]
+    if test.startswith(AS_FAULT):
+        test = store["faults"][test.removeprefix(AS_FAULT)][1]
+    return [words, test]
+
+
+def proofs(data: dict[str, Any]) -> list[list[str]]:
+    """What is said, of which stores, and the test."""
+    said: dict[tuple[str, str, str], list[str]] = {}
+    for store in data["stores"].values():
+        for name, trait in data["traits"].items():
+            words, test = cell(data, name, store)
+            said.setdefault((trait["title"], words, test), []).append(store["title"])
+        for name, fault in data["faults"].items():
+            words, test = store["faults"][name]
+            said.setdefault((fault["title"], words, test), []).append(store["title"])
+    return [
+        [f"{title}: {words}", "; ".join(stores), f"`{test}`" if "::" in test else test]
+        for (title, words, test), stores in sorted(said.items())
+    ]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def placed(text: str, made: str) -> str:
+    """A page with what is made in its place."""
+    begin, end = MARKS
+    pattern = re.escape(begin) + ".*?" + re.escape(end)
+    return re.sub(pattern, lambda _: f"{begin}\n{made}\n{end}", text, flags=re.DOTALL)
+
+
+def made() -> dict[Path, str]:
+    """What each of the two pages should be."""
+    data, stores = read(), DOCS / "stores.md"
+    return {
+        DOCS / "guarantees.md": page(data),
+        stores: placed(stores.read_text(encoding="utf-8"), stores_table(data)),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in made().items():
+        path.write_text(text, encoding="utf-8")
