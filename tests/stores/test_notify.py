@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from bouncer import BouncerServer
 from forking import in_child
+from lock_tables import make_table
 
 import lockkit
 from lockkit import aio
@@ -226,6 +227,21 @@ def test_a_driver_without_messages_polls(url: str, locks: Locks) -> None:
         assert waiting.result(10).release()
         assert not inbox_of(client).is_open
     engine.dispose()
+
+
+def test_waiters_survive_a_crash_of_the_server() -> None:
+    """SIGKILL of any backend makes PostgreSQL end all others, and recover."""
+    with PostgresServer() as server:
+        make_table(server.url)
+        with lockkit.connect(server.url, ttl=60) as client, lockkit.connect(server.url) as other:
+            lease = other.lock("a", ttl=60).acquire()
+            with ThreadPoolExecutor() as threads:
+                waiting = threads.submit(client.lock("a").acquire, timeout=60)
+                eventually(lambda: inbox_of(client).is_open)
+                server.kill_backend(server.backends()[0])
+                eventually(lambda: inbox_of(client).is_open)
+                assert lease.release()
+                assert waiting.result(20).release()
 
 
 # Behind PgBouncer

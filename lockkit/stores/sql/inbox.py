@@ -97,8 +97,6 @@ class Inbox(Background):
         if self._connection is None and (left := self._not_before - now()) > 0:
             return left
         try:
-            if self._connection and self._connection.identity != self._connector.identity():
-                self._drop()  # the settings lead to another database now
             self._listen(self._connection or self._opened())
         except UnsupportedCapability as error:
             log.info("waiters for locks poll %s: %s", self._connector.described(), error)
