@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import django
 import pytest
-from interrupted_stores import DJANGOS, LONG_TTL, MOMENT, MOST, SOON, STORES, TTL, name_of
+from interrupted_stores import LONG_TTL, MOMENT, MOST, OTHERS, SOON, STORES, TTL, name_of
 from interrupting import Interrupting
 
 import lockkit
@@ -35,7 +35,7 @@ pytestmark = [
 
 Step = Callable[[int], Callable[[], object]]
 
-on_every_store = pytest.mark.parametrize("url", [*STORES, *DJANGOS], ids=name_of, indirect=True)
+on_every_store = pytest.mark.parametrize("url", [*STORES, *OTHERS], ids=name_of, indirect=True)
 
 
 @pytest.fixture(params=STORES, ids=name_of)

@@ -12,6 +12,7 @@ from database_settings import complete, sqlite
 from django.db import connections
 from django.test import override_settings
 from lock_tables import table_at
+from redis_family import ClusterGroup
 
 from lockkit.testing.servers import RedisServer
 
@@ -44,6 +45,12 @@ def postgresql(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @contextmanager
+def redis_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    with ClusterGroup() as group:
+        yield group.url
+
+
+@contextmanager
 def redis(request: pytest.FixtureRequest) -> Iterator[str]:
     yield request.getfixturevalue("redis_url")
 
@@ -65,7 +72,7 @@ def django_cache(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 STORES = [memory, sqlite_file, postgresql, redis]
-DJANGOS = [django_database, django_cache]
+OTHERS = [django_database, django_cache, redis_cluster]
 """The same code as above, over other connections: a block and a wait pass through all of it."""
 
 
