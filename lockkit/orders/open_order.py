@@ -174,6 +174,13 @@ class OrderInDatabase(OpenOrder):
         replaces, wait = self.decision.replaces, self.patience
         rows.insert(database, record, replaces=replaces, wait=wait)
 
+    def _write(self, database: rows.Database, record: Record | None) -> None:
+        """``record``: None to delete what was written when the order began."""
+        if record is None:
+            rows.forget(database, self.order.key)
+        else:
+            rows.update(database, record)
+
     def _keep_refusal(self, record: Record, response: Any) -> Any:
         """Write the record of an order that changed nothing, in a transaction of its own.
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError
+from lockkit.orders import gate
 from lockkit.orders import open_order as core
 from lockkit_django.orders.errors import is_of_check, is_of_handler
 from lockkit_django.orders.request import in_signed_cookies
+from lockkit_django.web.view_functions import OPEN_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Proceed
     from lockkit_django.orders.visit import Visit
-
-OPEN_ORDER = "_lockkit_open_order"
-"""Attribute of a request: the order it has opened."""
 
 SESSION_DATA = "_session_cache"
 """Of a session that was loaded."""
@@ -78,6 +77,10 @@ class OpenOrder(core.OpenOrder):
     def is_async(self) -> bool:
         """Whether the event loop that runs the view also ends the order: not so under WSGI."""
         return isinstance(self.decision.lease, AsyncLease)
+
+    async def resume(self, *, in_thread: bool) -> Any:
+        """BEGIN, if that was left to a lock of the view's. Returns as ``gate.begin``."""
+        return await gate.begin(self, self.visit.thread if in_thread else self.visit.loop)
 
     def besides(self, aliases: Iterable[str]) -> list[str]:
         """Those databases that need a transaction of their own around the view."""

@@ -8,7 +8,7 @@ from django.db import connections, transaction
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.orders import Forget, Keep, refusals, rows
+from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders import open_order as core
 from lockkit.orders.record import refuses
 from lockkit_django.orders.errors import (
@@ -164,10 +164,7 @@ class SharedTransaction(OrderInDatabase):
         self.undone = True
         self.check_leases()
         try:
-            if record is None:
-                rows.forget(Sql(self._using), self.order.key)
-            else:
-                rows.update(Sql(self._using), record)
+            self._write(Sql(self._using), record)
             self._leave_block()
         except Exception as error:
             self.undone = not is_of_hook(error)

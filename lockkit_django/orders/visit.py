@@ -52,7 +52,7 @@ from lockkit_django.orders.request import order_request, value_of
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.transaction import SharedTransaction
 from lockkit_django.web.refusals import in_language, problem_response
-from lockkit_django.web.view_functions import PendingOrder, class_of, functions_of, leave_pending
+from lockkit_django.web.view_functions import class_of, functions_of
 
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision
@@ -91,7 +91,7 @@ LOOP = _Loop()
 class Visit(visit.Visit):
     """``view``: what the URL leads to, or what is below ``@idempotent``."""
 
-    thread = THREAD
+    thread, loop = THREAD, LOOP
 
     def __init__(
         self, request: HttpRequest, view: Any, options: ViewOptions, *, checked: bool
@@ -202,12 +202,7 @@ async def entered(visit: Visit, way: Way, *, begin: bool) -> Any:
     opened = await gate.enter(visit, way)
     if not isinstance(opened, OpenOrder):
         return opened
-    if begin:
-        return await gate.begin(opened, way)
-    resume = partial(gate.begin, opened)
-    pending = PendingOrder(opened, lambda: at_once(resume(THREAD)), lambda: resume(LOOP))
-    leave_pending(visit.request, pending)
-    return None
+    return await gate.begin(opened, way) if begin else None
 
 
 async def in_thread(function: Callable[..., R], *args: object, **kwargs: object) -> R:

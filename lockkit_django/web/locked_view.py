@@ -39,7 +39,6 @@ from lockkit_django.web.refusals import drf_exception, refused, rendered
 from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
 from lockkit_django.web.until_closed import acquire_to_outlive_loop, until_closed
 from lockkit_django.web.view_functions import (
-    PendingOrder,
     has_lock,
     mark_locked,
     pending_order,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
+    from lockkit_django.orders.open_order import OpenOrder
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])
@@ -108,7 +108,7 @@ class LockedView:
             except LockError as error:
                 return await value(await call.do(self._refuse, call.request, error))
             if pending is not None:
-                pending.order.adopt(lease)  # the middleware gives it back, after the order's COMMIT
+                pending.adopt(lease)  # the middleware gives it back, after the order's COMMIT
                 return await self._run_in_order(call, lease, pending)
             return await self._run_under(call, lease)
 
@@ -121,14 +121,14 @@ class LockedView:
         return await call.do(partial(self._view_lock.names_for, *args, **call.kwargs))
 
     async def _acquire(
-        self, call: _Call, names: Sequence[str], pending: PendingOrder | None
+        self, call: _Call, names: Sequence[str], pending: OpenOrder | None
     ) -> AnyLease | AnyAsyncLease:
         """In a loop the loop's own, unless it must outlive the loop: in an order under WSGI the
         COMMIT comes later, and so does the end of a response."""
         view_lock, label = self._view_lock, _label(call.http)
         if call.exempt is not None:
             return view_lock.acquire(locks[view_lock.alias], names, view_settings(), label)
-        if pending.order.is_async if pending is not None else not self._keep:
+        if pending.is_async if pending is not None else not self._keep:
             client = alocks[view_lock.alias]
             return await view_lock.acquire_async(client, names, view_settings(), label)
         return await acquire_to_outlive_loop(view_lock, call.http, names, label)
@@ -155,16 +155,16 @@ class LockedView:
         return response
 
     async def _run_in_order(
-        self, call: _Call, lease: AnyLease | AnyAsyncLease, pending: PendingOrder
+        self, call: _Call, lease: AnyLease | AnyAsyncLease, pending: OpenOrder
     ) -> Any:
         """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
         if has_lock(call.view):  # the innermost begins
             return await call.answer()
         is_thread = call.exempt is not None
-        answer = pending.resume() if is_thread else await pending.aresume()
+        answer = await pending.resume(in_thread=is_thread)
         if answer is not None:
             return answer
-        blocks = pending.order.besides(call.atomic_requests()) if is_thread else ()
+        blocks = pending.besides(call.atomic_requests()) if is_thread else ()
         with _lease_on(call.http, lease), atomic_blocks(call.http, blocks, durable=False):
             return await call.response()
 

@@ -13,19 +13,20 @@ the marks of their decorators. Nothing of DRF or Ninja is imported to look into 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from lockkit.web.view_lock import ViewLock
+    from lockkit_django.orders.open_order import OpenOrder
 
 V = TypeVar("V")
 
-PENDING = "_lockkit_pending_order"
-"""Attribute of a request."""
+OPEN_ORDER = "_lockkit_open_order"
+"""Attribute of a request: the order it has opened."""
 
 HAS_LOCK = "_lockkit_lock_view"
 
@@ -81,22 +82,10 @@ def show_types(wrapper: Any, view: Any) -> None:
         wrapper.__signature__ = inspect.signature(view, eval_str=True)
 
 
-class PendingOrder(NamedTuple):
-    """An order whose transaction is to be begun under a lock of its view's."""
-
-    order: Any
-    resume: Callable[[], Any]  #: BEGIN; returns what to answer, or None: call the view
-    aresume: Callable[[], Awaitable[Any]]
-
-
-def leave_pending(request: HttpRequest, pending: PendingOrder) -> None:
-    setattr(request, PENDING, pending)
-
-
-def pending_order(request: HttpRequest) -> PendingOrder | None:
+def pending_order(request: HttpRequest) -> OpenOrder | None:
     """The order of this request, if its transaction is still to be begun."""
-    found: PendingOrder | None = getattr(request, PENDING, None)
-    return found if found is not None and found.order.pending else None
+    found: OpenOrder | None = getattr(request, OPEN_ORDER, None)
+    return found if found is not None and found.pending else None
 
 
 def mark_locked(view: V, view_lock: ViewLock) -> V:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import ConfigurationError, LeaseLost
-from lockkit.orders import Forget, Keep, refusals, rows
+from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders import open_order as core
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session
@@ -173,10 +173,7 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
         try:
             self.check_leases()
             db_session.roll_back()
-            if record is None:
-                rows.forget(Sql(self.connection), self.order.key)
-            else:
-                rows.update(Sql(self.connection), record)
+            self._write(Sql(self.connection), record)
             self.active = False
             self.connection.commit()
         except LeaseLost:
