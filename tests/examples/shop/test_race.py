@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from five_nodes import five_nodes
 
 KEYS = ["mode", "requested", "stock", "accepted", "sold", "oversold", "duplicates",
         "p50_ms", "p95_ms"]  # fmt: skip
@@ -54,7 +55,21 @@ def test_one_mode_is_one_json_object(manage: Callable[..., Any], redis_url: str)
     assert list(json.loads(finished.stdout)) == KEYS
 
 
-@pytest.mark.parametrize("locks", ["embedded", "redis_url", "postgres_url", "mariadb_url"])
+@pytest.fixture(scope="module")
+def redlock_url() -> Iterator[str]:
+    with five_nodes() as nodes:
+        yield nodes.url()
+
+
+def test_what_needs_fences_is_not_raced_without(manage: Callable[..., Any]) -> None:
+    finished = manage("race", "--mode", "fenced", LOCKKIT_URL="redlock://h1,h2,h3")
+    assert finished.returncode == 1
+    assert "these locks have no fencing tokens" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    "locks", ["embedded", "redis_url", "postgres_url", "mariadb_url", "redlock_url"]
+)
 def test_django_and_flask_race_for_the_same_stock(
     manage: Callable[..., Any], request: pytest.FixtureRequest, locks: str
 ) -> None:

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError
 
 from lockkit import BackendError, ConfigurationError
+from lockkit.stores.contract import Fenced
 from lockkit_django import locks
 from race.machines import Machine, MachineFailed, Plan, ending_on_signals, running
 from race.track import prepare_database
@@ -64,3 +65,10 @@ def check_locks() -> None:
 def where_locks_are() -> str:
     """For people: the store, without its password."""
     return locks["default"].settings.shown_location
+
+
+def why_not(mode: str) -> str:
+    """Why a race cannot be run with these locks; empty if it can."""
+    if mode == "fenced" and not isinstance(locks["default"].store, Fenced):
+        return "these locks have no fencing tokens, so no row can refuse what the seller writes"
+    return ""

@@ -12,7 +12,7 @@ from django.db import connection
 from race import double_click, report, track
 from race.machines import Machine, Plan
 from race.result import MODES, PAUSES, faults
-from shop.management.commands._launch import shop, where_locks_are
+from shop.management.commands._launch import shop, where_locks_are, why_not
 from shop.management.commands.race import add_machine_arguments
 
 STORIES = {
@@ -71,6 +71,9 @@ class Command(BaseCommand):
         wrong = []
         for mode in MODES:
             self._say(f"{mode}: {STORIES[mode]}")
+            if reason := why_not(mode):
+                self._say(f"  not here: {reason}\n")
+                continue
             outcome = track.run(short if mode in PAUSES else race, mode, machines, plan.race_token)
             self._say(f"  {report.sentence(outcome)}\n")
             wrong += faults(outcome)

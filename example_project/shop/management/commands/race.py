@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from race import report, track
 from race.machines import APPLICATIONS, WORKERS, Plan
 from race.result import MODES, Result, faults
-from shop.management.commands._launch import shop
+from shop.management.commands._launch import shop, why_not
 
 FLASK_MODES = ("lockkit",)
 
@@ -35,6 +35,9 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         modes = MODES if options["mode"] == "all" else (options["mode"],)
+        if reason := why_not(options["mode"]):
+            raise CommandError(reason)
+        modes = tuple(mode for mode in modes if not why_not(mode))
         if "flask" in options["machines"] and modes != FLASK_MODES:
             raise CommandError("Flask has no ATOMIC_REQUESTS to race with: use --mode lockkit")
         seed = random.randrange(10**6) if options["seed"] is None else options["seed"]
