@@ -59,7 +59,7 @@ def _requests(url: str) -> int:
     """Reads of the server from its clients: each request is one, what a script calls is none."""
     if not url.startswith("redis://"):
         return 0
-    with redis.Redis.from_url(url) as admin:
+    with redis.Redis.from_url(url.partition("?")[0]) as admin:
         return int(admin.info("stats")["total_reads_processed"])
 
 

@@ -44,8 +44,8 @@ class RedisPy:
     def __init__(self, url: str, name: str) -> None:
         import redis
 
-        client = redis.Redis.from_url(url, protocol=2)
-        self._lock = client.lock(f"redis-py:{name}", timeout=TTL, blocking_timeout=60)
+        client = redis.Redis.from_url(url.partition("?")[0], protocol=2)
+        self._lock: Any = client.lock(f"redis-py:{name}", timeout=TTL, blocking_timeout=60)
 
     def acquire(self) -> None:
         if not self._lock.acquire():
@@ -53,6 +53,18 @@ class RedisPy:
 
     def release(self) -> None:
         self._lock.release()
+
+
+class DropIn(RedisPy):
+    """lockkit's in its place, over redis-py's pool: with owner, fencing token and FIFO queue."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import redis
+
+        from lockkit.compat.redis import Lock
+
+        client = redis.Redis.from_url(url.partition("?")[0], protocol=2)
+        self._lock = Lock(client, f"drop-in:{name}", timeout=TTL, blocking_timeout=60)
 
 
 class PythonRedisLock:
@@ -208,6 +220,7 @@ class Kazoo:
 PEERS: dict[str, Callable[[str, str], Peer]] = {
     "lockkit": Lockkit,
     "redis-py": RedisPy,
+    "drop-in": DropIn,
     "python-redis-lock": PythonRedisLock,
     "raw socket": RawSocket,
     "pg_advisory_lock": Advisory,

@@ -58,10 +58,17 @@ def _five_nodes() -> Iterator[str]:
         yield f"redlock://{hosts}/0?restart_delay=0"  # they have just been started
 
 
+@contextmanager
+def _plain() -> Iterator[str]:
+    with RedisServer() as server:
+        yield f"{server.url}?protocol=plain"
+
+
 STORES = {
     "sqlite://": Compared(_file, ("filelock",)),
     "postgresql://": Compared(_postgres, ("pg_advisory_lock", "sqlalchemy-dlock")),
     "mariadb://": Compared(_mariadb, ("GET_LOCK",)),
+    "?protocol=plain": Compared(_plain, ("drop-in", "redis-py")),
     "redlock://": Compared(_five_nodes, ("pottery",)),
 }
 

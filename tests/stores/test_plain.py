@@ -145,6 +145,41 @@ def test_those_who_wait_for_another_client_are_served_in_their_order(
     at_least_once(in_order)
 
 
+def test_while_holders_hand_it_on_no_other_client_comes_in_between(
+    locks: lockkit.LockClient, other: redis.Redis
+) -> None:
+    def nobody() -> bool:
+        lease = locks.lock(NAME).acquire()
+        waiting = [_in_thread(lambda: _visit(locks, [], 0)) for _ in range(10)]
+        eventually(lambda: _waiters(locks) == 10)
+        assert lease.release()
+        while locks.inspect(NAME) is not None:
+            if other.set(NAME, "theirs", nx=True, px=10):
+                break
+        came_last = _waiters(locks) == 0
+        for each in waiting:
+            each()
+        return came_last
+
+    at_least_once(nobody)
+
+
+def test_those_who_wait_hear_that_another_client_has_released_it(
+    locks: lockkit.LockClient, other: redis.Redis
+) -> None:
+    def soon() -> bool:
+        lease = locks.lock(NAME, ttl=300).acquire()
+        waiting = _in_thread(lambda: locks.lock(NAME, timeout=SOON).acquire())
+        eventually(lambda: _waiters(locks) == 1)
+        started = time.monotonic()
+        other.delete(NAME)
+        waiting().release()
+        lease.release()
+        return time.monotonic() - started < 1.5 + PROMPT
+
+    at_least_once(soon)
+
+
 def test_a_holder_hears_that_another_client_has_released_its_lock(
     locks: lockkit.LockClient, other: redis.Redis
 ) -> None:

@@ -12,6 +12,6 @@ end
 if known then
   redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + ttl)
     .. string.sub(record, 51, 82) .. us(now) .. number .. string.sub(record, 115))
-  redis.call('PEXPIRE', KEYS[1], milliseconds(ttl + GRACE))
+  redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
 end
 return { 1 }

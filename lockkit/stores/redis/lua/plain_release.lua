@@ -5,7 +5,7 @@ local token, reply, found = ARGV[1], 0, 0
 if ARGV[3] == '1' then found = leave(token) end
 if value and value == value_of(token) then
   redis.call('DEL', KEYS[6])
-  redis.call('PEXPIRE', KEYS[1], GRACE / 1000)
+  redis.call('PEXPIRE', KEYS[1], KEPT)
   reply, found = 1, 1
   advance(field)
 elseif record and holder == token then -- it expired, or somebody else has released it

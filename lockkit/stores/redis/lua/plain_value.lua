@@ -17,3 +17,17 @@ local function value_of(token)
 end
 
 local function milliseconds(us) return string.format('%.0f', math.max(math.ceil(us / 1000), 1)) end
+
+local KEPT = 600000 -- ms: the grace period
+
+local function write(token, until_, fence, rest, queued)
+  local stamp, ttl = us(now), until_ - now
+  if ttl < FOREVER then
+    redis.call('SET', KEYS[6], value_of(token), 'PX', milliseconds(ttl))
+  else
+    redis.call('SET', KEYS[6], value_of(token))
+  end
+  redis.call('HSET', KEYS[1], 'f', fence, 't', token, 'r', 'M' .. queued .. string.rep('0', 32)
+    .. us(until_) .. fence .. stamp .. stamp .. us(0) .. rest)
+  redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
+end

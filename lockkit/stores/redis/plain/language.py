@@ -30,14 +30,16 @@ class PlainLanguage:
     def __init__(self, prefix: str, *, repairs: bool) -> None:
         self.keys = PlainKeys(prefix)
         self._repairs = YES if repairs else NO
-        claim = "layout", "whole", "clock", "plain_value", "plain_claim", "store"
+        first = "clock", "layout", "plain_value"
+        claim = "whole", "plain_claim", "store"
         granting = (*claim, "plain_install", "publish", "queue")
-        looking = "layout", "whole", "clock", "looking", "plain_value"
-        self._acquire = script_of("fair", *granting, "plain_acquire")
-        self._barge = script_of("unfair", *granting, "plain_acquire")
-        self._release = script_of(*granting, "plain_release")
-        self._extend = script_of(*claim, "plain_extend")
-        self._break = script_of(*granting, "plain_break")
+        looking = (*first, "whole", "looking")
+        acquire = (*first, "plain_acquire_free", *granting, "plain_acquire")
+        self._acquire = script_of("fair", *acquire)
+        self._barge = script_of("unfair", *acquire)
+        self._release = script_of(*first, "plain_release_free", *granting, "plain_release")
+        self._extend = script_of(*first, *claim, "plain_extend")
+        self._break = script_of(*first, *granting, "plain_break")
         self._list = script_of(*looking, "plain_list")
         self._repair = script_of(*looking, "plain_repair")
         self._terms = lru_cache(maxsize=256)(terms)

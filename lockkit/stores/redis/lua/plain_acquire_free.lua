@@ -1,0 +1,10 @@
+-- One attempt on a key that nobody has, waits for or has lately given up: most often all there is to
+-- do, so it comes first. ARGV and replies as of plain_acquire.
+if ARGV[2] ~= '2' and redis.call('EXISTS', KEYS[2], KEYS[4], KEYS[6]) == 0 then
+  local known = redis.call('HMGET', KEYS[1], 'r', 'f')
+  if not known[1] then
+    local fence = us(math.max((moment(known[2]) or 0) + 1, now))
+    write(ARGV[1], now + ARGV[3], fence, ARGV[4], 0)
+    return redis.status_reply('G ' .. fence)
+  end
+end
