@@ -100,10 +100,10 @@ async def nothing_is_left(locks: aio.AsyncLockClient, name: str = NAME) -> None:
             await asyncio.sleep(0.01)
 
 
-async def waiters(locks: aio.AsyncLockClient, number: int) -> None:
+async def waiters(locks: aio.AsyncLockClient, number: int, name: str = NAME) -> None:
     async with asyncio.timeout(SOON):
         while True:
-            info = await locks.inspect(NAME)
+            info = await locks.inspect(name)
             if info is not None and info.waiters == number:
                 return
             await asyncio.sleep(0.005)
@@ -122,17 +122,25 @@ async def test_an_acquire_of_a_free_name(locks: aio.AsyncLockClient, times: int)
 
 @EVERYWHERE
 @IMPATIENCE
-async def test_an_acquire_that_waits(locks: aio.AsyncLockClient, url: str, times: int) -> None:
-    """The holder stays: the place in the queue is given up."""
+async def test_an_acquire_that_waits(url: str, times: int) -> None:
+    """The holder stays: the place in the queue is given up. All at once, each with a client and a
+    name of its own: the later awaits come after seconds."""
     other = aio.connect(url, ttl=TTL)
-    holder = await other.lock(NAME).acquire()
-    for at in range(1, 9):
-        cancelling = Cancelling(locks.lock(NAME, timeout=None).acquire(), at, times)
-        task = await ended(cancelling)
-        assert task.cancelled(), f"cancelled in await {at}"
-        await waiters(other, 0)
-    assert await holder.release()
-    await nothing_is_left(other)
+
+    async def cancelled_in(at: int) -> None:
+        name = f"{NAME}:{at}"
+        holder = await other.lock(name).acquire()
+        async with aio.connect(url, ttl=TTL) as locks:
+            if at > 1:
+                assert await locks.inspect(name) is not None  # it has a connection
+            cancelling = Cancelling(locks.lock(name, timeout=None).acquire(), at, times)
+            task = await ended(cancelling)
+            assert task.cancelled(), f"cancelled in await {at}"
+            await waiters(other, 0, name)
+        assert await holder.release()
+        await nothing_is_left(other, name)
+
+    await asyncio.gather(*(cancelled_in(at) for at in range(1, 9)))
     await other.close()
 
 
