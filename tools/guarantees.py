@@ -27,7 +27,7 @@ NEEDS = """
 ## What a process needs
 
 Connections and threads of a client that holds leases. Where asyncio needs others, they are named.
-One more thread calls `on_lost`, if it is given.
+One more thread calls `on_lost`, if it is given. `tests/stores/test_needs.py` counts them.
 """
 CAN = """
 ## What they can do

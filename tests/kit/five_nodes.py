@@ -73,9 +73,11 @@ class Nodes(list[RedisServer]):
 
 
 @contextmanager
-def five_nodes(kind: type[RedisServer] = RedisServer, **options: Any) -> Iterator[Nodes]:
+def five_nodes(
+    kind: type[RedisServer] = RedisServer, count: int = 5, **options: Any
+) -> Iterator[Nodes]:
     with ExitStack() as stack:
-        yield Nodes(stack.enter_context(kind(**options)) for _ in range(5))
+        yield Nodes(stack.enter_context(kind(**options)) for _ in range(count))
 
 
 def _url(head: str, ports: list[Any], query: dict[str, object]) -> str:

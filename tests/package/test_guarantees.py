@@ -122,6 +122,7 @@ def test_each_trait_has_a_column() -> None:
 def test_each_store_says_what_a_process_needs() -> None:
     for store in STORES.values():
         assert all(store[key] for key in ("title", "url", "where", "connections", "threads"))
+        assert "needs" in store or "like" in store
         assert {*store["faults"]} == {*DATA["faults"]}
         assert {*store.get("traits_said", ())} <= {*DATA["traits"]}
 
