@@ -64,13 +64,18 @@ def passes(request: HttpRequest, view: Any) -> bool:
     if not all(value_of(test(request.user)) for test in tests if test):
         return False
     cls = class_of(view)
-    match: Any = request.resolver_match
-    if not any(c.__module__ == MIXINS for c in getattr(cls, "__mro__", ())):
+    if not any(base.__module__ == MIXINS for base in getattr(cls, "__mro__", ())):
         return True
+    from django.contrib.auth import mixins  # has models: only in a project with users
+
+    match: Any = request.resolver_match
     instance = cls(**(getattr(view, "view_initkwargs", None) or {}))
     instance.setup(request, *match.args, **match.kwargs)
-    setattr(instance, (request.method or "").lower(), lambda *_, **__: request)
-    return instance.dispatch(request, *match.args, **match.kwargs) is request
+    if isinstance(instance, mixins.LoginRequiredMixin) and not request.user.is_authenticated:
+        return False
+    if isinstance(instance, mixins.PermissionRequiredMixin) and not instance.has_permission():
+        return False
+    return not isinstance(instance, mixins.UserPassesTestMixin) or bool(instance.get_test_func()())
 
 
 def _is_plain(function: Any) -> bool:

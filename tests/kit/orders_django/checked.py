@@ -189,6 +189,18 @@ class Open(APIView):
         return Response({"secret": sell("checked")}, status=201)
 
 
+class PermittedApi(UserPassesTestMixin, APIView):
+    authentication_classes = ()
+    permission_classes: Any = ()
+    raise_exception = True
+
+    def test_func(self) -> bool:
+        return may()
+
+    def post(self, request: Any) -> Response:
+        return Response({"secret": sell("checked")}, status=201)
+
+
 class OwnInitial(Open):
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -322,6 +334,7 @@ ASKED = {
     "around-api": (user_passes_test(may)(Open.as_view()), 403),
     "around-class": (user_passes_test(may)(Plain.as_view()), 403),
     "mixin": (Permitted.as_view(), 403),
+    "mixin-of-api": (PermittedApi.as_view(), 403),
     "own-initial-mixed": (OwnInitialMixed.as_view(), 403),
     "own-check": (OwnCheck.as_view(), 403),
     "above-idempotent": (staff_only(idempotent(made)), 403),
