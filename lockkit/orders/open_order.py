@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import BackendError, LeaseLost, LockError
@@ -184,10 +185,12 @@ class OrderInDatabase(OpenOrder):
     def _keep_refusal(self, record: Record, response: Any) -> Any:
         """Write the record of an order that changed nothing, in a transaction of its own.
 
-        A database that fails is allowed to: the next try is then refused anew.
+        A database that fails is allowed to: the next try is then refused anew. A success stands:
+        its view has saved elsewhere what nobody can undo.
         """
         try:
-            self.check_leases()
+            if response.status_code >= HTTPStatus.BAD_REQUEST:
+                self.check_leases()
             with suppress(BackendError), self.table.begin() as database:
                 self._insert(database, record)
         except LeaseLost:

@@ -18,9 +18,11 @@ from django.test import Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import claiming, views
 
+from lockkit.model.errors import LeaseLost
 from lockkit.orders import rows
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
+from lockkit_django.orders import OpenOrder
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -106,6 +108,18 @@ def test_a_success_without_the_block_is_logged(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING, "lockkit"):
         assert buy("without?status=200").status_code == 200
     assert "commit_in" in caplog.text
+
+
+def test_a_success_without_commit_in_stands_although_the_lease_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing can be undone, so its client must not hear that nothing was done."""
+
+    def lost(_: OpenOrder) -> None:
+        raise LeaseLost("paused for too long")
+
+    monkeypatch.setattr(OpenOrder, "check_leases", lost)
+    assert buy("without?status=200").status_code == 200
 
 
 def test_a_lost_lease_rolls_back() -> None:
