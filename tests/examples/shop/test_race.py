@@ -61,6 +61,11 @@ def redlock_url() -> Iterator[str]:
         yield nodes.url()
 
 
+@pytest.fixture
+def plain_url(redis_url: str) -> str:
+    return f"{redis_url}?protocol=plain"
+
+
 def test_what_needs_fences_is_not_raced_without(manage: Callable[..., Any]) -> None:
     finished = manage("race", "--mode", "fenced", LOCKKIT_URL="redlock://h1,h2,h3")
     assert finished.returncode == 1
@@ -68,7 +73,7 @@ def test_what_needs_fences_is_not_raced_without(manage: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "locks", ["embedded", "redis_url", "postgres_url", "mariadb_url", "redlock_url"]
+    "locks", ["embedded", "redis_url", "plain_url", "postgres_url", "mariadb_url", "redlock_url"]
 )
 def test_django_and_flask_race_for_the_same_stock(
     manage: Callable[..., Any], request: pytest.FixtureRequest, locks: str
