@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from redis_family import HOST, SOON, ClusterGroup, ClusterServer, until
 
 import lockkit
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
-from lockkit.model.types import Grant, Mode, Owner, Release, Request
+from lockkit.model.types import ClaimReply, Grant, Mode, Owner, Release, Request
 from lockkit.runtime.tokens import new_token
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.stores.redis.slots import SLOTS, slot_of
@@ -211,6 +212,46 @@ def test_a_waiter_hears_of_its_grant_from_any_server(
         waiter.join(SOON)
         delays.append(found[0] - released)
     assert sorted(delays)[6] < 0.3, f"it asks every 1.5 s by itself: {delays}"
+
+
+def test_a_client_of_a_cluster_is_told_so(group: ClusterGroup) -> None:
+    with (
+        redis.RedisCluster(host=HOST, port=group.masters[0].port) as given,
+        pytest.raises(lockkit.ConfigurationError, match=r"redis\+cluster://"),
+    ):
+        lockkit.connect(client=given)
+
+
+def test_records_of_orders_are_beside_their_locks(client: AnyClient, group: ClusterGroup) -> None:
+    """On whichever server those are; what runs is found on all of them."""
+    records = client.store.records()
+    assert records is not None
+    names = one_of_each_bucket()[::7]
+    for name in names:
+        lease = client.lock(name).acquire()
+        fence = lease.fencing_token
+        claim = records.claim(name, fence, b"it", 60.0, running=True, replaces=False)
+        assert client.perform(claim) is ClaimReply.WRITTEN
+        assert lease.release()
+    assert {name for name, _ in _all_pages(client, records)} == set(names)
+    for name in names:
+        record = client.perform(records.read(name))
+        assert record is not None and record.payload == b"it"
+        assert client.perform(records.drop(name, record.fence))
+    assert _all_pages(client, records) == []
+    assert {danger.code for danger in client.perform(records.health())} == {"persistence"}
+    with lockkit.connect(f"redis+cluster://{group.replicas[2].address}") as elsewhere:
+        others = elsewhere.store.records()
+        assert others is not None
+        assert elsewhere.perform(others.server()) == client.perform(records.server()) != ""
+
+
+def _all_pages(client: AnyClient, records: Any) -> list[Any]:
+    found, cursor = client.perform(records.orphans())
+    while cursor is not None:
+        entries, cursor = client.perform(records.orphans(None, cursor))
+        found = [*found, *entries]
+    return list(found)
 
 
 def test_it_is_told_which_url_to_use(group: ClusterGroup) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from lockkit.model.clock import now
 from lockkit.testing.proxy import FaultProxy, Target
-from lockkit.testing.servers import RedisServer, Server
+from lockkit.testing.servers import RedisServer, Server, ValkeyServer
 from lockkit.testing.servers.base import free_port
 from lockkit.testing.store import Proxied, RedisStore
 
@@ -40,11 +40,17 @@ def together(stack: ExitStack, servers: Sequence[Server]) -> None:
 
 
 class Member(RedisServer):
-    """One of a group, with the certificate of the group; it speaks TLS to the others as well."""
+    """One of a group, with the certificate of the group: it speaks TLS to the others as well."""
 
-    def __init__(self, *options: str, like: RedisServer | None, **kind: Any) -> None:
+    def __init__(
+        self, *options: str, like: RedisServer | None, valkey: bool = False, **kind: Any
+    ) -> None:
         super().__init__(*options, **kind)
+        self.valkey = valkey
         self.like = like or self
+
+    def program(self) -> str:
+        return (ValkeyServer if self.valkey else RedisServer).program(self)  # type: ignore[arg-type]
 
     def _configuration(self) -> list[str]:
         return [*super()._configuration(), *(["tls-replication yes"] if self.tls_port else [])]
@@ -90,9 +96,10 @@ class SentinelGroup:
     """A master, a replica and three Sentinels. ``with``. ``guarded``: all of them speak TLS to
     clients and to one another, and the Sentinels have another password than the servers."""
 
-    def __init__(self, *options: str, guarded: bool = False) -> None:
+    def __init__(self, *options: str, guarded: bool = False, valkey: bool = False) -> None:
         servers: dict[str, Any] = {"tls": True, "password": "of-servers"} if guarded else {}
         asked: dict[str, Any] = {"tls": True, "password": "of-sentinels"} if guarded else {}
+        servers["valkey"] = asked["valkey"] = valkey
         login = [f"masterauth {servers['password']}"] if guarded else []
         self.guarded = guarded
         self.master = Member(*WITHOUT_DELAY, *login, *options, like=None, **servers)
@@ -196,8 +203,9 @@ class ClusterGroup:
 
     port = 0
 
-    def __init__(self, *, guarded: bool = False) -> None:
+    def __init__(self, *, guarded: bool = False, valkey: bool = False) -> None:
         kind: dict[str, Any] = {"tls": True, "password": "of-servers"} if guarded else {}
+        kind["valkey"] = valkey
         self.guarded = guarded
         first = ClusterServer(None, **kind)
         self.nodes = [first, *(ClusterServer(first, **kind) for _ in range(5))]

@@ -10,6 +10,8 @@ from places import ROOT
 
 LONG = (
     "tests/stores/conformance/",
+    "tests/faults/test_sentinel.py",
+    "tests/faults/test_cluster.py",
     "tests/faults/test_interrupts.py",
     "tests/examples/shop/test_race.py",
     "tests/faults/rolling/",

@@ -28,7 +28,7 @@ from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.records import RedisRecords
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redis.settings import maker
-from lockkit.stores.redis.slots import Slots, slot_of, slot_of_command
+from lockkit.stores.redis.slots import Slots, slot_of_command
 from lockkit.stores.redis.store import RedisStore
 from lockkit.stores.wires import AsyncWire
 
@@ -119,7 +119,7 @@ class ClusterStore(RedisStore):
 
     def _of_each(self, ask: Callable[[], Step[list[Finding]]]) -> Step[list[Finding]]:
         """What is found at any of the servers, once."""
-        yield from self._slots.owner(slot_of(b""))
+        yield from self._slots.look()
         found: dict[Finding, None] = {}
         for node in self._slots.masters:
             found.update(dict.fromkeys((yield from _directed(ask(), node))))
@@ -139,7 +139,7 @@ class ClusterRecords(RedisRecords):
 
     def server(self) -> Step[str | None]:
         """A name of the cluster, which all of its servers know."""
-        yield from self._store._slots.owner(slot_of(b""))
+        yield from self._store._slots.look()
         return self._store._slots.identity
 
 

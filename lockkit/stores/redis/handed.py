@@ -101,6 +101,11 @@ def pool_of(found: object) -> Any:
                 "over without a cache_config"
             )
         return pool
+    if hasattr(found, "nodes_manager"):
+        raise ConfigurationError(
+            "a client of a Redis Cluster cannot lend its connections: give connect() the URL, "
+            "redis+cluster://host1,host2,host3"
+        )
     raise ConfigurationError(
         f"a {type(found).__module__}.{type(found).__qualname__} is no client or pool of redis-py: "
         "hand a redis.Redis over, or give connect() a URL"

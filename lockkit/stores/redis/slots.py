@@ -127,7 +127,7 @@ class Slots:
                 return Elsewhere(later=True)
         elif isinstance(error, BackendUnavailable):
             self._silent.add(node)
-            yield from self._look()
+            yield from self.look()
             owner = yield from self.owner(slot)
             if owner != node:
                 return Elsewhere(owner)
@@ -143,7 +143,7 @@ class Slots:
     def owner(self, slot: int | None) -> Step[Node]:
         """The server that has it, as far as is known; of None, any."""
         if self.is_stale:
-            yield from self._look()
+            yield from self.look()
         found = self.known_owner(slot)
         if found is None:
             raise BackendUnavailable("no server of the cluster has this slot")
@@ -155,7 +155,7 @@ class Slots:
         up = [node for node in self.masters if node not in self._silent]
         return next(iter(up or self.masters), None)
 
-    def _look(self) -> Step[None]:
+    def look(self) -> Step[None]:
         """Ask any of them who has what; those that did not answer are asked last."""
         failed: BackendError = BackendUnavailable("the cluster has no server")
         known = dict.fromkeys(chain(self.masters, self.nodes, self._seeds))

@@ -13,6 +13,8 @@ from lockkit.stores import redis as redis_store
 
 
 class TestSentinel(OverAWire):
+    """Of a current Valkey; tests/faults has Debian's Redis."""
+
     schemes = ("redis+sentinel",)
     tested = redis_store.SentinelStore
     reached = SentinelStore
@@ -21,7 +23,7 @@ class TestSentinel(OverAWire):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[SentinelStore]:
-        with SentinelGroup() as group:
+        with SentinelGroup(valkey=True) as group:
             yield SentinelStore(group, socket_timeout=10.0)
 
 
@@ -44,7 +46,7 @@ class TestSentinelOverTLS(OverTLS):
 
 
 class TestCluster(OverAWire):
-    """Six servers: names are on three of them."""
+    """Six servers of a current Valkey: names are on three of them."""
 
     schemes = ("redis+cluster",)
     tested = redis_store.ClusterStore
@@ -54,7 +56,7 @@ class TestCluster(OverAWire):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[ClusterStore]:
-        with ClusterGroup() as group:
+        with ClusterGroup(valkey=True) as group:
             yield ClusterStore(group, socket_timeout=10.0)
 
 
