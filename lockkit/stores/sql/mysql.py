@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 PREPARE = "SET SESSION innodb_lock_wait_timeout = 1"
 """Seconds, which are tried again: 50, the server's default, are ended as if it had hung."""
 
-CHARSET = "SELECT @@character_set_client"
-
 LOST = frozenset({"0", "1053", "1077", "1158", "1159", "1160", "1161", "1927", "2002", "2003",
                   "2006", "2013", "2014", "2055", "4031"})  # fmt: skip
 """Codes of clients, and of a server that shuts down, was interrupted, or killed the session. 0:
@@ -47,7 +45,7 @@ class MySQL(Vendor):
 
     def prepare(self, connection: DriverConnection) -> None:
         connection.execute(PREPARE, {})
-        charset = connection.execute(CHARSET, {}).rows[0][0]
+        charset = connection.driver.character_set_name()  # of PyMySQL and mysqlclient
         if charset != "utf8mb4":
             raise ConfigurationError(
                 f"the connection to the lock database has the character set {charset}, in which "
