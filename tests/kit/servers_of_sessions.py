@@ -305,7 +305,9 @@ class SilentNetwork:
                     client = self._listener.accept()[0]
                     store = socket.create_connection(("127.0.0.1", self._target))
                     self._pairs |= {client: store, store: client}
-                elif ready not in self._silent:
+                elif (
+                    ready in self._pairs and ready not in self._silent
+                ):  # the other end may be gone
                     self._pass_on(ready)
 
     def _pass_on(self, source: socket.socket) -> None:
