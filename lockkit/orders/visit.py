@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 V = TypeVar("V")
+Known = tuple[str | None, str | None, str | None]
 
 OPTIONS = "_lockkit_idempotent"
 """Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
@@ -86,11 +87,6 @@ class Visit(ABC):
     ) -> None:
         self.orders, self.request, self.options = orders, request, options
         self.checked = checked
-        if orders.claims and options.using is not None:
-            raise ConfigurationError(
-                f"@idempotent(using={options.using!r}) names a database, but "
-                f"LOCKKIT_ORDERS['STORE'] is 'redis': the effects of such an order are in none"
-            )
 
     @abstractmethod
     def read(self) -> OrderRequest:
@@ -155,13 +151,16 @@ class Visit(ABC):
         except AnsweredError as answered:
             return answered.response
         if isinstance(order, Order):
+            self._check_using()
             self.note(order)
         return self.refuse(order) if isinstance(order, Refusal) else order
 
-    def identity(self, user: str | None, session: str | None, guest: str | None = None) -> Identity:
-        """By what the framework knows, and by the hooks of the settings."""
+    def identity(self, known: Callable[[], Known]) -> Identity:
+        """By the hooks of the settings, and by what the framework knows: user, session, guest."""
+        scope = self._text("scope")
+        user, session, guest = known()
         return Identity(
-            scope=self._text("scope"),
+            scope=scope,
             user=user,
             authorization=self.request.headers.get("Authorization"),
             session=session,
@@ -197,6 +196,13 @@ class Visit(ABC):
         if seen is not None and self.asks_to_log_in(response):
             return seen._replace(status=HTTPStatus.UNAUTHORIZED)
         return seen
+
+    def _check_using(self) -> None:
+        if self.orders.claims and self.options.using is not None:
+            raise ConfigurationError(
+                f"@idempotent(using={self.options.using!r}) names a database, but "
+                f"LOCKKIT_ORDERS['STORE'] is 'redis': the effects of such an order are in none"
+            )
 
     def _text(self, name: str) -> str | None:
         hook = self.orders.hook(name)

@@ -189,7 +189,7 @@ def _identity(visit: Visit) -> Identity:
 def identity_of(visit: Visit) -> Identity:
     """By what Django knows."""
     request = visit.request
-    return visit.identity(_user(request), _session(request), guest_of(request))
+    return visit.identity(lambda: (_user(request), _session(request), guest_of(request)))
 
 
 def in_signed_cookies(session: type[object]) -> bool:

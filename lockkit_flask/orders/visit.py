@@ -165,9 +165,12 @@ class Visit(visit.Visit):
         return get_input_stream(environ, True, min(request.max_content_length or most, most))
 
     def _identity(self) -> Identity:
+        return self.identity(self._known)
+
+    def _known(self) -> visit.Known:
         user = _user(self._gate.user_pk)
         self.of_guest = user is None and "Authorization" not in self.request.headers
-        return self.identity(user, _session_key(), guest_of(user))
+        return user, _session_key(), guest_of(user)
 
 
 def options_of(view: Any, method: str) -> ViewOptions:
