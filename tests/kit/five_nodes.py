@@ -12,7 +12,14 @@ from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import RedisServer
 
 
-class Nodes(list[RedisServer]):
+class Nodes(tuple[RedisServer, ...]):
+    __slots__ = ()
+
+    def __getitem__(self, which: Any) -> Any:
+        """One of them, or some."""
+        found = super().__getitem__(which)
+        return Nodes(found) if isinstance(which, slice) else found
+
     def url(self, **query: object) -> str:
         """Without a restart delay, unless it is said: all of them have just been started."""
         login = f":{self[0].password}@" if self[0].password else ""
