@@ -236,6 +236,19 @@ def test_what_is_left_counts_from_before_the_nodes_were_asked(
             assert 15 < lease.remaining() <= 20 - 0.4 - drift(20)
 
 
+def test_what_is_left_is_what_most_nodes_have(nodes: Nodes, client: AnyClient) -> None:
+    """The same token is told how long most of them will keep it, not the longest of them."""
+    request = claim("a")
+    assert isinstance(client.perform(client.store.acquire(request)), Grant)
+    eventually(lambda: nodes.kept() == [["lockkita"]] * 5)
+    for node in nodes[:3]:
+        with node.client() as admin:
+            admin.pexpire("lockkita", 5000)
+    reply = client.perform(client.store.acquire(request))
+    assert isinstance(reply, Grant) and 0 < reply.left <= 5
+    assert client.perform(client.store.release(request)) is Release.RELEASED
+
+
 def test_a_vote_that_takes_longer_than_the_lease_is_worth_nothing(
     nodes: Nodes, connected: Connect
 ) -> None:
