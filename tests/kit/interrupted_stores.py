@@ -71,9 +71,14 @@ def django_cache(request: pytest.FixtureRequest) -> Iterator[str]:
         yield "django-redis://default"
 
 
+@contextmanager
+def plain_keys(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield f"{request.getfixturevalue('redis_url')}?protocol=plain"
+
+
 STORES = [memory, sqlite_file, postgresql, redis]
-OTHERS = [django_database, django_cache, redis_cluster]
-"""The same code as above, over other connections: a block and a wait pass through all of it."""
+OTHERS = [django_database, django_cache, redis_cluster, plain_keys]
+"""The same code as above, over other connections or by other scripts: a block and a wait pass through all of it."""
 
 
 def name_of(store: Callable[..., object]) -> str:
