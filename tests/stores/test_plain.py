@@ -377,6 +377,27 @@ def test_a_lease_outlives_what_is_remembered_beside_its_key(
     assert lease.release() is True
 
 
+def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
+    locks: lockkit.LockClient, other: redis.Redis
+) -> None:
+    lease = locks.lock(NAME).acquire()
+    waiting = _in_thread(lambda: locks.lock(NAME, timeout=SOON).acquire())
+    eventually(lambda: _waiters(locks) == 1)
+    other.config_set("maxmemory", "1mb")
+    try:
+        with pytest.raises(BackendError, match="memory"):
+            locks.lock("another").acquire()
+        lease.extend(40)
+        assert lease.release()
+        second = waiting()
+        second.extend()
+        assert locks.break_(NAME, fence=second.fencing_token)
+    finally:
+        other.config_set("maxmemory", "0")
+    assert second.release() is False
+    assert other.get(NAME) is None
+
+
 def test_what_it_cannot_do_is_refused(locks: lockkit.LockClient) -> None:
     with pytest.raises(UnsupportedCapability):
         locks.semaphore(NAME, 3)
