@@ -78,7 +78,7 @@ def plain_keys(request: pytest.FixtureRequest) -> Iterator[str]:
 
 STORES = [memory, sqlite_file, postgresql, redis]
 OTHERS = [django_database, django_cache, redis_cluster, plain_keys]
-"""The same code, over other connections or with other scripts: a block and a wait pass through it."""
+"""The same code over other connections, or with other scripts: a block and a wait go through it."""
 
 
 def name_of(store: Callable[..., object]) -> str:

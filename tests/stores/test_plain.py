@@ -21,6 +21,7 @@ from redis.crc import key_slot
 import lockkit
 from lockkit.model.errors import (
     AcquireTimeout,
+    BackendError,
     ConfigurationError,
     DamagedRecord,
     LeaseLost,
