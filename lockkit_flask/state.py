@@ -52,6 +52,6 @@ locks = cast(AppLocks, LocalProxy(app_locks))
 
 alocks = cast("AsyncClientsByAlias[AsyncFlaskLockClient]", LocalProxy(lambda: app_locks().in_loop))
 """The async clients of the running event loop. Flask gives every async view a loop of its own, so
-a client lives as long as one request: use ``locks`` where blocking is no harm."""
+a client lives as long as one request: use ``locks`` where blocking does no harm."""
 
 locked = locked_by_alias(lambda alias: locks[alias], lambda alias: alocks[alias])

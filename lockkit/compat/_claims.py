@@ -73,7 +73,7 @@ class Queueing:
 
     @property
     def fencing_token(self) -> int:
-        """Of the lock that this thread (with ``thread_local``) has acquired; grows with each grant.
+        """The token of the grant that this thread (with ``thread_local``) has; grows with each.
 
         Limit: locks of redis-py's own have none. Raises LockError if it is not acquired."""
         acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
@@ -119,7 +119,7 @@ class Queueing:
             client._watchdog.watch(hold)
 
     def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
-        """What is to be released in the store: whatever has this value."""
+        """The hold to be released in the store: that of the key with this value."""
         acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
         token = UNKNOWN + value.hex()
         if acquisition is not None:

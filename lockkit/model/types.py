@@ -240,7 +240,7 @@ class LockInfo(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What is wrong or dangerous in settings, routes or a store: a sentence, and what to do."""
+    """A fault or danger in settings, routes or a store: a sentence, and what to do."""
 
     code: str  #: for adapters, which know how serious it is
     text: str

@@ -54,7 +54,7 @@ def ordered_by(
 
 
 def exempt(view: V, /) -> V:
-    """This view's requests are no orders, whatever the settings say."""
+    """This view's requests are not orders, whatever the settings say."""
     setattr(view, OPTIONS, ViewOptions(exempt=True))
     return view
 

@@ -52,7 +52,7 @@ class Store:
         self.setup = setup
 
     def options_for(self, url: str | None) -> dict[str, Any]:
-        """Of a client for this URL: that of ``proxied`` may need others."""
+        """The options of a client for this URL: that of ``proxied`` may need others."""
         return self.options
 
 

@@ -31,7 +31,7 @@ MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
 
 
 def status_of(error: BaseException) -> int | None:
-    """Of an exception that a view raises to be answered; None: of any other."""
+    """The status that an exception asks for; None: it is not one that a view raises for that."""
     if isinstance(error, (PermissionDenied, Http404)):
         return HTTPStatus.FORBIDDEN if isinstance(error, PermissionDenied) else HTTPStatus.NOT_FOUND
     names = {f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__}

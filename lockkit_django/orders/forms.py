@@ -49,7 +49,7 @@ def new_order_id(request: HttpRequest) -> str:
 
 
 def tell_if_uncovered(request: HttpRequest) -> None:
-    """A form with an order ID whose view was no order is an error in the log.
+    """A form with an order ID whose view was not an order is an error in the log.
 
     Looks at what Django keeps of a request once it was read, and has nothing read.
     """

@@ -34,7 +34,7 @@ from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, options_of
 from lockkit_django.web.view_functions import has_lock
 
 UNCOVERED = "_lockkit_uncovered"
-"""Attribute of a request whose view is no order."""
+"""Attribute of a request whose view is not an order."""
 
 
 class IdempotentOrderMiddleware:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lockkit_django.orders.visit import Visit
 
 SESSION_DATA = "_session_cache"
-"""Of a session that was loaded."""
+"""The attribute of a session that was loaded."""
 
 
 def open_order(request: HttpRequest) -> OpenOrder | None:

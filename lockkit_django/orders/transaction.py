@@ -64,7 +64,7 @@ class OrderInDatabase(core.OrderInDatabase, OpenOrder):
                 self._before.restore()
 
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
-        """Of a response that a middleware has made of an exception: then nothing is saved."""
+        """Whether a middleware has made this response of an exception: then nothing is saved."""
         if not self.failed or response.status_code // 100 != OK_CLASS:
             return False
         log.error(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lockkit.stores.sql.store import SQLStore
 
 _names: dict[str, str] = {}
-"""Of the databases before any test runner has exchanged them."""
+"""The names of the databases before any test runner has exchanged them."""
 
 _stores: weakref.WeakKeyDictionary[SQLStore, str] = weakref.WeakKeyDictionary()
 _under_way: set[str] = set()
@@ -38,7 +38,7 @@ def remember() -> None:
 
 
 def is_projects_own(alias: str) -> bool:
-    """Whether tests run (Django's runner, pytest-django), and this is no test database."""
+    """Whether tests run (Django's runner, pytest-django), and this is not a test database."""
     return _tests_run() and _names.get(alias) == _name(alias)
 
 

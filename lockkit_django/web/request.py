@@ -61,7 +61,7 @@ def request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
 def of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
     """Whether it is a method of a class view whose handlers are coroutines.
 
-    Its ``dispatch`` is no coroutine function itself, but returns what the handler returns.
+    Its ``dispatch`` is not a coroutine function itself, but returns what the handler returns.
     """
     owner = getattr(getattr(view, "func", view), "__self__", None)  # method_decorator: a partial
     if owner is None and args and not is_request(args[0]):

@@ -57,7 +57,7 @@ def class_of(view: Any) -> Any:
 
 
 def ninja_operation(view: Any, method: str | None) -> Any | None:
-    """Django Ninja's operation for this HTTP method; None: it is no view of Ninja's."""
+    """Django Ninja's operation for this HTTP method; None: it is not Ninja's view."""
     if method is None or _module_of(view) != NINJA:
         return None
     for path_view in _captured(view, "self"):

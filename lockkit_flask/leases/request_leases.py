@@ -128,7 +128,7 @@ def current_lease() -> ViewLease:
 
 
 def of_this_request() -> list[Held]:
-    """What is still held for it, the innermost last."""
+    """The leases still held for it, the innermost last."""
     this = _this_request()
     return [held for held in _all() if held.request is this and not held.lease.released]
 

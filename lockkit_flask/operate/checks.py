@@ -1,4 +1,4 @@
-"""What is wrong with an app: for ``flask locks check``, and for the log, once."""
+"""The faults of an app: for ``flask locks check``, and for the log, once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ERRORS = ("missing-alias", "missing-field", "path-of-no-route", "path-of-some-la
 
 
 def findings(app: Flask) -> Iterator[Finding]:
-    """What is wrong with routes and settings. No I/O. Raises ConfigurationError without LockKit."""
+    """The faults of routes and settings. No I/O. Raises ConfigurationError without LockKit."""
     config = app_locks(app).config
     for finding in setting_findings(config.aliases.values(), debug=app.debug or app.testing):
         if finding.code != "within-host":  # what is used without settings is

@@ -76,8 +76,8 @@ def guest_of(user: str | None) -> str | None:
 
 
 def tell_if_uncovered(request: Request) -> None:
-    """Of a request whose view was no order. Looks at what Werkzeug keeps of what was read, and has
-    nothing read."""
+    """Tell of an order ID in a form whose view was not an order. Looks at what Werkzeug keeps of
+    what was read, and has nothing read."""
     if request.method not in UNSAFE_METHODS:
         return
     kept = vars(request)

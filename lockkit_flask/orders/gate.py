@@ -75,7 +75,7 @@ class Gate:
     def install(self, app: Flask) -> None:
         """``dispatch_request`` is the one place after every hook before the view.
 
-        Of the ``after_request`` functions, the first of the list runs last.
+        The first ``after_request`` function of the list runs last.
         """
         vars(app)["dispatch_request"] = partial(self._dispatch, app.dispatch_request)
         app.after_request_funcs.setdefault(None, []).insert(0, _finish)

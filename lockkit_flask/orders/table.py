@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
 
 EARLIER_TABLE = "lockkit_order_record"
-"""Of a release whose keys of orders cannot be found by this one."""
+"""The table of a release whose keys of orders this one cannot find."""
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 
@@ -27,7 +27,7 @@ class OrderTable(rows.Table):
     """The records in one database of the current app, by its bind key.
 
     The engine is asked for at each use: tests exchange engines. Raises BackendUnavailable, and
-    ConfigurationError for what is no bind key, or if the table was never made, or if there is one
+    ConfigurationError for an unknown bind key, or if the table was never made, or if there is one
     of an earlier release.
     """
 
@@ -58,7 +58,7 @@ class OrderTable(rows.Table):
         self.table.create(self.engine, checkfirst=True)
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
-        """What is recorded, outside of any transaction."""
+        """The record, read outside of any transaction."""
         self._refuse_earlier()
         with self.typed_errors(), _for_one_query(self.engine) as connection:
             return rows.find(Sql(connection), key)

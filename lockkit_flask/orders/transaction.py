@@ -118,8 +118,8 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
     def _sends_a_guest_away(self) -> bool:
         """Whether the view redirects somebody without a user, and has saved nothing.
 
-        So do checks of one's own that ask for a login. It is no result: the same form may be sent
-        again after the login, and there is nothing here that could happen twice. Whoever commits
+        Checks of one's own that ask for a login do so. It is not a result: the same form may be
+        sent again after the login, and nothing here could happen twice. A view that commits
         has a result: a function of the database may write, however its statement looks.
         """
         answered = self.visit.captured
@@ -145,7 +145,7 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
     def _keep(self, record: Record, response: Response) -> Response:
         """The view raised, so nothing of it is left; a 4xx made of that is the order's answer.
 
-        A database that does not take it is no harm: the next try is refused anew.
+        A database that does not take it does no harm: the next try is refused anew.
         """
         if response.status_code < HTTPStatus.BAD_REQUEST:
             if not self._committed:

@@ -153,7 +153,7 @@ class Visit(visit.Visit):
         return Payload(form=list(request.form.items(multi=True)), files=files)
 
     def _stream(self) -> IO[bytes]:
-        """Of a body with a length, one that tells if it is cut short: its client went away.
+        """The stream of a body with a length, which tells if it is cut short: its client went away.
 
         A server that says where a body ends says so of what is left of it, too.
         """
@@ -174,7 +174,7 @@ class Visit(visit.Visit):
 
 
 def options_of(view: Any, method: str) -> ViewOptions:
-    """Of a view: on this method, on the function, or on the class."""
+    """The options of a view: on this method, on the function, or on the class."""
     return options_in(reversed(places_of(view, method)))
 
 
@@ -208,7 +208,7 @@ def _is_unseen(environ: WSGIEnvironment) -> bool:
 
 
 def _session_key() -> str | None:
-    """Of a session that the server has kept from an earlier request, else the ID of a guest."""
+    """The ID of a session that the server has kept from an earlier request, else of a guest."""
     sid = getattr(session, "sid", None)
     if sid and session and not session.new and _is_in_cookie(sid):
         return f"sid:{sid}"

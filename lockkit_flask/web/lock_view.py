@@ -96,7 +96,7 @@ def take_locks(view: object) -> Callable[[], Any] | None:
 
 
 def view_locks_of(view: Any) -> tuple[ViewLock, ...]:
-    """Of the lock_view decorators on a view, its class and its methods."""
+    """The view locks of the decorators on a view, its class and its methods."""
     return tuple(dict.fromkeys(locked.view_lock for locked in _marked(places_of(view))))
 
 

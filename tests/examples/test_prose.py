@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
+from tokenize import COMMENT
 
 import pytest
 
@@ -11,6 +15,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("**/*.md")),
+]
+MODULES = [
+    path
+    for package in ("lockkit", "lockkit_django", "lockkit_flask")
+    for path in sorted((ROOT / package).rglob("*.py"))
 ]
 WIDEST = 160
 CODE = r"^ *```.*?^ *```$"
@@ -32,3 +41,22 @@ def test_a_line_outside_of_tables_fits_a_screen(page: Path) -> None:
 def test_no_sentence_must_be_read_twice(page: Path) -> None:
     text = re.sub(CODE, "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     assert re.findall(HARD, text, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_docstring_or_comment_must_be_read_twice(module: Path) -> None:
+    source = module.read_text(encoding="utf-8")
+    with module.open("rb") as file:
+        comments = [t.string for t in tokenize.tokenize(file.readline) if t.type == COMMENT]
+    assert [each for text in (*docstrings(source), *comments) for each in hard(text)] == []
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Those of attributes, too: each text that is a statement by itself."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+
+
+def hard(text: str) -> list[str]:
+    return re.findall(HARD, re.sub(r"\s+", " ", text.lstrip("#: ")), re.MULTILINE)

@@ -118,7 +118,7 @@ class ClusterStore(RedisStore):
         return ClusterRecords(self)
 
     def _of_each(self, ask: Callable[[], Step[list[Finding]]]) -> Step[list[Finding]]:
-        """What is found at any of the servers, once."""
+        """The findings at any of the servers, each once."""
         yield from self._slots.look()
         found: dict[Finding, None] = {}
         for node in self._slots.masters:

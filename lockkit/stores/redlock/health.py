@@ -1,4 +1,4 @@
-"""What is dangerous about the nodes."""
+"""The dangers of the nodes' configurations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redlock.votes import SILENT, Answers
 
 State = tuple[str | None, list[Finding]]
-"""Of a node: what tells it from any other, if the user may ask, and its own dangers."""
+"""The identity of a node, if the user may ask for it, and its own dangers."""
 
 
 def state() -> Step[State]:

@@ -23,7 +23,7 @@ PAUSE = 0.1
 
 
 def packed_at_once(payload: bytes | list[bytes]) -> tuple[bytes, int]:
-    """What is sent, and the number of replies to it."""
+    """The bytes to send, and the number of replies to them."""
     if isinstance(payload, bytes):
         return payload, 1
     return b"".join(payload), len(payload)

@@ -24,7 +24,7 @@ FOR_GOOD = 2**53
 
 
 class Node:
-    """What is asked of each node: the same of all."""
+    """The requests to the nodes, which are the same for each."""
 
     def __init__(self, prefix: str, restart_delay: float) -> None:
         self._prefix = prefix.encode()

@@ -57,8 +57,8 @@ class RedlockStore(Buried, Store):
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         """``left`` counts from before the first node was asked, so the time this takes is in it.
 
-        A lost vote is taken back. What is still under way then is buried, but only up to here: the
-        same token may be asked for again.
+        A lost vote is taken back. Requests still under way then are buried, but only up to here:
+        the same token may be asked for again.
         """
         self._check_ttl(request.ttl)
         stamp = round(now() * 1_000_000)

@@ -38,7 +38,7 @@ class Remains(NamedTuple):
 
 
 class _Place(Signal):
-    """Of a claim that waits for a session."""
+    """The signal of a claim that waits for a session."""
 
     __slots__ = ("until",)
 

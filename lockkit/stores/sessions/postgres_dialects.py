@@ -70,7 +70,7 @@ class PostgresAdvisory(Postgres):
 
 
 class PostgresRow(Postgres, OfRows):
-    """SELECT … FOR UPDATE. What is locked is given back by a ROLLBACK, which writes nothing."""
+    """SELECT … FOR UPDATE. A ROLLBACK gives the row back, and writes nothing."""
 
     missing: ClassVar[str] = "42P01"
     create: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""What is said to Redis about plain keys, as bytes. The replies are those of ``redis://``."""
+"""The requests to Redis about plain keys, as bytes. The replies are those of ``redis://``."""
 
 from __future__ import annotations
 

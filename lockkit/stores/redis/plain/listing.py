@@ -62,7 +62,7 @@ class PlainListing:
         return bool((yield from call(self._language.break_(name, fence, by))))
 
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
-        """Who has broken it. Nothing else is kept of the end of a lease."""
+        """The operator that has broken it. Nothing else is kept of the end of a lease."""
         said = yield from look(self._language.broken(name))
         broken, _, by = (said or b"").decode(errors="replace").partition(" ")
         if not said or broken != str(fence):
