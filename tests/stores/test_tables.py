@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import lockkit
 from lockkit.model.types import LockState
 from lockkit.stores.sql import pruning
 from lockkit.stores.sql import store as sql_store
+from lockkit.testing.conformance.base import queued
 
 OLD = 2 * 24 * 3600 * 1_000_000
 
@@ -79,3 +81,32 @@ def test_a_damaged_row_is_seen_and_repaired(
     assert client.perform(client.store.repair("b")) is False  # type: ignore[attr-defined]
     client.lock("a").acquire().release()
     assert [lease.release() for lease in leases] == [False, True]
+
+
+@pytest.fixture
+def least(engine: sa.Engine) -> Iterator[str]:
+    """The URL of a user who may do what docs/tables.md says, and nothing else."""
+    grants = "GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock TO app"
+    run(engine, "CREATE USER app")
+    run(engine, grants)
+    url = engine.url.set(username="app", drivername=engine.url.get_backend_name())
+    yield url.render_as_string(hide_password=False)
+    if url.drivername == "postgresql":
+        run(engine, "DROP OWNED BY app")
+    run(engine, "DROP USER app")
+
+
+def test_four_grants_are_enough(least: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
+    with lockkit.connect(least, ttl=60) as client, lockkit.connect(least) as other:
+        lease = client.lock("a").acquire()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(other.lock("a").acquire)
+            queued(client, "a", 1)
+            lease.extend()
+            assert [info.name for info in client.holders()] == ["a"]
+            assert client.perform(client.store.break_("a", lease.fencing_token, "test"))  # type: ignore[attr-defined]
+            assert waiting.result(20).release()
+        assert [info.broken_by for info in client.last_words()] == ["test"]
+        assert client.perform(client.store.prefixes()) == {}
+        assert lease.release() is False
