@@ -6,7 +6,6 @@ With what blocks it awaits nothing, so it ends at once, like any function.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
-from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 R = TypeVar("R")
@@ -15,7 +14,7 @@ T = TypeVar("T")
 
 async def value(found: T | Awaitable[T]) -> T:
     """The value itself, or the result of awaiting it."""
-    return await found if isawaitable(found) else found
+    return await found if isinstance(found, Awaitable) else found
 
 
 def at_once(doing: Coroutine[Any, Any, R]) -> R:
