@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -212,6 +213,31 @@ def test_a_waiter_hears_of_its_grant_from_any_server(
         waiter.join(SOON)
         delays.append(found[0] - released)
     assert sorted(delays)[6] < 0.3, f"it asks every 1.5 s by itself: {delays}"
+
+
+def test_the_least_privileged_user(group: ClusterGroup, client: AnyClient) -> None:
+    """The rights of docs/stores.md, and those that docs/redis.md adds."""
+    rights = (
+        "on >secret resetkeys ~{shop:* ~lockkit:prefixes resetchannels &shop:wake:* -@all +evalsha "
+        "+script|load +hscan +ping +subscribe +@hash +@sortedset +pexpire +publish +time "
+        "+cluster|slots +cluster|info +wait"
+    )
+    for node in group.nodes:
+        node.says("ACL SETUSER", "shop", *rights.split())
+    api: Api = "sync" if isinstance(client, lockkit.LockClient) else "async"
+    url = group.url.replace("://", "://shop:secret@") + "?wait_replicas=1"
+    patient = {"socket_timeout": 20.0}
+    least = connect(api, url, key_prefix="shop", ttl=60.0, options=patient)
+    for name in one_of_each_bucket()[::9]:
+        lease = least.lock(name).acquire()
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(least.lock(name, timeout=SOON).acquire)
+            until(lambda name=name: (info := least.inspect(name)) and info.waiters, "it waits")
+            assert lease.release()
+            assert waiting.result().release()
+    least.perform(least.store.check())
+    assert list(least.holders()) == []
+    least.close()
 
 
 def test_a_client_of_a_cluster_is_told_so(group: ClusterGroup) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import redis
-from redis_family import SERVICE, SOON, SentinelGroup, until
+from redis import sentinel
+from redis_family import HOST, SERVICE, SOON, SentinelGroup, until
 
 import lockkit
 from lockkit.model.clock import now
@@ -209,6 +210,27 @@ def test_an_isolated_master_stops_granting(client: AnyClient, group: SentinelGro
     assert client.perform(client.store.health()) == []
     with pytest.raises(lockkit.BackendUnavailable, match="too few replicas"):
         client.lock("stock:42").acquire()
+
+
+def test_a_client_of_theirs_is_handed_over(group: SentinelGroup, other: lockkit.LockClient) -> None:
+    """It goes on in the new master as well. One for replicas is refused."""
+    addresses = [(HOST, sentinel.port) for sentinel in group.sentinels]
+    given = sentinel.Sentinel(addresses, socket_timeout=5.0)
+    master = given.master_for(SERVICE, socket_timeout=5.0)
+    with lockkit.connect(client=master, ttl=60.0) as client:
+        first = client.lock("stock:42").acquire()
+        assert other.lock("stock:42").try_acquire() is None
+        assert first.release()
+        group.fail_over_after(500)
+        group.master.kill()
+        second = at_last(client.lock("stock:42").acquire)
+        assert second.fencing_token > first.fencing_token
+        assert second.release()
+    replicas = given.slave_for(SERVICE)
+    with pytest.raises(lockkit.ConfigurationError, match="master_for"):
+        lockkit.connect(client=replicas)
+    for each in (master, replicas, *given.sentinels):
+        each.connection_pool.disconnect()
 
 
 def test_sentinels_that_watch_no_such_service(group: SentinelGroup, client: AnyClient) -> None:
