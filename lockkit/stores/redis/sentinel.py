@@ -113,7 +113,8 @@ def discover(way: Way, silent: set[Node]) -> Step[Node]:
             break
     if not answers:
         raise MasterUnknown(f"no Sentinel leads to the master of {way.service!r}: {reasons[-1]}")
-    return remapped(max(answers).master, way.remap)
+    newest = max(answers, key=lambda answer: (answer.epoch, answers.count(answer)))
+    return remapped(newest.master, way.remap)
 
 
 def _reason(error: BackendError) -> str:
