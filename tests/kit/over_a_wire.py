@@ -26,5 +26,5 @@ class OverAWire(
     single steps, leases in time, several names, the kinds of locks."""
 
 
-class OverTLS(ExclusionTests, NetworkTests, Suite):
+class OverTLS(NetworkTests, Suite):
     """A store that has passed those without TLS."""

@@ -35,7 +35,6 @@ class TestSentinelOverTLS(OverTLS):
     schemes = ("rediss+sentinel",)
     tested = redis_store.SentinelStore
     reached = SentinelStore
-    cycles = 200
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -66,7 +65,6 @@ class TestClusterOverTLS(OverTLS):
     schemes = ("rediss+cluster",)
     tested = redis_store.ClusterStore
     reached = ClusterStore
-    cycles = 200
 
     @pytest.fixture(scope="class")
     @classmethod
