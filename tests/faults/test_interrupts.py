@@ -15,12 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import django
 import pytest
-from interrupted_stores import LONG_TTL, MOMENT, MOST, OTHERS, SOON, STORES, TTL, name_of
-from interrupting import Interrupting
+from interrupted_places import Works, interrupted_everywhere
+from interrupted_stores import LONG_TTL, MOMENT, OTHERS, SOON, STORES, TTL, name_of
 
 import lockkit
 from lockkit import Lease, LockClient
-from lockkit.stores.contract import Pushed
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -33,7 +32,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
-Step = Callable[[int], Callable[[], object]]
 
 on_every_store = pytest.mark.parametrize("url", [*STORES, *OTHERS], ids=name_of, indirect=True)
 
@@ -69,57 +67,6 @@ def elsewhere() -> Iterator[ThreadPoolExecutor]:
     """Another thread: what this one has locked and forgotten does not stop it itself."""
     with ThreadPoolExecutor(2) as threads:
         yield threads
-
-
-def interrupted_everywhere(step: Step, works: Callable[[str], object]) -> int:
-    """Run it again and again, each time interrupted one place later, until it ends before that."""
-    for at in range(1, MOST):
-        run = step(at)
-        began = time.monotonic()
-        with Interrupting(at) as interrupting:
-            run()
-        del run
-        took = time.monotonic() - began
-        assert took < SOON, f"{took:.1f} s when interrupted at {interrupting.where}"
-        works(interrupting.where)
-        if not interrupting.where:
-            return at - 1
-    raise AssertionError(f"more than {MOST} places")
-
-
-class Works:
-    """Whether a client does, after an interrupt."""
-
-    def __init__(self, locks: LockClient, elsewhere: ThreadPoolExecutor) -> None:
-        self._locks = locks
-        self._elsewhere = elsewhere
-
-    def __call__(self, where: str) -> None:
-        began = time.monotonic()
-        self._elsewhere.submit(self._pair).result(30)
-        took = time.monotonic() - began
-        assert took < SOON, f"{took:.1f} s for a pair, after an interrupt at {where}"
-
-    def hands_on(self, where: str) -> None:
-        """From this thread to the other one, by a message, if the store has such."""
-        if not isinstance(self._locks.store, Pushed):
-            return self(where)
-        lock = self._locks.lock("handed", ttl=LONG_TTL, timeout=LONG_TTL)
-        holder = lock.acquire()
-        waiting = self._elsewhere.submit(lock.acquire)
-        while not getattr(self._locks.inspect("handed"), "waiters", 0):
-            assert not waiting.done(), waiting.result()
-            time.sleep(0.0005)  # it needs the interpreter
-        began = time.monotonic()
-        holder.release()
-        waiting.result(30).release()
-        took = time.monotonic() - began
-        assert took < SOON, f"{took:.1f} s to hand a lock on, after an interrupt at {where}"
-        return None
-
-    def _pair(self) -> None:
-        with self._locks.lock("after", timeout=SOON):
-            pass
 
 
 def nothing_is_held(other: LockClient, locks: LockClient) -> None:

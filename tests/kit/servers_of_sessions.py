@@ -124,6 +124,10 @@ class Advisory(Postgres):
             "pid in (select pid from pg_locks where locktype = 'advisory' and granted)"
         )
 
+    def locked(self, names: list[str]) -> list[int]:
+        """The sessions that have these names."""
+        return self.holders() if names else []
+
     def is_key(self, key: str) -> bool:
         return -(2**63) <= int(key) < 2**63
 
@@ -216,6 +220,13 @@ class MariaDB(SessionServer):
 class GetLocks(MariaDB):
     name = "MariaDB advisory"
     takes = b"get_lock("
+
+    def locked(self, names: list[str]) -> list[int]:
+        """The sessions that have these names."""
+        asked = (f"is_used_lock('{self.dialect().key_of(f'lockkit{chr(0)}{n}')}')" for n in names)
+        with self._connected() as cursor:
+            cursor.execute(f"select {', '.join(asked)}")
+            return [pid for pid in cursor.fetchone() if pid is not None]
 
     def dialect(self) -> Dialect:
         return GetLock()

@@ -27,12 +27,14 @@ from lockkit.model.errors import (
     BackendUnavailable,
     ConfigurationError,
     LeaseLost,
+    OutcomeUnknown,
     StoreRefused,
     TooManySessions,
     UnsupportedCapability,
 )
 from lockkit.testing.agent import Agent
 from lockkit.testing.conformance.base import SLACK, SOON, eventually
+from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
 from lockkit.testing.store import Store
@@ -261,6 +263,21 @@ def test_sessions_that_nobody_renews_or_releases_are_given_to_others(
     with locks.lock("c", timeout=SOON), locks.lock("d", timeout=SOON):
         assert all(lease.lost for lease in leases)
     assert not any(lease.release() for lease in leases)
+
+
+def test_a_release_that_comes_twice_releases_nothing_of_others(connect: Connect) -> None:
+    """The second one was on its way when the session was given to another claim."""
+    locks, others = connect(), connect()
+    request, following = claim("a"), claim("b")
+    granted(locks, request)
+    second = locks.store.release(request)
+    exchange = second.send(None)
+    assert locks.perform(locks.store.release(request))
+    granted(locks, following)
+    with pytest.raises(OutcomeUnknown):
+        locks.store.wire().exchange(exchange)
+    assert others.lock("b").try_acquire() is None
+    assert locks.perform(locks.store.release(following))
 
 
 def test_closing_loses_what_is_held(connect: Connect) -> None:

@@ -23,6 +23,10 @@ class SessionEnded(OutcomeUnknown):
     """What the session held is not held any more, and no other session can say otherwise."""
 
 
+class PassedOn(SessionEnded):
+    """The session serves another claim by now: this one was given back meanwhile."""
+
+
 class Refused(Exception):
     """The server's answer to a statement is an error; the session goes on."""
 
@@ -53,8 +57,16 @@ class Connection(ABC):
     ends_silence: bool
     """The server can end it when it is silent."""
 
-    said_end: bool
+    said_end: bool = False
     """The server has said that it has ended the session."""
+
+    is_owed: bool = False
+    """Something was sent, and the reply was not taken yet. Set by ``send``, just before."""
+
+    @property
+    @abstractmethod
+    def is_closed(self) -> bool:
+        """From this end."""
 
     def is_same(self, other: Connection) -> bool:
         """Whether both are one session of the server."""

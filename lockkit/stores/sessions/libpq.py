@@ -49,7 +49,6 @@ class PostgresConnection(Connection):
     """One connection of psycopg's."""
 
     def __init__(self, arguments: Mapping[str, Any], *, may_be_pooled: bool = False) -> None:
-        self.said_end = False
         self._results: list[PGresult] = []
         try:
             self._driver = psycopg.connect(**arguments, autocommit=True)
@@ -82,8 +81,13 @@ class PostgresConnection(Connection):
             with suppress(psycopg.Error):  # not every operating system can
                 self._driver.execute(HEAR_OF_DEAD_WAITERS)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._driver.closed
+
     def send(self, statement: str) -> None:
         try:
+            self.is_owed = True
             self._libpq.send_query(statement.encode())
             if self._libpq.flush():
                 raise SessionEnded("the PostgreSQL server does not read what it is sent")
@@ -92,6 +96,7 @@ class PostgresConnection(Connection):
 
     def fetch(self) -> Rows | None:
         try:
+            self._libpq.flush()  # of what an interrupt has kept back
             self._libpq.consume_input()
             while not self._libpq.is_busy():
                 result = self._libpq.get_result()

@@ -91,7 +91,7 @@ class Sessions:
                 return None
             self._places.pop(route, None)
             session = self._alive() or Session(self._open)
-            session.owner = weakref.ref(owner)
+            session.owner, session.claim = weakref.ref(owner), route
             self._pinned[route] = session
         return session
 

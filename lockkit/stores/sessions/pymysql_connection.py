@@ -59,7 +59,6 @@ class MySQLConnection(Connection):
     reads_block = True
 
     def __init__(self, arguments: Mapping[str, Any], *, may_be_pooled: bool = False) -> None:
-        self.said_end = False
         self._arguments = arguments
         self._driver = connected(arguments)
         try:
@@ -88,11 +87,20 @@ class MySQLConnection(Connection):
                 "its primary: point LOCATION at the primary"
             )
 
+    @property
+    def is_closed(self) -> bool:
+        """PyMySQL closes it itself when it is interrupted in a reply."""
+        return not self._driver.open
+
     def send(self, statement: str) -> None:
         try:
+            self.is_owed = True
             self._driver._execute_command(COMMAND.COM_QUERY, statement.encode())
         except (pymysql.MySQLError, OSError) as error:
             raise self._ended(error) from error
+        except BaseException:  # interrupted: nobody knows whether it was sent
+            self.close()
+            raise
 
     def fetch(self) -> Rows | None:
         if not self._is_readable():
@@ -113,7 +121,7 @@ class MySQLConnection(Connection):
 
     def is_alive(self) -> bool:
         """The server says nothing unasked but that it is over."""
-        return not self._is_readable()
+        return not self.is_closed and not self._is_readable()
 
     def cancel(self) -> None:
         other = connected(self._arguments)

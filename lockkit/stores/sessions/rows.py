@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from lockkit.engine.effects import Exchange, Step
+from lockkit.engine.effects import Step
 from lockkit.runtime.run import run
 from lockkit.runtime.tokens import new_token
 from lockkit.stores.sessions.dialects import OfRows
@@ -28,5 +26,5 @@ class RowStore(SessionStore):
 
     def _create(self, session: Session) -> Step[bool]:
         assert isinstance(self._sql, OfRows)
-        yield Exchange(partial(session.say, self._sql.create))
+        yield from self._say(session, session.claim, self._sql.create)
         return True

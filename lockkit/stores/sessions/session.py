@@ -9,22 +9,33 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import TypeVar
 
 from lockkit.engine.effects import Park, Signal
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
+from lockkit.runtime.wires import Lane
 from lockkit.stores.sessions.connection import (
     CANCELLED,
     Connection,
+    PassedOn,
     Refused,
     Rows,
     SessionEnded,
     pooled,
 )
 from lockkit.stores.sessions.work import Blocking, Ready, Work
+
+R = TypeVar("R")
+
+CANCEL_AGAIN = 0.1
+"""Seconds after which a cancelled statement is cancelled again: the server may have had the first
+before the statement."""
+
+LOOK_AGAIN = 0.2
+"""Seconds after which one that waits for its turn looks whether it has come."""
 
 ANSWER_SECONDS = 5.0
 """What a statement may take that does not wait for a lock."""
@@ -35,11 +46,11 @@ class Session:
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
-        self._turns: deque[Signal] = deque()
-        self._owed = False  #: a reply is still to come
+        self._turns: dict[Signal, None] = {}  #: in order
         self._waits = False  #: what it answers is a statement that waits for a lock
         self._got: Rows | Refused | None = None  #: the reply
         self.connection: Connection | None = None
+        self.claim: Hashable = None  #: what it serves
         self.owner: weakref.ref[object] | None = None  #: of the claim
         self.is_over = False
         self.holds = False
@@ -51,7 +62,12 @@ class Session:
     @property
     def is_waiting(self) -> bool:
         """Whether a statement that waits for the lock is under way."""
-        return self._owed and self._waits
+        return self._is_owed and self._waits
+
+    @property
+    def _is_owed(self) -> bool:
+        """A reply is still to come."""
+        return self.connection is not None and self.connection.is_owed
 
     @property
     def is_used(self) -> bool:
@@ -64,18 +80,32 @@ class Session:
 
     def rest(self) -> None:
         """It has nothing any more, until the next claim."""
+        self.claim = None
         self.holds = self.may_hold = False
         self.number = 0
 
-    def opening(self) -> Work[None]:
+    def opening(self, claim: Hashable) -> Work[None]:
         """Connect. Raises a BackendError or ConfigurationError."""
-        with self._place() as place:
-            yield from self._turn(place)
-            try:
-                yield Blocking(self._open)
-            except BaseException:  # interrupted: it may be connecting still
-                self.end()
-                raise
+        return self._in_turn(claim, self._opening())
+
+    def say(self, claim: Hashable, statement: str, seconds: float | None = None) -> Work[Rows]:
+        """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
+        return self._in_turn(claim, self._saying(statement, seconds))
+
+    def post(self, claim: Hashable, statement: str) -> Work[None]:
+        """Send a statement that waits for a lock; ``look`` says what has come of it."""
+        return self._in_turn(claim, self._posting(statement))
+
+    def look(self, claim: Hashable, seconds: float) -> Work[Rows | None]:
+        """The reply to what was posted, if it comes within so many seconds."""
+        return self._in_turn(claim, self._looking(seconds))
+
+    def _opening(self) -> Work[None]:
+        try:
+            yield Blocking(self._open, Lane.ASKING)  # which may take long
+        except BaseException:  # interrupted: it may be connecting still
+            self.end()
+            raise
 
     def _open(self) -> None:
         connection = self._connect()
@@ -83,32 +113,23 @@ class Session:
             connection.close()
         self.connection = connection
 
-    def say(self, statement: str, seconds: float | None = None) -> Work[Rows]:
-        """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
-        with self._place() as place:
-            yield from self._turn(place)
-            cancelled = yield from self._settle()
-            self._send(statement, waits=False)
-            try:
-                return (yield from self._reply(seconds))
-            except Refused as refusal:
-                if not (cancelled and refusal.code in CANCELLED):
-                    raise
-            self._send(statement, waits=False)  # it was this one that was cancelled, too late
+    def _saying(self, statement: str, seconds: float | None) -> Work[Rows]:
+        cancelled = yield from self._settle()
+        self._send(statement, waits=False)
+        try:
             return (yield from self._reply(seconds))
+        except Refused as refusal:
+            if not (cancelled and refusal.code in CANCELLED):
+                raise
+        self._send(statement, waits=False)  # it was this one that was cancelled, too late
+        return (yield from self._reply(seconds))
 
-    def post(self, statement: str) -> Work[None]:
-        """Send a statement that waits for a lock; ``look`` says what has come of it."""
-        with self._place() as place:
-            yield from self._turn(place)
-            yield from self._settle()
-            self._send(statement, waits=True)
+    def _posting(self, statement: str) -> Work[None]:
+        yield from self._settle()
+        self._send(statement, waits=True)
 
-    def look(self, seconds: float) -> Work[Rows | None]:
-        """The reply to what was posted, if it comes within so many seconds."""
-        with self._place() as place:
-            yield from self._turn(place)
-            return (yield from self._read(seconds)) if self._owed else None
+    def _looking(self, seconds: float) -> Work[Rows | None]:
+        return (yield from self._read(seconds)) if self._is_owed else None
 
     def end(self) -> None:
         """Close it; the server ends it as soon as it hears of that. For whoever has its turn, or
@@ -126,47 +147,56 @@ class Session:
             self.end()
 
     def _open_connection(self) -> Connection:
-        if self.connection is None or self.is_over:
+        if self.connection is None or self.is_over or self.connection.is_closed:
             raise SessionEnded("the session with the database server has ended")
         return self.connection
 
-    @contextmanager
-    def _place(self) -> Iterator[Signal]:
-        """In the queue of those who talk to it; one after the other, in the order they came."""
+    def _in_turn(self, claim: Hashable, work: Work[R]) -> Work[R]:
+        """One after the other, in the order in which they came; and only for the claim that has
+        the session: a release that comes twice must not release what another one holds by then.
+
+        An interrupt takes no turn from those who come later: the first call of ``finally`` is one
+        in C, which none can precede, and whoever is not woken looks again.
+        """
         place = Signal()
-        self._turns.append(place)
         try:
-            yield place
+            self._turns[place] = None
+            while list(self._turns)[0] is not place:  # noqa: RUF015  others come and go
+                yield Park(place, LOOK_AGAIN)
+            self._check_claim(claim)
+            return (yield from work)
+        except PassedOn:
+            raise
         except SessionEnded:
             self.end()
             raise
         finally:
-            with suppress(ValueError):
-                self._turns.remove(place)
-            with suppress(IndexError):
-                self._turns[0].set()
+            self._turns.pop(place, None)
+            for first in list(self._turns)[:1]:
+                first.set()
 
-    def _turn(self, place: Signal) -> Work[None]:
-        while self._turns[0] is not place:
-            yield Park(place, ANSWER_SECONDS)
+    def _check_claim(self, claim: Hashable) -> None:
+        if self.claim != claim:
+            raise PassedOn("the session serves another claim")
 
     def _send(self, statement: str, *, waits: bool) -> None:
-        connection = self._open_connection()
-        self._owed, self._waits = True, waits  # before: an interrupt may come after it is sent
-        connection.send(statement)
+        self._waits = waits  # before: an interrupt may come after it is sent
+        self._open_connection().send(statement)
 
     def _settle(self) -> Work[bool]:
         """Wait for the end of what is still under way; nobody waits for its result any more.
         Whether it was to be cancelled."""
-        cancels = self.is_waiting
-        if cancels:
+        cancels, deadline = self.is_waiting, now() + ANSWER_SECONDS
+        while self.is_waiting and now() < deadline:
             try:
                 yield Blocking(self._open_connection().cancel)
             except Exception as error:
                 raise SessionEnded("a waiting statement could not be cancelled") from error
-        if self._owed:
             with suppress(Refused):
-                yield from self._reply()
+                yield from self._read(CANCEL_AGAIN)
+        if self._is_owed:
+            with suppress(Refused):
+                yield from self._reply(max(deadline - now(), 0.0))
         return cancels
 
     def _reply(self, seconds: float | None = None) -> Work[Rows]:
@@ -179,10 +209,10 @@ class Session:
         connection = self._open_connection()
         deadline, blocks = now() + seconds, connection.reads_block
         while True:
-            if blocks:
+            if blocks and self._got is None:  # else an interrupt came after it was read
                 yield Ready(connection.descriptor, max(deadline - now(), 0.0))
                 yield Blocking(self._fetch)
-            else:
+            elif not blocks:
                 self._fetch()
             if self._got is not None:
                 return self._told(connection)
@@ -194,14 +224,19 @@ class Session:
 
     def _fetch(self) -> None:
         """Keeps what was read also for the next one, if this one is interrupted."""
+        connection = self._open_connection()
         if self._got is None:
             try:
-                self._got = self._open_connection().fetch()
+                self._got = connection.fetch()
             except Refused as refusal:
                 self._got = refusal
+            except BaseException:  # interrupted: what was read is gone
+                if connection.reads_block:
+                    connection.close()
+                raise
 
     def _told(self, connection: Connection) -> Rows:
-        got, self._got, self._owed = self._got, None, False
+        got, self._got, connection.is_owed = self._got, None, False
         if isinstance(got, Refused):
             raise got
         assert got is not None

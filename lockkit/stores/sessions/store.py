@@ -6,7 +6,7 @@ and it may wait in the server's queue. The server ends a session that is silent 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -147,7 +147,7 @@ class SessionStore(Sessioned, Waited):
                 yield from self._clear(session, request)
             self._sessions.unpin(route)
             return Busy(ahead=ahead, full=is_full)
-        yield Exchange(partial(session.post, self._sql.join(self._key(request))), route)
+        yield Exchange(partial(session.post, route, self._sql.join(self._key(request))), route)
         return Busy(ticket=1, ahead=ahead)
 
     def _take(self, session: Session, request: Request) -> Step[Rows]:
@@ -189,7 +189,7 @@ class SessionStore(Sessioned, Waited):
     def _look(self, session: Session, request: Request, seconds: float) -> Step[Grant | None]:
         session.until = now() + seconds + request.ttl
         try:
-            rows = yield Exchange(partial(session.look, seconds), _route(request))
+            rows = yield Exchange(partial(session.look, _route(request), seconds), _route(request))
         except Refused:  # a time limit of the server's, say: it may have been granted all the same
             return None
         if rows is None or not is_taken(rows):
@@ -208,7 +208,8 @@ class SessionStore(Sessioned, Waited):
 
     def _beat(self, session: Session, request: Request) -> Work[Rows]:
         seconds = min(ANSWER_SECONDS, request.ttl / 6)
-        return session.say(self._sql.beat(self._silence(session, request.ttl)), seconds)
+        beat = self._sql.beat(self._silence(session, request.ttl))
+        return session.say(_route(request), beat, seconds)
 
     def _renewal(self, request: Request, reply: Rows | Exception | None) -> Renewal:
         session = self._sessions.of(_route(request))
@@ -232,7 +233,7 @@ class SessionStore(Sessioned, Waited):
             try:
                 with self._parting(route):
                     if not was_idle:
-                        yield Exchange(session.opening, route)
+                        yield Exchange(partial(session.opening, route), route)
                     return (yield from use(session))
             except SessionEnded:
                 if not was_idle:  # the server had ended it just then: nothing was applied
@@ -261,7 +262,7 @@ class SessionStore(Sessioned, Waited):
 
     def _greet(self, session: Session) -> Step[Connection]:
         assert session.connection is not None
-        yield Exchange(partial(session.say, self._sql.hello()))
+        yield from self._say(session, session.claim, self._sql.hello())
         return session.connection
 
     @contextmanager
@@ -281,8 +282,8 @@ class SessionStore(Sessioned, Waited):
             self._sessions.part(route)
             raise self._sql.failure(refusal) from refusal
 
-    def _say(self, session: Session, route: Route, statement: str) -> Step[Rows]:
-        rows: Rows = yield Exchange(partial(session.say, statement), route)
+    def _say(self, session: Session, route: Hashable, statement: str) -> Step[Rows]:
+        rows: Rows = yield Exchange(partial(session.say, route, statement), route)
         return rows
 
     def _silence(self, session: Session, ttl: float) -> str:

@@ -61,7 +61,7 @@ class AsyncSessionWire(ThreadWire):
             return await _readable_for_task(wanted)
         if isinstance(wanted, Park):
             return await park_task(wanted.signal, wanted.seconds)
-        return await super().exchange(Exchange(Call(wanted.function), exchange.route))
+        return await super().exchange(Exchange(Call(*wanted), exchange.route))
 
 
 def _wait(wanted: Wanted) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from lockkit.engine.effects import Park
+from lockkit.runtime.wires import Lane
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -23,6 +24,7 @@ class Blocking(NamedTuple):
     """Do what blocks, and is over soon."""
 
     function: Callable[[], object]
+    lane: Lane = Lane.ENDING
 
 
 Wanted = Ready | Blocking | Park

@@ -1,0 +1,123 @@
+"""The interrupts of ``test_interrupts`` where each claim has a session with a database server."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from interrupted_places import Works, interrupted_everywhere
+from interrupted_stores import LONG_TTL, MOMENT, MOST, SOON, TTL
+from servers_of_sessions import ADVISORY, GET_LOCK, Kind, SessionServer
+
+import lockkit
+from lockkit import Lease, LockClient
+from lockkit.testing.conformance.base import eventually
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*was never released:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(params=[ADVISORY, GET_LOCK], ids=lambda kind: kind.name)
+def server(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
+    kind: Kind = request.param
+    with kind.of(request) as found:
+        yield found
+        gc.collect()
+
+
+@pytest.fixture
+def locks(server: SessionServer) -> Iterator[LockClient]:
+    with lockkit.connect(f"{server.url}&max_sessions=80", ttl=TTL, max_hold=None) as client:
+        yield client
+
+
+@pytest.fixture
+def other(server: SessionServer) -> Iterator[LockClient]:
+    """Another process, as it were: with sessions of its own."""
+    url = f"{server.url}&max_sessions=60"
+    with lockkit.connect(url, ttl=LONG_TTL) as client:
+        yield client
+
+
+@pytest.fixture
+def works(locks: LockClient) -> Iterator[Works]:
+    with ThreadPoolExecutor(2) as threads:
+        yield Works(locks, threads)
+
+
+def test_an_acquire(locks: LockClient, server: SessionServer, works: Works) -> None:
+    assert interrupted_everywhere(lambda at: locks.lock(f"a{at}").acquire, works) > 100
+    nothing_is_held(server, "a")
+
+
+def test_a_release(locks: LockClient, server: SessionServer, works: Works) -> None:
+    kept: list[Lease] = []
+
+    def step(at: int) -> Callable[[], object]:
+        kept.append(locks.lock(f"r{at}").acquire())
+        return kept[-1].release
+
+    assert interrupted_everywhere(step, works) > 60
+    kept[:] = [lease for lease in kept if lease.released]
+    nothing_is_held(server, "r")
+
+
+def test_an_extension(locks: LockClient, server: SessionServer, works: Works) -> None:
+    """A lease whose session did not survive the interrupt is lost, and says so."""
+    kept: list[Lease] = []
+
+    def step(at: int) -> Callable[[], object]:
+        if kept:
+            lease = kept.pop()
+            assert lease.release() or lease.lost
+        kept.append(locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
+        return kept[-1].extend
+
+    assert interrupted_everywhere(step, works) > 100
+    kept.pop().release()
+    nothing_is_held(server, "e")
+
+
+def test_a_wait(locks: LockClient, other: LockClient, server: SessionServer, works: Works) -> None:
+    """The holder releases meanwhile."""
+    threads: list[threading.Timer] = []
+
+    def step(at: int) -> Callable[[], object]:
+        holder = other.lock(f"w{at}").acquire()
+        threads.append(threading.Timer(MOMENT, holder.release))
+        threads[-1].start()
+        return locks.lock(f"w{at}", timeout=SOON).acquire
+
+    assert interrupted_everywhere(step, works) > 150
+    for thread in threads:
+        thread.join()
+    nothing_is_held(server, "w")
+
+
+def test_a_wait_in_vain(
+    locks: LockClient, other: LockClient, server: SessionServer, works: Works
+) -> None:
+    with other.lock("v").acquire():
+        lock = locks.lock("v", ttl=LONG_TTL)
+
+        def wait() -> None:
+            with pytest.raises(lockkit.AcquireTimeout):
+                lock.acquire(MOMENT)
+
+        assert interrupted_everywhere(lambda _: wait, works) > 150
+        eventually(lambda: not server.waiters())
+    nothing_is_held(server, "v")
+
+
+def nothing_is_held(server: SessionServer, prefix: str) -> None:
+    """One TTL later; and no session waits."""
+    names = [prefix, *(f"{prefix}{number}" for number in range(1, MOST))]
+    eventually(lambda: not server.locked(names), 4 * TTL)
+    assert not server.waiters()
