@@ -120,6 +120,27 @@ def test_two_silent_nodes_are_not_waited_for(
         assert now() - began < AT_ONCE
 
 
+def test_a_vote_that_silent_nodes_would_decide_waits_for_them_only_at_first(
+    nodes: Nodes, client: AnyClient
+) -> None:
+    """Two are for it and one is against: with the silent ones it could be won."""
+    nodes.take("a", 0)
+    for node in nodes[3:]:
+        node.pause()
+    began = now()
+    for _ in range(20):
+        assert client.lock("a").try_acquire() is None
+    assert now() - began < AT_ONCE
+    for node in nodes[3:]:
+        node.resume()
+    eventually(lambda: granted(client, "a"))
+
+
+def granted(client: AnyClient, name: str) -> bool:
+    lease = client.lock(name).try_acquire()
+    return lease is not None and lease.release()
+
+
 @pytest.mark.parametrize("how", TWO)
 def test_three_of_five_are_down(
     nodes: Nodes, client: AnyClient, connected: Connect, how: str

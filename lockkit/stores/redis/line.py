@@ -28,7 +28,7 @@ class Line(asyncio.Protocol):
         self._connection = connection
         self._transport: Any = connection._writer.transport
         self._may_be_demoted = is_managed(connection)
-        self._patience: float = connection.socket_timeout
+        self.patience: float = connection.socket_timeout  #: seconds without a reply
         self._replies = Replies()
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
         self._several: list[Any] = []  #: of the first that is owed
@@ -49,12 +49,20 @@ class Line(asyncio.Protocol):
         try:
             self._owed.append((future, replies, now()))
             if self._timer is None:
-                self._timer = self._loop.call_later(self._patience, self._look)
+                self._timer = self._loop.call_later(self.patience, self._look)
             self._transport.write(packed)
         except BaseException:  # interrupted: it may be owed and not sent, and replies would be
             self.abort()  # taken for those of others
             raise
         return future
+
+    @property
+    def owes(self) -> int:
+        return len(self._owed)
+
+    def silent_for(self) -> float:
+        """Seconds for which the first that is owed has been asked for; 0: nothing is."""
+        return now() - self._owed[0][2] if self._owed else 0.0
 
     def say(self, packed: bytes) -> None:
         """Send a request whose answer goes to ``hear``."""
@@ -104,7 +112,7 @@ class Line(asyncio.Protocol):
         self._timer = None
         if not self._owed:
             return
-        left = self._owed[0][2] + self._patience - now()
+        left = self._owed[0][2] + self.patience - now()
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
         else:

@@ -9,12 +9,13 @@ from typing import Any
 
 from lockkit.engine.effects import Exchange, Gather, Listen, Park
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendUnavailable, LockError
+from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.runtime import process
 from lockkit.runtime.aio_wires import park_task
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.settings import Maker
-from lockkit.stores.redlock.line import PAUSE, anew, packed_at_once
+from lockkit.stores.redlock.line import DOUBT, MOST_OWED, PAUSE, STALE, anew, packed_at_once
+from lockkit.stores.redlock.votes import SILENT
 from lockkit.stores.redlock.wire import checked
 
 
@@ -61,13 +62,21 @@ class _Node:
         self._line: Line | None = None
         self._attempt: asyncio.Task[Line] | None = None
         self._since = 0.0  #: of the attempt
-        self._failure: tuple[LockError, float] | None = None
+        self._failure: tuple[LockError | None, float] = None, 0.0  #: and when
 
     def ask(self, payload: bytes | list[bytes]) -> asyncio.Future[Any]:
         line = self._line
+        is_silent = line is not None and line.silent_for() > self._patience
+        if line is not None and is_silent and line.owes >= MOST_OWED:
+            line.abort()
         if line is None or line.is_over:
             return asyncio.ensure_future(self._connect_and_ask(payload))
-        return line.ask(*packed_at_once(payload))
+        asked = line.ask(*packed_at_once(payload))
+        if is_silent:
+            asked.cancel()  # it is sent, and not waited for
+            asked = asyncio.get_running_loop().create_future()
+            asked.set_exception(OutcomeUnknown(SILENT))
+        return asked
 
     async def _connect_and_ask(self, payload: bytes | list[bytes]) -> Any:
         """Given up meanwhile, it is not asked; the attempt goes on."""
@@ -77,13 +86,15 @@ class _Node:
         return await line.ask(*packed_at_once(payload))
 
     async def _connect(self) -> Line:
-        if self._failure is not None and now() - self._failure[1] < PAUSE:
-            raise anew(self._failure[0])
-        if self._attempt is None:
+        """Nobody waits for a node that has failed of late, or takes long."""
+        failure, ended = self._failure
+        if self._attempt is None and now() - ended > PAUSE:
             self._since = now()
             self._attempt = asyncio.create_task(connected(self._make()), name="lockkit-connect")
             self._attempt.add_done_callback(self._connected)
-        elif now() - self._since > self._patience:
+        if failure is not None and now() - ended < DOUBT:
+            raise anew(failure)
+        if self._attempt is None or now() - self._since > self._patience:
             raise BackendUnavailable("the Redis server does not answer")
         attempt = self._attempt
         await asyncio.wait([attempt])
@@ -99,6 +110,8 @@ class _Node:
             return
         if attempt.exception() is None:
             self._line = attempt.result()
+            self._line.patience = STALE
+            self._failure = None, 0.0
         else:
             self._failure = _as_failure(attempt.exception()), now()
 

@@ -18,8 +18,18 @@ from lockkit.stores.redis.settings import Connection, Maker
 MISSING: Final = object()
 """The rest of the replies has not come yet."""
 
+STALE = 10.0
+"""Seconds of silence after which a connection is given up. Until then it is used: what takes a
+vote back must come behind what asked for it."""
+
+MOST_OWED = 100
+"""Replies: more requests would not fit into the buffers of a socket."""
+
 PAUSE = 0.1
 """Seconds after which a node that could not be connected to is tried again."""
+
+DOUBT = 2.0
+"""Seconds after such a failure in which nobody waits for the next try."""
 
 
 def packed_at_once(payload: bytes | list[bytes]) -> tuple[bytes, int]:
@@ -57,7 +67,12 @@ class Line:
                 pass
         except (OSError, ValueError):
             return False
-        return not self._owed or now() - self._since < self._patience
+        return not self._owed or (now() - self._since < STALE and self._owed < MOST_OWED)
+
+    @property
+    def is_silent(self) -> bool:
+        """Nobody should wait for it."""
+        return self._owed > 0 and now() - self._since > self._patience
 
     def ask(self, payload: bytes | list[bytes]) -> None:
         packed, count = packed_at_once(payload)
@@ -108,8 +123,9 @@ def anew(error: LockError) -> LockError:
 class Attempt:
     """To connect to a node, in a thread of its own. Several may wait for it."""
 
-    def __init__(self, connect_to: Callable[[], None]) -> None:
+    def __init__(self, connect_to: Callable[[], None], before: Attempt | None) -> None:
         self._connect_to = connect_to
+        self._expected = None if before is None else before.failure_of_late(DOUBT)
         self._since = now()
         self._over: float | None = None
         self._failure: LockError | None = None
@@ -127,15 +143,19 @@ class Attempt:
 
     def is_recent(self) -> bool:
         """It goes on, or has failed so recently that another one would fail as well."""
-        if self._over is None:
-            return True
-        return self._failure is not None and now() - self._over < PAUSE
+        return self._over is None or self.failure_of_late(PAUSE) is not None
+
+    def failure_of_late(self, seconds: float) -> LockError | None:
+        """Why it failed, no longer ago."""
+        is_late = self._over is not None and now() - self._over < seconds
+        return self._failure if is_late else None
 
     def error(self, patience: float) -> LockError | None:
         """Why there is no connection; a node that is not known to answer is not waited for."""
         if self._over is None and now() - self._since > patience:
             return BackendUnavailable("the Redis server does not answer")
-        return self._failure and anew(self._failure)
+        error = self._failure if self.is_over else self._expected
+        return error and anew(error)
 
     def tell(self, listener: Callable[[], None]) -> None:
         """When it is over."""
@@ -197,7 +217,7 @@ class Lines:
             if attempt is not None and attempt.is_recent():
                 return attempt
             closed = self._closed
-            self._attempt = attempt = Attempt(lambda: self._connect(closed))
+            self._attempt = attempt = Attempt(lambda: self._connect(closed), attempt)
         attempt.start()
         return attempt
 

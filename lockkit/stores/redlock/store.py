@@ -71,9 +71,8 @@ class RedlockStore(Buried, Store):
             return Grant(request.token, None, min(request.ttl, self._shared_left(answers)))
         heard = yield from self._take_back(request, stamp, answers)
         if are_too_few(answers) and not Tally(answers).is_lost:
-            settled = [
-                0 if is_yes(a) and h == 1 else a for a, h in zip(answers, heard, strict=True)
-            ]
+            pairs = zip(answers, heard, strict=True)
+            settled = [0 if is_yes(a) and isinstance(h, int) else a for a, h in pairs]
             raise failure(settled, self._nodes.servers)
         return Gone() if answers.count(0) >= self._quorum else Busy()
 

@@ -16,10 +16,12 @@ from redis.exceptions import ResponseError
 
 from lockkit.engine.effects import Exchange, Gather, Listen, Park
 from lockkit.model.clock import now
+from lockkit.model.errors import OutcomeUnknown
 from lockkit.runtime.wires import park
 from lockkit.stores.redis.failures import from_reply, lost_on_the_way
 from lockkit.stores.redis.settings import Maker
 from lockkit.stores.redlock.line import MISSING, Attempt, Line, Lines
+from lockkit.stores.redlock.votes import SILENT
 
 
 class RedlockWire:
@@ -91,10 +93,17 @@ class _Round:
             self._connect(lane, exchange)
             return
         self._lines[line.fileno()] = lane, line
+        is_silent = line.is_silent
         try:
             line.ask(exchange.payload)
         except OSError as error:
             self._broke(line.fileno(), error)
+            return
+        if is_silent:
+            del self._lines[line.fileno()]
+            line.give_up()
+            self._nodes[lane].give(line)
+            self._heard(lane, OutcomeUnknown(SILENT))
         else:
             self._poll.register(line, select.POLLIN)
 
