@@ -79,7 +79,7 @@ constraints:
 	@tools/matrix --pin
 
 servers:
-	@tools/servers redis openssl postgresql pgbouncer mariadb chromium cc
+	@tools/servers redis openssl postgresql pgbouncer mariadb zookeeper chromium cc
 
 clean:
 	rm -rf .venv .venv-* build dist example_project/*.sqlite3*

@@ -202,9 +202,7 @@ class Kazoo:
     """kazoo's own recipe."""
 
     def __init__(self, url: str, name: str) -> None:
-        from kazoo.client import (  # type: ignore[import-untyped]  # it ships no types
-            KazooClient,
-        )
+        from kazoo.client import KazooClient
 
         client = KazooClient(urlsplit(url).netloc)
         client.start()

@@ -23,6 +23,7 @@ from lockkit.runtime.aio_watchdog import AsyncWatchdog
 from lockkit.runtime.hold import Hold
 from lockkit.stores.contract import Sessioned
 from lockkit.stores.registry import load_store
+from lockkit.stores.wires import tell_doubts
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
@@ -60,6 +61,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         self._is_shared = is_shared
         self._wire = store.async_wire(is_shared=is_shared)
         self._watchdog = AsyncWatchdog(self._queue, self._wire)
+        tell_doubts(self._wire, self._watchdog.doubt)
         self._at_exit = AtExit(settings, self._watchdog)
         self._forget_loop()
         process.after_fork(self._forget_loop)

@@ -23,6 +23,7 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.runtime.watchdog import Watchdog
 from lockkit.stores.contract import Sessioned
+from lockkit.stores.wires import tell_doubts
 
 if TYPE_CHECKING:
     from lockkit.leases.multi import MultiLock
@@ -47,6 +48,7 @@ class LockClient(Kinds["Lock", "Lease"]):
         super().__init__(store, settings)
         self._wire = store.wire()
         self._watchdog = Watchdog(Renewing(self._queue, self._wire, settings))
+        tell_doubts(self._wire, self._watchdog.doubt)
 
     def multi(self, *names: str, kind: str = "mutex", **options: Unpack[KindOptions]) -> MultiLock:
         """Several names at once, all or none: ``with client.multi("stock:a", "stock:b"):``

@@ -56,6 +56,11 @@ class AsyncWatchdog:
         if hold.on_lost is not None:
             self._notices.unwatch(hold)
 
+    def doubt(self) -> None:
+        """Any of them may be over: renew all now."""
+        if self._schedule.doubt(now()):
+            self._set_timer()
+
     def withdraw_later(self, request: Request) -> None:
         """At once, in a task that outlives a ``stop``; if that fails, again and again."""
         task = asyncio.get_running_loop().create_task(self._withdraw_first(request))

@@ -162,6 +162,12 @@ class Hold:
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.due = now + max((self.deadline - now) / 8, 0.02)
 
+    def doubt(self, now: float) -> None:
+        """The store may have ended it: unknown, until it is renewed at once."""
+        if not self.lost(now):
+            self.failing_since = now if self.failing_since is None else self.failing_since
+            self.due = now
+
     def renewable(self, now: float) -> bool:
         """Whether the watchdog still has work with it: not lost, and within max_hold.
 

@@ -38,6 +38,13 @@ class Schedule:
     def discard(self, hold: Hold) -> None:
         self._holds.pop(hold.request.token, None)
 
+    def doubt(self, now: float) -> bool:
+        """Have all of them renewed now; whether there are any."""
+        with self._lock:
+            for hold in list(self._holds.values()):
+                hold.doubt(now)
+            return self.holds_any and self._sooner(now)
+
     def withdraw(self, request: Request, now: float) -> None:
         """Keep trying until the TTL has passed: by then it has expired by itself."""
         with self._lock:

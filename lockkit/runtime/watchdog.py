@@ -77,6 +77,11 @@ class Watchdog(Background):
         if hold.on_lost is not None:
             self._notices.unwatch(hold)
 
+    def doubt(self) -> None:
+        """Any of them may be over: renew all now. From any thread."""
+        if self._schedule.doubt(now()):
+            self._hurry()
+
     def withdraw_later(self, request: Request) -> None:
         """Withdraw again and again until the store has heard it or the TTL has passed."""
         self._schedule.withdraw(request, now())

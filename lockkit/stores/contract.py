@@ -165,6 +165,10 @@ class Sessioned(Store):
     """Leases end with a connection, and never later than one TTL after it fell silent."""
 
 
+class Capped(Store):
+    """Its leases last for less than they ask for, and are renewed as often as that needs."""
+
+
 class ProcessLocal(Store):
     """Excludes only within this process."""
 
@@ -227,6 +231,7 @@ TRAITS: tuple[type[Store], ...] = (
     Durable,
     ServerClock,
     Sessioned,
+    Capped,
     ProcessLocal,
     HostLocal,
 )

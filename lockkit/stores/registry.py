@@ -35,6 +35,7 @@ SCHEMES = {
     "redis+sentinel": "lockkit.stores.redis:SentinelStore",
     "rediss+sentinel": "lockkit.stores.redis:SentinelStore",
     "unix": "lockkit.stores.redis:RedisStore",
+    "zookeeper": "lockkit.stores.zookeeper:ZooKeeperStore",
     "redlock": "lockkit.stores.redlock:RedlockStore",
     "redlocks": "lockkit.stores.redlock:RedlockStore",
     "django": "lockkit_django.stores.database:DatabaseStore",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from lockkit.engine.effects import Exchange, Gather, Listen, Park
@@ -41,3 +43,24 @@ class GatheringWire(Wire, Protocol):
 
 class AsyncGatheringWire(AsyncWire, Protocol):
     async def gather(self, gather: Gather) -> None: ...
+
+
+class DoubtingWire(Wire, Protocol):
+    """For one that hears by itself that leases may be over, as of the end of a session."""
+
+    def when_in_doubt(self, tell: Callable[[], object]) -> None:
+        """Whom to tell; an asyncio wire does so in its event loop, another one in any thread."""
+
+
+def tell_doubts(wire: Wire | AsyncWire, doubt: Callable[[], object]) -> None:
+    """Have a bound method called, as long as its object lives, if this is a doubting wire."""
+    when_in_doubt = getattr(wire, "when_in_doubt", None)
+    if when_in_doubt is None:
+        return
+    method = weakref.WeakMethod(doubt)
+
+    def tell() -> None:
+        if (found := method()) is not None:
+            found()
+
+    when_in_doubt(tell)

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 from lockkit.testing.proxy import FaultProxy
-from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer, Server
+from lockkit.testing.servers import (
+    MariaDBServer,
+    PostgresServer,
+    RedisServer,
+    Server,
+    ZooKeeperServer,
+)
 
 __all__ = [
     "MariaDBTable",
@@ -21,6 +27,7 @@ __all__ = [
     "ServerStore",
     "Store",
     "TableStore",
+    "ZooKeeperStore",
 ]
 
 
@@ -61,6 +68,10 @@ class ServerStore(Store):
 
     writes: ClassVar[bytes] = b""
     """What each request has that changes the store, where a step also sends others."""
+
+    reconnects: ClassVar[bool] = False
+    """Its driver connects again by itself: the greeting of a new connection does not count as a
+    request of a step."""
 
     def __init__(self, server: Server, url: str, **options: Any) -> None:
         super().__init__(url, **options)
@@ -137,3 +148,25 @@ class MariaDBTable(TableStore):
     """In MariaDB."""
 
     server: MariaDBServer
+
+
+class ZooKeeperStore(ServerStore):
+    """One ZooKeeper server. Its clients come through a proxy, which ends their connections: that is
+    the way in which they hear of anything."""
+
+    server: ZooKeeperServer
+    writes: ClassVar[bytes] = b"/locks/"
+    reconnects: ClassVar[bool] = True
+
+    def __init__(self, server: ZooKeeperServer, proxy: FaultProxy, **options: Any) -> None:
+        url = server.url.replace(f":{server.port}", f":{proxy.port}")
+        super().__init__(server, url, **options)
+        self._proxy = proxy
+
+    @contextmanager
+    def proxied(self) -> Iterator[Proxied]:
+        with FaultProxy("127.0.0.1", self.server.port) as proxy:
+            yield Proxied(self.server.url.replace(f":{self.server.port}", f":{proxy.port}"), proxy)
+
+    def kill_subscriptions(self) -> None:
+        self._proxy.cut()

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pytest
 from lock_tables import make_table
-from skewed import Skewed, SkewedMariaDB, SkewedPostgres, SkewedRedis
+from skewed import Skewed, SkewedMariaDB, SkewedPostgres, SkewedRedis, SkewedZooKeeper
 
 import lockkit
 from lockkit import LeaseLost
@@ -165,6 +165,19 @@ def granted_to_another(url: str, environment: dict[str, str]) -> str:
     command = [sys.executable, "-W", "ignore", "-c", program, url]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, check=True)
     return done.stdout.decode().strip()
+
+
+def test_no_wall_clock_decides_in_zookeeper(other_servers: None, connected: Connect) -> None:
+    """The leader counts the time since it has heard of a session."""
+    with SkewedZooKeeper() as server:
+        client, other = connected(server.url), connected(server.url)
+        with client.lock("a").acquire() as lease:
+            for hours in (1, -1):
+                server.set_ahead(hours * HOUR)
+                eventually(lambda: "Mode: " in server.ask("srvr"))
+                lease.extend()
+                assert other.lock("a").try_acquire() is None
+            lease.check()
 
 
 def test_no_wall_clock_decides_in_memory(connected: Connect) -> None:

@@ -14,6 +14,7 @@ from lockkit.testing.servers import (
     PostgresServer,
     RedisServer,
     Server,
+    ZooKeeperServer,
 )
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -63,4 +64,8 @@ class SkewedPostgres(Skewed, PostgresServer):
 
 
 class SkewedMariaDB(Skewed, MariaDBServer):
+    pass
+
+
+class SkewedZooKeeper(Skewed, ZooKeeperServer):
     pass

@@ -16,7 +16,7 @@ from places import ROOT
 
 import lockkit
 from lockkit.testing.blocking import AnyClient, BlockingClient, connect
-from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer
+from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
 
 STORES = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text(encoding="utf-8"))["stores"]
 
@@ -66,6 +66,10 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> Itera
     elif store == "redlock":
         with five_nodes(count=3) as nodes:
             yield nodes.url(), over_redis(nodes[0])[1]
+    elif store == "zookeeper":
+        request.getfixturevalue("other_servers")
+        with ZooKeeperServer() as zookeeper:
+            yield zookeeper.url, lambda: zookeeper.ask("cons").count("sid=")
     else:
         kind, _, mode = store.partition("-")
         database = request.getfixturevalue(SERVERS[kind])

@@ -42,6 +42,7 @@ __all__ = [
     "each_time",
     "eventually",
     "held",
+    "lasts",
     "needs",
     "nothing_left",
     "queued",
@@ -255,6 +256,12 @@ def eventually(condition: Callable[[], T | None], seconds: float = SOON) -> T:
 def queued(client: AnyClient, name: str, number: int) -> None:
     """Wait until exactly so many are in the queue."""
     eventually(lambda: waiters(client, name) == number)
+
+
+def lasts(client: AnyClient, left: float | None, asked: float) -> bool:
+    """Whether so much is left of what has just been asked for."""
+    least = 0.0 if isinstance(client.store, contract.Capped) else asked - 5
+    return left is not None and least < left <= asked
 
 
 def waiters(client: AnyClient, name: str) -> int:

@@ -11,7 +11,7 @@ from lockkit.model.errors import (
     LeaseLost,
 )
 from lockkit.model.types import LockState
-from lockkit.stores.contract import Listed, Queued
+from lockkit.stores.contract import Listed, Queued, Sessioned
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     SLACK,
@@ -24,6 +24,7 @@ from lockkit.testing.conformance.base import (
     needs,
     queued,
 )
+from lockkit.testing.conformance.choice import Without
 
 __all__ = ["ListingTests"]
 
@@ -104,6 +105,7 @@ class ListingTests:
             assert lease.release()
         assert not [info for info in other.holders() if info.name.startswith(name)]
 
+    @needs(Without(Sessioned))
     def test_an_abandoned_lease_is_shown_until_somebody_clears_it(
         self, connect: Connect, other: AnyClient, name: str
     ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lockkit.model.clock import now
 from lockkit.stores.contract import (
+    Capped,
     Durable,
     HostLocal,
     Listed,
@@ -37,7 +38,7 @@ from lockkit.testing.store import ServerStore, Store
 
 __all__ = ["TraitTests"]
 
-LIMITS = {HostLocal, ProcessLocal}
+LIMITS = {Capped, HostLocal, ProcessLocal}
 """These promise less than a store without them, so nothing more is tested."""
 
 DAY = 86_400

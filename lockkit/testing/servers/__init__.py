@@ -13,6 +13,7 @@ from lockkit.testing.servers.base import MissingServer, Server, ServerFailed
 from lockkit.testing.servers.mariadb import MariaDBServer
 from lockkit.testing.servers.postgres import PostgresServer
 from lockkit.testing.servers.redis import RedisServer, ValkeyServer
+from lockkit.testing.servers.zookeeper import ZooKeeperServer
 
 __all__ = [
     "MariaDBServer",
@@ -22,4 +23,5 @@ __all__ = [
     "Server",
     "ServerFailed",
     "ValkeyServer",
+    "ZooKeeperServer",
 ]

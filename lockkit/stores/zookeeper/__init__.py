@@ -1,0 +1,27 @@
+"""``zookeeper://``: locks in an ensemble of ZooKeeper servers (3.5 or later), over kazoo.
+
+Each claim is an ephemeral sequential node in the folder of its name. The first one holds the name;
+each of the others watches only the one before it. A claim's session has the claim's ttl as its
+timeout, so a process that dies is followed after at most that time.
+
+Guarantee: exclusion does not depend on any wall clock, and an acknowledged grant is on a majority
+of the servers. A lease ends for its holder before the leader can end the session, also where the
+holder's server is cut off from the leader. Limits: a lease counts for less than its ttl, see
+``Session.ends``; fencing tokens come from the ensemble's transactions, so a new ensemble begins
+anew.
+"""
+
+from __future__ import annotations
+
+from lockkit.model.errors import DriverMissing
+
+try:
+    import kazoo as _driver  # noqa: F401  (only to say clearly that it is missing)
+except ImportError as error:
+    raise DriverMissing(
+        "the ZooKeeper store needs kazoo: pip install 'lockkit[zookeeper]'"
+    ) from error
+
+from lockkit.stores.zookeeper.store import ZooKeeperStore
+
+__all__ = ["ZooKeeperStore"]

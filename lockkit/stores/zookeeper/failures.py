@@ -1,0 +1,66 @@
+"""kazoo's errors as lockkit's: what was certainly not applied, and what may have been."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kazoo import exceptions as driver
+
+from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreRefused
+
+
+class SessionEnded(OutcomeUnknown):
+    """The session is over. What it had made ended with it."""
+
+
+UNSENT_OR_UNHEARD = (driver.ConnectionLoss, driver.OperationTimeoutError, driver.SessionMovedError)
+REFUSALS = {
+    driver.NoAuthError: "its ACL lets this user not do this",
+    driver.AuthFailedError: "it refuses the user or the password",
+    driver.InvalidACLError: "it refuses the ACL: 'creator' needs a username",
+    driver.NotReadOnlyCallError: "the server has no majority, and only answers reads",
+    driver.QuotaExceededError: "the quota of its path is exceeded",
+}
+PASSING = {driver.NotReadOnlyCallError}
+
+
+def lost(error: BaseException | None) -> BackendError | None:
+    """The error of a whole exchange, if the server has not replied to it."""
+    if isinstance(error, driver.SessionExpiredError):  # so is a closed connection
+        return SessionEnded("the session in ZooKeeper is over")
+    if isinstance(error, UNSENT_OR_UNHEARD):
+        return OutcomeUnknown("the connection to ZooKeeper broke before its reply")
+    if error is None or isinstance(error, driver.ZookeeperError):
+        return None
+    return OutcomeUnknown(f"no readable reply came from ZooKeeper ({type(error).__name__})")
+
+
+def refused(error: Exception) -> BackendError:
+    """The server replied with an error."""
+    text = REFUSALS.get(type(error), f"it replied with an error ({type(error).__name__})")
+    kind = BackendUnavailable if type(error) in PASSING else StoreRefused
+    found = kind(f"ZooKeeper refuses: {text}")
+    found.__cause__ = error
+    return found
+
+
+def unreachable(reason: BaseException | None) -> BackendUnavailable:
+    """No session could be made in time."""
+    why = getattr(reason, "strerror", None) or "no answer in time"
+    found = BackendUnavailable(f"ZooKeeper cannot be reached: {why}")
+    found.__cause__ = reason or driver.ConnectionLoss()
+    return found
+
+
+def told(answer: Any, *expected: type[Exception]) -> Any:
+    """The reply; an error of the server is raised, unless it is expected."""
+    if isinstance(answer, Exception) and not isinstance(answer, expected):
+        raise refused(answer)
+    return answer
+
+
+def reason(answers: list[Any]) -> Exception | None:
+    """Why a transaction failed; its other requests were only rolled back."""
+    failed = [answer for answer in answers if isinstance(answer, Exception)]
+    passive = driver.RolledBackError, driver.RuntimeInconsistency
+    return next((error for error in failed if not isinstance(error, passive)), None)

@@ -1,0 +1,200 @@
+"""What kazoo runs on: one thread for each session, and nothing of kazoo's in any other.
+
+kazoo's own handler has two more threads, which carry callbacks. Ours only set signals, so the
+thread of the connection does it. That thread also calls kazoo for those who ask: within kazoo, an
+interrupt of theirs could be swallowed, or leave a lock or a request half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+from lockkit.model.clock import now
+from lockkit.model.log import log
+
+
+class Answer:
+    """To one request: kazoo's AsyncResult, for a single thread."""
+
+    def __init__(self) -> None:
+        self._value: Any = None
+        self.exception: Exception | None = None
+        self._is_set = False
+        self._links: list[Callable[[Answer], object]] = []
+
+    @property
+    def said(self) -> Any:
+        """The value or the error."""
+        return self._value if self.exception is None else self.exception
+
+    def set(self, value: Any = None) -> None:
+        self._value = value
+        self._settle()
+
+    def set_exception(self, exception: Exception) -> None:
+        self.exception = exception
+        self._settle()
+
+    def get(self) -> Any:
+        """For what kazoo links to it: it is set by then."""
+        if self.exception is not None:
+            raise self.exception
+        return self._value
+
+    def rawlink(self, link: Callable[[Answer], object]) -> None:
+        self._links.append(link)
+        if self._is_set:
+            link(self)
+
+    def _settle(self) -> None:
+        self._is_set = True
+        for link in self._links:
+            link(self)
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Of one session."""
+
+    def __init__(self, connect_timeout: float, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._connect_timeout = connect_timeout
+        self._hello = self._first_hello = connect_timeout / 2
+        self._is_connecting = False
+        self._tls = tls
+        self._sockets: list[socket.socket] = []
+        self._errands: deque[Callable[[], object]] = deque()
+        self._waking, self._wake = socket.socketpair()
+        for end in (self._waking, self._wake):
+            end.setblocking(False)
+        self.has_ended = False  #: the thread of the connection; it never starts again
+        self.on_end: Callable[[], object] = list
+        self.peer = ""  #: the name of the host that is connected to
+        self.reason: BaseException | None = None  #: why the last try to connect failed
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    @contextmanager
+    def connecting(self) -> Iterator[None]:
+        """A server that is starting takes a connection, and answers nothing: the next one is soon
+        tried. But it may be slow, so the next try has more time."""
+        self._is_connecting = True
+        try:
+            yield
+        except self.timeout_exception:
+            self._hello *= 2
+            raise
+        else:
+            self._hello = self._first_hello
+        finally:
+            self._is_connecting = False
+
+    def run(self, errand: Callable[[], object]) -> None:
+        """Have the thread of the connection call this, as soon as there is a connection."""
+        self._errands.append(errand)
+        if self.has_ended:
+            self._run_errands()
+        with contextlib.suppress(OSError):  # it has been woken often enough, or is over
+            self._wake.send(b"\0")
+
+    def select(self, *files_and_timeout: Any) -> Any:
+        readers, writers, errors, timeout = files_and_timeout
+        if self._is_connecting:
+            return super().select(readers, writers, errors, min(timeout, self._hello))
+        if buffered := [file for file in readers if _has_more(file)]:
+            return buffered, [], []
+        until = now() + timeout
+        while True:
+            left = max(until - now(), 0.0)
+            ready = super().select([*readers, self._waking], writers, errors, left)
+            if self._waking not in ready[0]:
+                return ready
+            ready[0].remove(self._waking)
+            self._run_errands()
+            if any(ready):
+                return ready
+
+    def _run_errands(self) -> None:
+        with contextlib.suppress(OSError):
+            self._waking.recv(4096)
+        while self._errands:
+            try:
+                self._errands.popleft()()
+            except Exception:  # noqa: BLE001  it must not end the session
+                log.exception("a request to ZooKeeper failed")
+
+    def spawn(self, task: Callable[[], object]) -> threading.Thread:
+        """The thread of the connection. If a defect ends it, another session takes its place."""
+
+        def work() -> None:
+            try:
+                task()
+            except Exception:  # noqa: BLE001  nobody waits for it
+                log.exception("a session in ZooKeeper has ended")
+            self.has_ended = True
+            self._run_errands()
+            self.on_end()
+
+        thread = threading.Thread(target=work, name="lockkit-zookeeper-session", daemon=True)
+        thread.start()
+        return thread
+
+    def async_result(self) -> Answer:
+        return Answer()
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(
+        self, address: tuple[str, int], timeout: float, **_: object
+    ) -> socket.socket:
+        """The next server is tried soon, whatever the session's timeout."""
+        try:
+            made = socket.create_connection(address, min(timeout, self._connect_timeout))
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                made = _wrapped(made, self._tls, self.peer)
+        except OSError as error:
+            self.reason = error
+            raise
+        self._sockets = [*self._sockets[:2], made]
+        return made
+
+    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        self._sockets = list(socket.socketpair())
+        return self._sockets[0], self._sockets[1]
+
+    def close(self) -> None:
+        self._waking.close()
+        self._wake.close()
+
+    def let_go(self) -> None:
+        """In a forked child: close what is the parent's, and tell nobody."""
+        for inherited in (*self._sockets, self._waking, self._wake):
+            with contextlib.suppress(OSError):
+                socket.socket(fileno=inherited.detach()).close()
+
+
+def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:
+    try:
+        return tls.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _has_more(file: Any) -> bool:
+    """A TLS socket may have read more than it was asked for; nobody is told of that again."""
+    return isinstance(file, ssl.SSLSocket) and file.pending() > 0

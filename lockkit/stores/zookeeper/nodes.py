@@ -1,0 +1,182 @@
+"""What this process has in the store: its claims, by their tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+from lockkit.engine.effects import Signal
+from lockkit.model.clock import now
+from lockkit.model.types import Gone, Request
+from lockkit.runtime import native
+from lockkit.runtime.background import Background
+from lockkit.stores.zookeeper.handler import Answer
+from lockkit.stores.zookeeper.record import data_of
+from lockkit.stores.zookeeper.requests import children, delete
+from lockkit.stores.zookeeper.session import Session
+
+NUMBER = 10
+"""Digits that ZooKeeper puts behind the name of a sequential node."""
+
+
+class Watch:
+    """It tells the claim behind a node of its end. kazoo keeps it until then."""
+
+    __slots__ = ("_among", "is_over", "is_set_up", "path", "signal")
+
+    def __init__(self, among: dict[str, Watch], path: str) -> None:
+        self._among = among
+        self.path = path
+        self.signal = Signal()  #: of the last one that came to wait: those before it have left
+        self.is_set_up = False
+        self.is_over = False
+        among[path] = self
+
+    def __call__(self, _event: object = None) -> None:
+        self._among.pop(self.path, None)
+        self.is_over = True
+        self.signal.set()
+
+    def answered(self, answer: Any) -> None:
+        if isinstance(answer, Exception):  # it is gone
+            self()
+        self.is_set_up = True
+
+
+class Node:
+    """One claim: what is known of its node."""
+
+    def __init__(self, folder: str, request: Request, session: Session | None) -> None:
+        self.folder = folder
+        self.guid = guid_of(request.token)
+        self.session = session
+        self.route = route_of(request)
+        self.data = data_of(request)
+        self.until = now() + request.ttl  #: of the local clock; past it the node is deleted
+        self.path = ""  #: empty: not known
+        self.zxid = 0
+        self.before = ""  #: the path of the one before it
+        self.ahead = 0  #: so many are before it
+        self.watch: Watch | None = None
+        self.signal: Signal | None = None
+        self.is_granted = False
+        self.is_over = False  #: it was in the store, and is not there any more
+        self.ends = 0.0  #: it is granted until then
+        self.number = 0  #: of its last extension
+
+    def placed(self, path: str, zxid: int) -> None:
+        """It is there."""
+        self.path, self.zxid, self.is_over = path, zxid, False
+
+    def end(self) -> Gone:
+        self.is_over = True
+        return Gone()
+
+    def watch_for(self, path: str) -> Watch:
+        """One for each path, however often it is waited for."""
+        assert self.session is not None
+        watch = self.session.watches.get(path) or Watch(self.session.watches, path)
+        self.watch, self.signal = watch, Signal()
+        watch.signal = self.signal
+        return watch
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether it will hear of the end of the one before it."""
+        watch = self.watch
+        return (
+            watch is not None
+            and watch.path == self.before
+            and watch.is_set_up
+            and not watch.is_over
+            and watch.signal is self.signal
+        )
+
+
+class Nodes(Background):
+    """A thread deletes in time what nobody extends or asks for: the session would keep it."""
+
+    thread_name = "lockkit-zookeeper"
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._nodes: dict[str, Node] = {}
+        self._lock = native.lock()
+        self._wake_at = math.inf
+
+    def get(self, token: str) -> Node | None:
+        return self._nodes.get(token)
+
+    def add(self, token: str, node: Node) -> None:
+        with self._lock:
+            self._nodes[token] = node
+            is_sooner = node.until < self._wake_at
+        if is_sooner:
+            self._hurry()
+
+    def keep(self, node: Node, until: float) -> None:
+        is_sooner, node.until = until < self._wake_at, until
+        if is_sooner:
+            self._hurry()
+
+    def forget(self, token: str) -> None:
+        self._nodes.pop(token, None)
+
+    def end_with(self, session: Session) -> None:
+        """What a session has made is gone."""
+        for node in list(self._nodes.values()):
+            if node.session is session:
+                node.is_over = True
+                if node.signal is not None:
+                    node.signal.set()
+
+    def work(self) -> float:
+        moment = now()
+        late: list[Node] = []
+        with self._lock:
+            for token, node in list(self._nodes.items()):
+                if node.until <= moment:
+                    self._nodes.pop(token, None)
+                    late.append(node)
+            self._wake_at = min((node.until for node in self._nodes.values()), default=math.inf)
+            pause = self._wake_at - moment
+        for node in late:
+            if node.session is not None and not node.is_over:
+                sweep(node.session, node.folder, node.guid)
+        return pause
+
+
+def sweep(session: Session, folder: str, guid: str) -> None:
+    """Delete its node, and the folder if that is empty then, without waiting for it."""
+
+    def found(answer: Answer) -> None:
+        names = answer.said if isinstance(answer.said, list) else []
+        for name in names:
+            if name.startswith(guid):
+                delete(f"{folder}/{name}")(session)
+        delete(folder)(session)
+
+    session.run(lambda: children(folder)(session).rawlink(found))
+
+
+def guid_of(token: str) -> str:
+    """Everybody reads the names of nodes, and nobody may read tokens."""
+    return hashlib.sha256(token.encode()).hexdigest()[:32]
+
+
+def route_of(request: Request) -> int:
+    """A session has the timeout that its claims asked for as their ttl."""
+    return max(int(request.ttl * 1000), 1)
+
+
+def in_order(names: Any) -> list[str]:
+    """Those that are claims, in the order in which they came. None, if the folder is missing."""
+    if isinstance(names, Exception):
+        return []
+    claims = [n for n in names if n[32:33] == "-" and n[33:].isdecimal() and len(n) == 33 + NUMBER]
+    return sorted(claims, key=lambda name: name[33:])

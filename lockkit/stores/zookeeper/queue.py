@@ -1,0 +1,205 @@
+"""The queue of a name: how a claim joins it, becomes the first, and leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from lockkit.engine.effects import Step
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.model.types import Busy, Gone, Grant, Mode, Request, alive_for
+from lockkit.stores.zookeeper.failures import SessionEnded, reason, refused, told
+from lockkit.stores.zookeeper.listing import ZooKeeperListing
+from lockkit.stores.zookeeper.nodes import Node, Nodes, guid_of, in_order, route_of
+from lockkit.stores.zookeeper.record import encoded, holder_of
+from lockkit.stores.zookeeper.requests import (
+    Ask,
+    ask,
+    begin,
+    children,
+    create,
+    delete,
+    join,
+    read,
+    stat,
+    sync,
+    watch,
+    write,
+)
+from lockkit.stores.zookeeper.session import Session
+from lockkit.stores.zookeeper.settings import Configuration
+
+TRIES = 5
+"""The folder of a name comes and goes with those who use it."""
+
+FIRST = "0000000000"
+"""The number of the first node of a folder."""
+
+
+class ZooKeeperQueue(ZooKeeperListing):
+    """The steps of one node."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__(configuration)
+        self._nodes = Nodes()
+
+    def find(self, request: Request) -> Step[Node | None]:
+        """The node of an acquire that broke off, or of another store in this process."""
+        folder, guid = self.folder(request.name), guid_of(request.token)
+        session, (names,) = yield from ask(route_of(request), children(folder))
+        mine = next((n for n in in_order(told(names, NoNodeError)) if n.startswith(guid)), None)
+        if mine is None:
+            return None
+        node = self._intend(request, session)
+        (seen,) = yield from ask_of(node, stat(f"{folder}/{mine}"))
+        if told(seen) is None:
+            return None
+        node.path, node.zxid = f"{folder}/{mine}", seen.czxid
+        return node
+
+    def enter(self, request: Request) -> Step[Grant | Busy | Gone]:
+        """A try that finds somebody leaves no node, and is told of nobody who has left before."""
+        folder, route = self.folder(request.name), route_of(request)
+        session, (names,) = yield from ask(route, children(folder))
+        queue, holder = in_order(told(names, NoNodeError)), ""
+        if queue and request.mode is Mode.TRY:  # it may just have ended, as others know
+            again = sync(folder), children(folder), read(f"{folder}/{queue[0]}")
+            session, (_, names, first) = yield from ask(route, *again)
+            queue, holder = in_order(told(names, NoNodeError)), holder_of(first)
+        is_full = _is_full(request, len(queue))
+        if queue and (request.mode is Mode.TRY or is_full):
+            return Busy(ahead=len(queue) - 1, full=is_full, holder=holder)
+        node = self._intend(request, session)
+        if isinstance(names, NoNodeError) and (first := (yield from self._begin(request, node))):
+            return first
+        for number in range(TRIES):
+            made = yield from self._join(request, node, queue, remake=number > 0)
+            if made is not None:
+                return made
+        raise BackendUnavailable("the folder of the name in ZooKeeper comes and goes")
+
+    def look(self, request: Request, node: Node) -> Step[Grant | Busy | Gone]:
+        """Ask again for a node that is there."""
+        start = now()
+        if node.is_granted or node.is_watching:
+            (seen,) = yield from ask_of(node, stat(node.path))
+            if told(seen) is None or (node.is_granted and node.ends <= start):
+                return node.end()
+            if node.is_granted:
+                return Grant(request.token, self.fence(node.zxid), node.ends - start)
+            self._nodes.keep(node, now() + alive_for(request.ttl))
+            return Busy(ticket=node.zxid, ahead=node.ahead)
+        if node.ahead:
+            (names,) = yield from ask_of(node, children(node.folder))
+            return (yield from self._place(request, node, told(names, NoNodeError)))
+        return (yield from self._confirm(request, node, start))
+
+    def leave(self, node: Node) -> Step[bool]:
+        """Delete it, and the folder if that is empty then; whether it was gone already."""
+        try:
+            gone, _ = yield from ask_of(node, delete(node.path), delete(node.folder))
+        except SessionEnded:
+            return True
+        return isinstance(told(gone, NoNodeError), NoNodeError)
+
+    def _intend(self, request: Request, session: Session) -> Node:
+        """From now on there may be a node; it is deleted even if nobody asks for it again."""
+        node = Node(self.folder(request.name), request, session)
+        self._nodes.add(request.token, node)
+        return node
+
+    def _begin(self, request: Request, node: Node) -> Step[Grant | Busy | Gone | None]:
+        """Make the folder and be the first in it. None: it is there already."""
+        sent = now()
+        path = f"{node.folder}/{node.guid}-"
+        both = begin(node.folder, path, encoded(node.data)), stat(path + FIRST)
+        made, seen = yield from ask_of(node, *both)
+        failure = reason(told(made))
+        if isinstance(failure, NodeExistsError):
+            return None
+        if isinstance(failure, NoNodeError):
+            yield from self.make(node.folder.rpartition("/")[0], node.route)
+            return (yield from self._begin(request, node))
+        if failure is not None or seen is None:
+            raise refused(failure) if failure else OutcomeUnknown("the session has just ended")
+        node.placed(path + FIRST, seen.czxid)
+        return self._grant(request, node, sent, sent)
+
+    def _join(
+        self, request: Request, node: Node, queue: list[str], *, remake: bool
+    ) -> Step[Grant | Busy | Gone | None]:
+        """Be the last in the folder, and watch who was the last. None: it is not there any more.
+        ``remake``: make it just before; it may be gone again."""
+        node.data["granted"] = None
+        asked = [join(f"{node.folder}/{node.guid}-", encoded(node.data)), children(node.folder)]
+        watched = node.watch_for(f"{node.folder}/{queue[-1]}") if queue else None
+        if watched is not None:
+            asked += read(f"{node.folder}/{queue[0]}"), watch(watched)
+        before = [create(node.folder)] if remake else []
+        answers = yield from ask_of(node, *before, *asked)
+        made, names, *others = answers[len(before) :]
+        if isinstance(told(made, NoNodeError), NoNodeError):
+            return None
+        path, seen = made
+        node.placed(path, seen.czxid)
+        try:
+            if watched is not None:
+                watched.answered(told(others.pop(), NoNodeError))
+            return (yield from self._place(request, node, told(names), holder_of(*others)))
+        except BackendUnavailable as error:  # but the node is there
+            raise OutcomeUnknown(str(error)) from error
+
+    def _place(
+        self, request: Request, node: Node, names: Any, holder: str = ""
+    ) -> Step[Grant | Busy | Gone]:
+        """Granted, waiting, or refused: by the nodes before ours."""
+        queue = in_order(names)
+        if node.name not in queue:
+            return node.end()
+        place = queue.index(node.name)
+        node.ahead = max(place - 1, 0)
+        if not place:
+            return (yield from self._confirm(request, node, now()))
+        is_full = _is_full(request, place)
+        if request.mode is Mode.TRY or is_full:
+            yield from self.leave(node)
+            self._nodes.forget(request.token)
+            return Busy(ahead=node.ahead, full=is_full, holder=holder)
+        node.before = f"{node.folder}/{queue[place - 1]}"
+        self._nodes.keep(node, now() + alive_for(request.ttl))
+        return Busy(ticket=node.zxid, ahead=node.ahead, holder=holder)
+
+    def _confirm(self, request: Request, node: Node, start: float) -> Step[Grant | Busy | Gone]:
+        """It should be the first now. What a majority writes proves that the session lives."""
+        sent, node.data["granted"] = now(), 0
+        both = children(node.folder), write(node.path, encoded(node.data))
+        names, seen = yield from ask_of(node, *both)
+        if isinstance(told(seen, NoNodeError), NoNodeError):
+            return node.end()
+        queue = in_order(told(names))
+        if queue[:1] != [node.name]:
+            return (yield from self._place(request, node, names))
+        node.data["granted"] = seen.mtime
+        return self._grant(request, node, sent, start)
+
+    def _grant(self, request: Request, node: Node, sent: float, start: float) -> Grant:
+        assert node.session is not None
+        node.is_granted = True
+        node.ends = min(start + request.ttl, node.session.ends(sent))
+        self._nodes.keep(node, now() + request.ttl)
+        return Grant(request.token, self.fence(node.zxid), node.ends - start)
+
+
+def ask_of(node: Node, *requests: Ask) -> Step[list[Any]]:
+    """In the session of a node."""
+    session, answers = yield from ask(node.route, *requests)
+    if session is not node.session:
+        node.is_over = True
+        raise SessionEnded("the session in ZooKeeper is over")
+    return answers
+
+
+def _is_full(request: Request, ahead: int) -> bool:
+    return request.max_queue is not None and ahead > request.max_queue

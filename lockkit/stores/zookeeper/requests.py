@@ -1,0 +1,104 @@
+"""The requests that a session is asked. Each is one of ZooKeeper's protocol: kazoo's helpers that
+make several of them are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockkit.engine.effects import Exchange, Step
+from lockkit.stores.zookeeper.handler import Answer
+
+if TYPE_CHECKING:
+    from lockkit.stores.zookeeper.nodes import Watch
+    from lockkit.stores.zookeeper.session import Session
+
+Ask = Callable[["Session"], Answer]
+
+
+class Batch(NamedTuple):
+    """Requests that are sent at once; their answers come in the same order."""
+
+    requests: Sequence[Ask]
+    patience: float | None = None  #: seconds to wait for a session; None: as configured
+
+
+class Reply(NamedTuple):
+    session: Session
+    answers: list[Any]  #: an error of the server's is one of them
+
+
+def ask(route: int, *requests: Ask, patience: float | None = None) -> Step[Reply]:
+    """``route``: the session's timeout in milliseconds."""
+    reply: Reply = yield Exchange(Batch(requests, patience), route)
+    return reply
+
+
+def create(path: str, data: bytes = b"") -> Ask:
+    return lambda session: session.kazoo.create_async(path, data, acl=session.acl)
+
+
+def join(path: str, data: bytes) -> Ask:
+    """An ephemeral node whose number follows the path. Its path, and its stat."""
+    return lambda session: session.kazoo.create_async(
+        path, data, acl=session.acl, ephemeral=True, sequence=True, include_data=True
+    )
+
+
+def begin(folder: str, path: str, data: bytes) -> Ask:
+    """The same in a folder that is made for it; all or nothing."""
+
+    def ask(session: Session) -> Answer:
+        both = session.kazoo.transaction()
+        both.create(folder, acl=session.acl)
+        both.create(path, data, acl=session.acl, ephemeral=True, sequence=True)
+        return both.commit_async()  # type: ignore[no-any-return]
+
+    return ask
+
+
+def break_node(path: str, mark: str, data: bytes, *, is_new: bool) -> Ask:
+    """Delete a node, and leave a mark that says so; all or nothing."""
+
+    def ask(session: Session) -> Answer:
+        both = session.kazoo.transaction()
+        if is_new:
+            both.create(mark, data, acl=session.acl)
+        else:
+            both.set_data(mark, data)
+        both.delete(path)
+        return both.commit_async()  # type: ignore[no-any-return]
+
+    return ask
+
+
+def children(path: str) -> Ask:
+    return lambda session: session.kazoo.get_children_async(path)
+
+
+def stat(path: str) -> Ask:
+    return lambda session: session.kazoo.exists_async(path)
+
+
+def watch(watch: Watch) -> Ask:
+    """Hear of the end of a node: it has no children to hear of, and of new data a watch for
+    children tells nothing. If the node is gone, nothing is watched."""
+    return lambda session: session.kazoo.get_children_async(watch.path, watch)
+
+
+def read(path: str) -> Ask:
+    """Data and stat."""
+    return lambda session: session.kazoo.get_async(path)
+
+
+def write(path: str, data: bytes) -> Ask:
+    return lambda session: session.kazoo.set_async(path, data)
+
+
+def delete(path: str) -> Ask:
+    return lambda session: session.kazoo.delete_async(path)
+
+
+def sync(path: str) -> Ask:
+    """Reads after it are as new as what the leader has."""
+    return lambda session: session.kazoo.sync_async(path)

@@ -1,0 +1,240 @@
+"""One session of ZooKeeper's: kazoo connects it, and keeps it alive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError
+from kazoo.protocol.states import KazooState, KeeperState
+
+from lockkit.engine.effects import Signal
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError, StoreRefused
+from lockkit.model.log import log
+from lockkit.runtime import native
+from lockkit.stores.zookeeper.failures import unreachable
+from lockkit.stores.zookeeper.handler import Answer, Handler
+from lockkit.stores.zookeeper.requests import Ask
+from lockkit.stores.zookeeper.settings import Configuration
+
+RETRIES = {"max_tries": -1, "delay": 0.03, "backoff": 1.5, "max_delay": 0.25}
+
+IDLE = 0.3
+LATE = 0.25
+"""Parts of a session's timeout: see ``ends``."""
+
+MARKS = 8
+
+NUMBERS = 2**20
+"""Of requests in one connection."""
+
+
+class Answers(Signal):
+    """To requests that were sent at once: values, and errors."""
+
+    __slots__ = ("_missing", "said")
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.said: list[Any] = [None] * number
+        self._missing = number
+
+    def ask(self, session: Session, requests: Sequence[Ask]) -> None:
+        """In the session's thread, as what follows."""
+        for place, request in enumerate(requests):
+            request(session).rawlink(partial(self._hear, place))
+
+    def _hear(self, place: int, answer: Answer) -> None:
+        self.said[place] = answer.said
+        self._missing -= 1
+        if not self._missing:
+            self.set()
+
+
+class Session:
+    """Whatever it is asked for is applied in the order in which it was asked, also across its
+    connections. ``timeout``: seconds, as asked for; as granted, once it is open."""
+
+    def __init__(
+        self, configuration: Configuration, milliseconds: int, changed: Callable[[bool], object]
+    ) -> None:
+        """``changed``: is called in the session's thread whenever its claims may be over, and
+        again when it is connected anew; with whether they certainly are."""
+        self.timeout = milliseconds / 1000
+        self.acl = configuration.acl
+        self.watches: dict[str, Any] = {}  #: by the paths that are watched
+        self._configuration = configuration
+        self._changed = changed
+        self._handler = Handler(configuration.connect_timeout, configuration.tls)
+        self.kazoo = KazooClient(
+            configuration.hosts,
+            timeout=self.timeout,
+            handler=self._handler,
+            connection_retry=dict(RETRIES),
+            logger=_logger(),
+        )
+        self.kazoo.add_listener(self._listen)
+        self._handler.on_end = self._end
+        self._connect = self.kazoo._connection._connect
+        self.kazoo._connection._connect = self._connecting
+        self._sure = 0.0  #: the leader knows that the session was alive then
+        self._marks = deque[float](maxlen=MARKS)  #: at these moments it was alive, too
+        self._xids = 0
+        self._is_ready = False
+        self._refusal: Exception | None = None
+        self._stopping: Signal | None = None
+        self._opening: set[Signal] = set()
+        self._working = threading.Lock()
+        native.start(self._work, (self.kazoo.start_async,), "lockkit-zookeeper-open")
+
+    def opening(self) -> Signal:
+        """Set as soon as it is open, or will not be."""
+        signal = Signal()
+        self._opening.add(signal)
+        if self.is_open or self.is_over:
+            signal.set()
+        return signal
+
+    @property
+    def is_open(self) -> bool:
+        """Asked of kazoo: it fails what is under way, and only then tells its listeners."""
+        return self._is_ready and bool(self.kazoo.connected)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another one must take its place."""
+        is_told_to = self._stopping is not None
+        return is_told_to or self._refusal is not None or self._handler.has_ended
+
+    def send(self, requests: Sequence[Ask]) -> Answers:
+        """From any thread; set when all have been answered."""
+        answers = Answers(len(requests))
+        self._handler.run(partial(answers.ask, self, requests))
+        return answers
+
+    def run(self, errand: Callable[[], object]) -> None:
+        self._handler.run(errand)
+
+    def ends(self, sent: float) -> float:
+        """The moment before which the leader does not end it, as a write that was sent then has
+        been acknowledged.
+
+        The leader counts from the last sign of life that it has heard of. It hears of those at
+        other servers with their answers to its pings, twice in a tick. So the write proves only
+        that a sign at least half a tick before it has been heard of; and a session is at least two
+        ticks long. Of our own requests we know when they were sent. A session without any is kept
+        alive by kazoo, which is silent for less than half of its timeout (a third, and 0.4 s).
+        """
+        heard = [mark for mark in self._marks if mark <= sent - LATE * self.timeout]
+        if not self._marks or sent - self._marks[-1] >= self.timeout / MARKS / 2:
+            self._marks.append(sent)
+        return max(self._sure, *heard, sent - (1 - IDLE) * self.timeout) + self.timeout
+
+    def failure(self) -> BackendError:
+        """Why it is not open."""
+        if self._refusal is not None:
+            refusal = StoreRefused("ZooKeeper refuses the user or the password, or there is none")
+            refusal.__cause__ = self._refusal
+            return refusal
+        return unreachable(self._handler.reason)
+
+    def stop(self) -> Signal:
+        """End it, and with it all that it has made; the signal is set when that is done."""
+        if self._stopping is None:
+            self._stopping = Signal()
+            self._is_ready = False
+            self._wake()
+            native.start(self._work, (self._stop,), "lockkit-zookeeper-close")
+        return self._stopping
+
+    def let_go(self) -> None:
+        self._handler.let_go()
+
+    def _work(self, task: Callable[[], object]) -> None:
+        """In a thread of its own, which no interrupt meets, and which may wait."""
+        with self._working:
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001  nobody waits for it
+                log.debug("a session in ZooKeeper: %r", error)
+
+    def _stop(self) -> None:
+        try:
+            self.kazoo.stop()
+            self.kazoo.close()
+            self._handler.close()
+        finally:
+            if self._stopping is not None:
+                self._stopping.set()
+
+    def _connecting(self, host: str, *where: Any) -> tuple[float, float]:
+        """In the place of kazoo's step, whose reply has the timeout that the server has granted."""
+        self._handler.peer = host
+        try:
+            self.kazoo.auth_data = self._configuration.credentials()
+        except Exception as error:  # of the user's callable
+            self._refusal = error
+            raise AuthFailedError from error
+        began = now()
+        with self._handler.connecting():
+            read, connect = self._connect(host, *where)
+        # kazoo counts its requests anew in each connection. A server could take one of them for
+        # that with the same number which the session has sent in another.
+        self._xids = (self._xids + NUMBERS) % 2**30
+        self.kazoo._connection._xid = self._xids
+        self._note_timeout(read * 3 / 2000)
+        self._sure = began
+        self._is_ready = True
+        self._wake()
+        self._tell(is_lost=False)
+        return read, connect
+
+    def _note_timeout(self, granted: float) -> None:
+        if granted > self.timeout * 1.01:
+            log.warning(
+                "ZooKeeper's shortest session is longer than the ttl of %g s: who dies is "
+                "followed after %g s",
+                self.timeout,
+                granted,
+            )
+        self.timeout = granted
+
+    def _listen(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            return  # ``_connecting`` goes on until the timeout is known
+        if self._is_ready:
+            log.info("the connection to ZooKeeper is lost; its leases are unknown")
+        self._is_ready = False
+        if self.kazoo.client_state == KeeperState.AUTH_FAILED:
+            self._refusal = self._refusal or AuthFailedError()
+            self._wake()
+        self._tell(is_lost=state == KazooState.LOST)
+
+    def _end(self) -> None:
+        self._is_ready = False
+        self._wake()
+        self._tell(is_lost=True)
+
+    def _tell(self, *, is_lost: bool) -> None:
+        try:
+            self._changed(is_lost)
+        except Exception:  # noqa: BLE001  it must not end the session
+            log.exception("the state of a session in ZooKeeper could not be told")
+
+    def _wake(self) -> None:
+        while self._opening:
+            self._opening.pop().set()
+
+
+def _logger() -> logging.Logger:
+    """For kazoo: its debug messages contain credentials, and it warns at each try to connect."""
+    logger = logging.getLogger("lockkit.zookeeper")
+    if not logger.filters:
+        logger.addFilter(lambda record: record.levelno >= logging.ERROR)
+    return logger

@@ -1,0 +1,160 @@
+"""An alias's settings as hosts, paths, credentials and an ACL."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+
+from lockkit.model.checks import check_flag, check_ttl, one_of, wrong
+from lockkit.model.errors import ConfigurationError
+from lockkit.model.settings import AliasSettings
+from lockkit.stores.contract import reject_unknown_options
+
+CONNECT_TIMEOUT = 2.0
+REQUEST_TIMEOUT = 5.0
+
+FENCE_BASE = 1 << 52
+"""Added to a node's transaction id. The other stores' fences are microseconds: these reach it in
+2112, so a resource that was written to under such a store takes the first of these as newer."""
+
+MOST_FENCE_BASE = 1 << 62
+
+URL = r"zookeeper://(?:(?P<login>[^@/?#]*)@)?(?P<hosts>[^@/?#]+)(?P<chroot>/[^?#]*)?"
+HOST = r"(?:[^\[\]:,\s]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?"
+ACLS = {
+    "open": OPEN_ACL_UNSAFE,
+    "creator": CREATOR_ALL_ACL,
+    "creator-read": [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE],
+}
+
+
+class Configuration:
+    """What sessions are made with. Its repr shows nothing: there may be a password."""
+
+    def __init__(self, settings: AliasSettings) -> None:
+        self.alias = settings.alias
+        self.ttl = settings.ttl
+        options = checked_options(settings)
+        found = re.fullmatch(URL, settings.location)
+        if found is None or not all(re.fullmatch(HOST, host) for host in found["hosts"].split(",")):
+            raise ConfigurationError(
+                f"the LOCATION of lock alias {settings.alias!r} is not a ZooKeeper URL; it looks "
+                "like zookeeper://h1:2181,h2:2181,h3:2181/chroot. What else there is to say goes "
+                "into OPTIONS"
+            )
+        self.hosts = found["hosts"]
+        self.chroot = (found["chroot"] or "").rstrip("/")
+        self.prefix = settings.key_prefix
+        self.connect_timeout: float = options.get("connect_timeout", CONNECT_TIMEOUT)
+        self.request_timeout: float = options.get("request_timeout", REQUEST_TIMEOUT)
+        self.fence_base: int = options.get("fence_base", FENCE_BASE)
+        self._login = self._read_login(found["login"], options)
+        acl = options.get("acl", "creator" if self._login else "open")
+        self.acl: list[ACL] = ACLS[acl] if isinstance(acl, str) else list(acl)
+        self.tls = _context(options) if options.get("ssl") else None
+
+    def _read_login(self, login: str | None, options: dict[str, Any]) -> tuple[str, Any] | None:
+        if login is not None and "username" in options:
+            raise ConfigurationError(
+                f"the LOCATION of lock alias {self.alias!r} and its OPTIONS both name a user: "
+                "say it in one of them"
+            )
+        if login is not None:
+            user, _, password = login.partition(":")
+            return unquote(user), options.get("password", unquote(password))
+        if "password" in options and "username" not in options:
+            raise ConfigurationError(f"the password of lock alias {self.alias!r} needs a username")
+        if "username" in options:
+            return options["username"], options.get("password", "")
+        return None
+
+    def credentials(self) -> set[tuple[str, str]]:
+        """Asked for at each connection, so that a password that is a callable can change."""
+        if self._login is None:
+            return set()
+        user, password = self._login
+        return {("digest", f"{user}:{password() if callable(password) else password}")}
+
+    def root(self, prefix: str | None = None) -> str:
+        """The path below which all is kept for this key prefix."""
+        named = self.prefix if prefix is None else prefix
+        return f"{self.chroot}/{component(named)}" if named else f"{self.chroot}/-"
+
+
+def component(text: str) -> str:
+    """As one part of a path: ``.`` and ``..`` are none, and ``/`` divides."""
+    return quote(text, safe="").replace(".", "%2E").replace("-", "%2D")
+
+
+def checked_options(settings: AliasSettings) -> dict[str, Any]:
+    options = reject_unknown_options(settings, tuple(OPTIONS))
+    for option, value in options.items():
+        OPTIONS[option](f"OPTIONS[{option!r}] of the lock alias {settings.alias!r}", value)
+        if option.startswith("ssl_") and not options.get("ssl"):
+            raise ConfigurationError(
+                f"OPTIONS[{option!r}] of the lock alias {settings.alias!r} is for TLS: "
+                "set OPTIONS['ssl'] to True"
+            )
+    return options
+
+
+def _context(options: dict[str, Any]) -> ssl.SSLContext:
+    """Certificates and host names are verified; kazoo's own context verifies no host name."""
+    context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+    context.check_hostname = options.get("ssl_check_hostname", True)
+    if certificate := options.get("ssl_certfile"):
+        context.load_cert_chain(certificate, options.get("ssl_keyfile"))
+    return context
+
+
+def _secret(key: str, value: object) -> None:
+    """Not shown, whatever it is."""
+    if not (isinstance(value, str) or callable(value)):
+        raise ConfigurationError(
+            f"{key} is of type {type(value).__name__}; it must be a string, or a callable that "
+            "returns one"
+        )
+
+
+def _user(key: str, value: object) -> None:
+    if not (isinstance(value, str) and value and ":" not in value):
+        raise wrong(key, value, "the name of a user, without a colon")
+
+
+def _path(key: str, value: object) -> None:
+    if not isinstance(value, (str, os.PathLike)):
+        raise wrong(key, value, "the path of a file")
+
+
+def _acl(key: str, value: object) -> None:
+    if isinstance(value, str):
+        one_of(*ACLS)(key, value)
+    elif not (isinstance(value, Sequence) and value and all(isinstance(a, ACL) for a in value)):
+        raise wrong(key, value, f"one of {', '.join(ACLS)}, or a list of kazoo.security.ACL")
+
+
+def _base(key: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_FENCE_BASE:
+        raise wrong(key, value, "a whole number from 0 to 2**62")
+
+
+OPTIONS: dict[str, Callable[[str, object], object]] = {
+    "connect_timeout": check_ttl,
+    "request_timeout": check_ttl,
+    "username": _user,
+    "password": _secret,
+    "acl": _acl,
+    "ssl": check_flag,
+    "ssl_ca_certs": _path,
+    "ssl_certfile": _path,
+    "ssl_keyfile": _path,
+    "ssl_check_hostname": check_flag,
+    "fence_base": _base,
+}
+"""What OPTIONS may say, and what each of them must be."""

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockkit.stores import zookeeper
+from lockkit.testing.conformance import StoreConformance
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import ZooKeeperServer
+from lockkit.testing.store import ZooKeeperStore
+
+OPTIONS = {"options": {"request_timeout": 3.0}}
+
+
+class TestZooKeeper(StoreConformance):
+    """One server: what three of them add is in tests/faults/test_zookeeper.py."""
+
+    schemes = ("zookeeper",)
+    tested = zookeeper.ZooKeeperStore
+    reached = ZooKeeperStore
+    cycles = 300
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[ZooKeeperStore]:
+        with ZooKeeperServer() as server, FaultProxy("127.0.0.1", server.port) as proxy:
+            yield ZooKeeperStore(server, proxy, options=OPTIONS)

@@ -1,0 +1,500 @@
+"""What is special to ZooKeeper: nodes, watches, sessions, users, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import make_digest_acl
+from tls_ends import TLSEnd
+
+import lockkit
+from lockkit import aio
+from lockkit.model.clock import now
+from lockkit.model.errors import (
+    AcquireTimeout,
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    LeaseLost,
+    StoreRefused,
+    UnsupportedCapability,
+)
+from lockkit.model.types import Busy, Mode, alive_for
+from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.steps import claim
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import ZooKeeperServer
+
+TTL = 0.5
+CANARY = "canary-7f3a"
+WAITERS = 5
+
+
+@pytest.fixture(scope="module")
+def server(other_servers: None) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: ZooKeeperServer, request: pytest.FixtureRequest) -> str:
+    """A chroot of its own for each test; it is made when it is needed."""
+    return server.url.replace("/lockkit", f"/{abs(hash(request.node.name))}/deep")
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[lockkit.LockClient]:
+    with lockkit.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[lockkit.LockClient]:
+    with lockkit.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def tree(server: ZooKeeperServer, url: str) -> Iterator[KazooClient]:
+    """As others see it."""
+    client = KazooClient(url.removeprefix("zookeeper://"))
+    client.start_async().wait(20)
+    yield client
+    client.stop()
+    client.close()
+
+
+def claims(tree: KazooClient, name: str) -> list[str]:
+    folder = f"/lockkit/locks/{name}"
+    return sorted(tree.get_children(folder), key=lambda n: n[-10:]) if tree.exists(folder) else []
+
+
+def test_a_claim_is_an_ephemeral_node_and_its_folder_goes_with_the_last(
+    locks: lockkit.LockClient, tree: KazooClient
+) -> None:
+    for number in range(20):
+        locks.lock(f"order:{number}").acquire().release()
+    assert tree.get_children("/lockkit/locks") == []
+    with locks.lock("stock") as lease:
+        (node,) = claims(tree, "stock")
+        data, stat = tree.get(f"/lockkit/locks/stock/{node}")
+        assert stat.ephemeralOwner
+        assert lease.token.encode() not in data
+        assert lease.token not in node
+        assert lease.fencing_token == stat.czxid + 2**52
+
+
+def test_a_try_leaves_no_node(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient
+) -> None:
+    with locks.lock("stock"):
+        before = tree.exists("/lockkit/locks/stock").cversion  # it counts what comes and goes
+        for _ in range(5):
+            assert other.lock("stock").try_acquire() is None
+        assert tree.exists("/lockkit/locks/stock").cversion == before
+
+
+def test_each_waiter_watches_only_the_one_before_it(
+    server: ZooKeeperServer, locks: lockkit.LockClient, url: str, tree: KazooClient
+) -> None:
+    """So the end of one wakes one, and not all."""
+    clients = [lockkit.connect(url) for _ in range(WAITERS)]
+    with ThreadPoolExecutor(WAITERS) as threads:
+        waiting = []
+        lease = locks.lock("stock").acquire()
+        for number, client in enumerate(clients):
+            waiting.append(threads.submit(client.lock("stock").acquire))
+            eventually(lambda: len(claims(tree, "stock")) == number + 2)  # noqa: B023
+        eventually(lambda: watches(server) == WAITERS)
+        lease.release()
+        for future in waiting:
+            future.result().release()
+            assert watches(server) < WAITERS
+    for client in clients:
+        client.close()
+    assert watches(server) == 0
+
+
+def watches(server: ZooKeeperServer) -> int:
+    return int(server.ask("mntr").partition("zk_watch_count\t")[2].split()[0])
+
+
+def test_waiters_that_give_up_leave_one_watch(
+    server: ZooKeeperServer, locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    with locks.lock("stock"):
+        for _ in range(20):
+            with pytest.raises(AcquireTimeout):
+                other.lock("stock").acquire(timeout=0.01)
+        assert watches(server) == 1
+
+
+def test_a_node_whose_creation_got_no_reply_is_found_again(
+    server: ZooKeeperServer, url: str, tree: KazooClient
+) -> None:
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        far = lockkit.connect(url.replace(f":{server.port}", f":{proxy.port}"))
+        far.lock("warm-up").acquire().release()
+        for _ in range(5):
+            fault = proxy.drop_replies(matching=b'"owner"')
+            lease = far.lock("stock").acquire()
+            assert fault.happened.wait(5)
+            assert len(claims(tree, "stock")) == 1
+            assert lease.release()
+            assert claims(tree, "stock") == []
+        far.close()
+
+
+def test_an_operators_words_reach_the_holder(
+    locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    for by in ("anna, because it hung", "ben, once more"):
+        lease = locks.lock("stock").acquire()
+        assert other.break_("stock", fence=lease.fencing_token, by=by)
+        with pytest.raises(LeaseLost, match=by):
+            lease.extend()
+        assert not lease.release()
+        (words,) = other.last_words("stock")
+        assert (words.broken_by, words.fence) == (by, lease.fencing_token)
+    assert [info.name for info in other.last_words()] == ["stock"]
+
+
+def test_data_that_cannot_be_read_is_a_row_and_no_obstacle(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient
+) -> None:
+    for damage in (b"", b"\xff\xfe", b"[]", b'{"owner": 7, "ttl": "x", "granted": [1]}', b"{"):
+        lease = locks.lock("stock").acquire()
+        (node,) = claims(tree, "stock")
+        tree.set(f"/lockkit/locks/stock/{node}", damage)
+        info = other.inspect("stock")
+        assert info is not None
+        assert info.fence == lease.fencing_token
+        assert other.lock("stock").try_acquire() is None
+        assert other.break_("stock", fence=lease.fencing_token)
+        assert not lease.release()
+
+
+def test_what_others_put_into_a_folder_holds_nothing(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient
+) -> None:
+    lease = locks.lock("stock").acquire()
+    tree.create("/lockkit/locks/stock/a-note")
+    assert lease.release()
+    with other.lock("stock", timeout=0):
+        assert [info.name for info in other.holders()] == ["stock"]
+    tree.delete("/lockkit/locks/stock/a-note")
+
+
+def test_a_session_has_the_ttl_of_its_claims(server: ZooKeeperServer, url: str) -> None:
+    """So each ttl is kept when a process dies."""
+    with lockkit.connect(url, ttl=20) as client:
+        leases = [client.lock(f"n{n}", ttl=ttl).acquire() for n, ttl in enumerate((3, 5, 5, 20))]
+        assert sorted(timeouts(server)) == [3000, 5000, 20000]
+        assert all(lease.release() for lease in leases)
+
+
+def timeouts(server: ZooKeeperServer) -> list[int]:
+    lines = server.ask("cons").splitlines()
+    return [int(each.partition("to=")[2].partition(",")[0]) for each in lines if "to=" in each]
+
+
+def test_there_are_only_so_many_sessions(locks: lockkit.LockClient) -> None:
+    leases = [locks.lock(f"n{ttl}", ttl=ttl).acquire() for ttl in range(10, 18)]
+    with pytest.raises(ConfigurationError, match="8 different ttls"):
+        locks.lock("n18", ttl=18).acquire()
+    assert all(lease.release() for lease in leases)
+
+
+def test_a_server_that_grants_less_than_the_ttl_is_believed(other_servers: None) -> None:
+    with (
+        ZooKeeperServer("maxSessionTimeout=2000") as server,
+        lockkit.connect(server.url, ttl=30) as client,
+        client.lock("stock") as lease,
+    ):
+        assert 0 < lease.remaining() <= 2
+        lease.extend(30)
+        assert 0 < lease.remaining() <= 2
+
+
+def test_a_server_that_grants_more_than_the_ttl_is_told_of(
+    other_servers: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        ZooKeeperServer("minSessionTimeout=3000") as server,
+        lockkit.connect(server.url, ttl=1) as client,
+        client.lock("stock") as lease,
+    ):
+        assert 0 < lease.remaining() <= 1
+        assert "followed after 3 s" in caplog.text
+
+
+def test_a_lease_of_a_blocked_event_loop_ends_at_its_ttl(url: str) -> None:
+    """Its session lives: kazoo has a thread."""
+    held, over, taken = threading.Event(), threading.Event(), []
+
+    async def hold() -> None:
+        async with aio.connect(url, ttl=TTL) as client:
+            lease = await client.lock("stock").acquire()
+            held.set()
+            over.wait(20)
+            taken.append(lease.lost)
+            assert not await lease.release()
+
+    with ThreadPoolExecutor(1) as threads, lockkit.connect(url) as other:
+        future = threads.submit(asyncio.run, hold())
+        held.wait(20)
+        started = now()
+        with other.lock("stock"):
+            assert now() - started < TTL + 5
+            over.set()
+            future.result()
+    assert taken == [True]
+
+
+def test_a_waiter_that_does_not_ask_again_does_not_hold_up_the_others(
+    locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    """As one whose event loop was closed under it. Its session lives."""
+    with other.lock("stock"):
+        asked = locks.perform(locks.store.acquire(claim("stock", Mode.ENQUEUE)))
+        assert isinstance(asked, Busy)
+    started = now()
+    with other.lock("stock"):
+        assert 0.5 < now() - started < alive_for(30) + 5
+
+
+def test_the_process_enters_again_and_nobody_else_does(
+    locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    again = locks.lock("stock", reentrant=True)
+    with again as outer, again as inner:
+        assert inner.fencing_token == outer.fencing_token
+        assert other.lock("stock", reentrant=True).try_acquire() is None
+    assert other.lock("stock").acquire(0).release()
+
+
+def test_what_it_cannot_do_is_refused(locks: lockkit.LockClient) -> None:
+    for use in (
+        partial(locks.semaphore, "stock", 3),
+        partial(locks.rwlock, "stock"),
+        partial(locks.lock, "stock", reentrant=True, owner="job-17"),
+    ):
+        with pytest.raises(UnsupportedCapability):
+            use()
+
+
+def test_fences_are_greater_than_those_of_other_stores(
+    locks: lockkit.LockClient, redis_url: str, url: str
+) -> None:
+    with lockkit.connect(redis_url) as redis:
+        before, lease = redis.lock("stock").acquire(), locks.lock("stock").acquire()
+        assert lease.fencing_token > before.fencing_token
+        assert before.release() and lease.release()
+    with lockkit.connect(url, options={"fence_base": 2**60}) as later, later.lock("stock") as lease:
+        assert lease.fencing_token > 2**60
+
+
+def test_prefixes(locks: lockkit.LockClient, url: str) -> None:
+    with lockkit.connect(url, key_prefix="a/b") as other, lockkit.connect(url, key_prefix="") as no:
+        with locks.lock("stock"), other.lock("stock"), no.lock("stock"):
+            assert locks.perform(locks.store.prefixes()) == {"a/b": True, "": True}
+        assert locks.perform(locks.store.prefixes()) == {"a/b": False, "": False}
+
+
+def test_an_acl_keeps_others_away(server: ZooKeeperServer, url: str, tree: KazooClient) -> None:
+    secured = url.replace("zookeeper://", f"zookeeper://shop:{CANARY}@")
+    with (
+        lockkit.connect(secured) as client,
+        lockkit.connect(url) as nobody,
+        client.lock("stock"),
+    ):
+        with pytest.raises(StoreRefused, match="ACL"):
+            nobody.lock("stock").acquire()
+        with pytest.raises(StoreRefused):
+            nobody.inspect("stock")
+        with pytest.raises(NoAuthError):
+            tree.get_children("/lockkit/locks/stock")
+    stranger = {"username": "other", "password": "x"}
+    with lockkit.connect(url, options=stranger) as other, pytest.raises(StoreRefused):
+        other.lock("stock").acquire()
+
+
+def test_others_may_look_if_the_acl_says_so(url: str) -> None:
+    login = {"username": "shop", "password": CANARY, "acl": "creator-read"}
+    with (
+        lockkit.connect(url, options=login) as client,
+        lockkit.connect(url) as nobody,
+        client.lock("stock") as lease,
+    ):
+        info = nobody.inspect("stock")
+        assert info is not None
+        with pytest.raises(StoreRefused):
+            nobody.break_("stock", fence=lease.fencing_token)
+        lease.check()
+
+
+def test_an_acl_of_ones_own(url: str) -> None:
+    acl = [make_digest_acl("shop", "a", all=True), make_digest_acl("admin", "b", all=True)]
+    logins = [{"username": "shop", "password": "a"}, {"username": "admin", "password": "b"}]
+    shop, admin = (lockkit.connect(url, options={**login, "acl": acl}) for login in logins)
+    with shop, admin, shop.lock("stock") as lease:
+        assert admin.break_("stock", fence=lease.fencing_token)
+        lease.released = True
+
+
+def test_a_password_that_is_a_callable_is_asked_at_each_connection(
+    server: ZooKeeperServer, url: str
+) -> None:
+    asked: list[str] = []
+
+    def password() -> str:
+        asked.append(CANARY)
+        return CANARY
+
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        near = url.replace(f":{server.port}", f":{proxy.port}")
+        options = {"username": "shop", "password": password}
+        with lockkit.connect(near, options=options) as client:
+            client.lock("stock").acquire().release()
+            assert len(asked) == 1
+            proxy.cut()
+            eventually(lambda: works(client))
+            assert len(asked) == 2
+
+
+def works(client: lockkit.LockClient) -> bool:
+    try:
+        return client.lock("stock").acquire().release()
+    except BackendError:
+        return False
+
+
+def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(url: str) -> None:
+    vault = {"open": False}
+
+    def password() -> str:
+        if not vault["open"]:
+            raise OSError("the vault is shut")
+        return CANARY
+
+    with lockkit.connect(url, options={"username": "shop", "password": password}) as client:
+        with pytest.raises(StoreRefused) as caught:
+            client.lock("stock").acquire()
+        assert isinstance(caught.value.__cause__, OSError)
+        vault["open"] = True
+        assert client.lock("stock").acquire().release()
+
+
+def test_no_secret_is_shown(
+    server: ZooKeeperServer, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(1)
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        far = url.replace(f":{server.port}", f":{proxy.port}")
+        secured = far.replace("zookeeper://", f"zookeeper://shop:{CANARY}@")
+        client = lockkit.connect(secured, options={"connect_timeout": 0.2})
+        shown = [repr(client), repr(client.store), repr(client.settings)]
+        with client.lock("stock") as lease:
+            shown += [repr(lease)]
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(BackendError) as caught:
+            client.lock("stock").acquire()
+        shown += [repr(caught.value), repr(caught.value.__cause__)]
+        client.close()
+    assert CANARY not in "".join([*shown, caplog.text])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "zookeeper://",
+        "zookeeper:///chroot",
+        "zookeeper://host?timeout=5",
+        "zookeeper://host#x",
+        "zookeeper://h1,,h2",
+        "zookeeper://h1:x",
+        f"zookeeper://{CANARY}:{CANARY}@",
+    ],
+)
+def test_what_is_no_url_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a ZooKeeper URL") as caught:
+        lockkit.connect(wrong)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"socket_timeout": 3}, "socket_timeout"),
+        ({"connect_timeout": 0}, "connect_timeout"),
+        ({"acl": "all"}, "acl"),
+        ({"acl": []}, "acl"),
+        ({"username": "a:b"}, "username"),
+        ({"password": "x"}, "needs a username"),
+        ({"password": 3, "username": "x"}, "password"),
+        ({"ssl_ca_certs": "/x"}, "ssl"),
+        ({"ssl": "yes"}, "ssl"),
+        ({"fence_base": -1}, "fence_base"),
+    ],
+)
+def test_options_are_checked(options: dict[str, object], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        lockkit.connect("zookeeper://host", options=options)
+
+
+def test_a_user_is_named_once() -> None:
+    with pytest.raises(ConfigurationError, match="both name a user"):
+        lockkit.connect("zookeeper://shop:x@host", options={"username": "shop"})
+
+
+@pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning")
+def test_tls_is_verified(server: ZooKeeperServer, url: str) -> None:
+    with TLSEnd(server.port) as end:
+        secured = url.replace(f"127.0.0.1:{server.port}", f"localhost:{end.port}")
+        for options in ({"ssl_ca_certs": end.certificate}, {"ssl_check_hostname": True}):
+            given = {"ssl": True, "connect_timeout": 1.0, **options}
+            with lockkit.connect(secured, options=given) as client:
+                if "ssl_ca_certs" in options:
+                    assert client.lock("stock").acquire().release()
+                else:  # nobody has signed it whom this machine trusts
+                    with pytest.raises(BackendUnavailable):
+                        client.lock("stock").acquire()
+        another = url.replace(f":{server.port}", f":{end.port}").replace("127.0.0.1", "127.0.0.2")
+        given = {"ssl": True, "connect_timeout": 1.0, "ssl_ca_certs": end.certificate}
+        refused = pytest.raises(BackendUnavailable)
+        with lockkit.connect(another, options=given) as client, refused:
+            client.lock("stock").acquire()
+        with lockkit.connect(another, options={**given, "ssl_check_hostname": False}) as client:
+            assert client.lock("stock").acquire().release()
+
+
+def test_gevent_is_refused(url: str) -> None:
+    program = (
+        "from gevent import monkey; monkey.patch_all()\n"
+        "import lockkit\n"
+        f"try: lockkit.connect({url!r})\n"
+        "except lockkit.UnsupportedCapability as error: print(error)\n"
+    )
+    run = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert "gevent" in done.stdout
+
+
+def test_a_client_that_is_forgotten_ends_its_sessions(server: ZooKeeperServer, url: str) -> None:
+    def forget() -> None:
+        client = lockkit.connect(url, ttl=7.0)
+        client.lock("stock").acquire().release()
+        assert 7000 in timeouts(server)
+
+    forget()
+    eventually(lambda: 7000 not in timeouts(server))
