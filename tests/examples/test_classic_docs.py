@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 import redis
+from kazoo.client import KazooClient
+from kazoo.exceptions import LockTimeout
 from places import ROOT
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -27,7 +29,7 @@ from lockkit.model.errors import BackendError
 from lockkit.testing.checkers import FencedRegister
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ZooKeeperServer
 
 PAGE = (ROOT / "docs" / "classic.md").read_text(encoding="utf-8")
 NAME, TTL = "stock:42", 0.3
@@ -377,6 +379,27 @@ def test_clearing_old_rows_makes_two_holders(path: Path) -> None:
     classic.release(database, NAME)  # by the first one
     assert classic.acquire(database, NAME)  # a third one, while the second works
     database.close()
+
+
+def test_a_release_by_another_mutex_releases_nothing(other_servers: None) -> None:
+    classic = Version("ZooKeeper by another mutex")
+    with ZooKeeperServer() as server:
+        first, second = (KazooClient(f"127.0.0.1:{server.port}") for _ in range(2))
+        first.start()
+        second.start()
+        assert classic.acquire(first, "/stock")
+        classic.release(first, "/stock")
+        with pytest.raises(LockTimeout):
+            classic.acquire(second, "/stock")
+        first.stop()  # which ends its session
+        assert classic.acquire(second, "/stock")
+        with lockkit.connect(server.url) as locks:
+            locks.lock("stock").acquire().release()
+            with locks.lock("stock", timeout=0):
+                pass
+        second.stop()
+        first.close()
+        second.close()
 
 
 def test_each_failure_that_the_page_names_has_its_test() -> None:
