@@ -33,12 +33,20 @@ locks = lockkit.connect(sys.argv[1], ttl=4.5)
 """
 
 
-@pytest.fixture(params=["redis", "postgresql", "sqlite", "memory"])
+LISTED = ["redis", "postgresql", "sqlite", "memory"]
+SESSIONS = ["advisory", "get_lock"]
+
+
+@pytest.fixture(params=[*LISTED, *SESSIONS])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "redis":
         return str(request.getfixturevalue("redis_url"))
     if request.param == "postgresql":
         return str(request.getfixturevalue("lock_table_url"))
+    if request.param == "advisory":
+        return f"{request.getfixturevalue('postgres_url')}?mode=advisory"
+    if request.param == "get_lock":
+        return f"{request.getfixturevalue('mariadb_url')}?mode=advisory"
     return f"sqlite:///{tmp_path / 'locks.sqlite3'}" if request.param == "sqlite" else "memory://"
 
 
@@ -95,6 +103,7 @@ print(sum(greenlet.value for greenlet in greenlets))
     assert run(program, url).split() == ["20"]
 
 
+@pytest.mark.parametrize("url", LISTED, indirect=True)
 def test_a_greenlet_that_computes_is_told(url: str) -> None:
     program = """
 stop = threading.Event()

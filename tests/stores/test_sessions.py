@@ -547,3 +547,16 @@ def test_a_session_pooler_is_refused_unless_it_is_said(
         with pytest.raises(ConfigurationError, match="session_pooler"):
             try_at(url)
         try_at(url, options={"session_pooler": True})
+
+
+def test_a_forked_child_has_nothing_of_its_parents(connect: Connect, agent: Agent) -> None:
+    """And ends none of its sessions, whatever becomes of the child."""
+    agent.call("acquire", handle="a", api="sync", name="a", ttl=LONG)
+    for _ in range(3):
+        child = agent.call("fork", handle="a", api="sync")
+        assert child == {
+            "lost": True, "remaining": 0.0, "released": False, "taken": False, "own": True,
+        }  # fmt: skip
+        assert agent.call("lost", handle="a") is False
+        assert connect().lock("a").try_acquire() is None
+    assert agent.call("release", handle="a") is True
