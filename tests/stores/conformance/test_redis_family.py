@@ -10,6 +10,7 @@ from over_a_wire import OverAWire, OverTLS
 from redis_family import ClusterGroup, ClusterStore, SentinelGroup, SentinelStore
 
 from lockkit.stores import redis as redis_store
+from lockkit.testing.conformance import StoreConformance
 
 
 class TestSentinel(OverAWire):
@@ -44,8 +45,9 @@ class TestSentinelOverTLS(OverTLS):
         gc.collect()  # here, where the warnings are ignored
 
 
-class TestCluster(OverAWire):
-    """Six servers of a current Valkey: names are on three of them."""
+class TestCluster(StoreConformance):
+    """Six servers of a current Valkey: names are on three of them, and the scripts that grant are
+    others than those of a single server."""
 
     schemes = ("redis+cluster",)
     tested = redis_store.ClusterStore
