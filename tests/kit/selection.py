@@ -42,6 +42,7 @@ NOT_QUICK = (
     "tests/adapters/shared/test_preload.py",
     "tests/adapters/shared/test_streams.py",
     "tests/examples/shop",
+    "tests/examples/test_redis_docs.py",
     "tests/faults",
     "tests/leases/test_gevent.py",
     "tests/operate/test_commands_scale.py",
