@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import lockkit
 from benchmarks import contention, handoff, pair
-from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer
+from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
 
 __all__ = ["STORES", "measure"]
 
@@ -64,12 +64,19 @@ def _plain() -> Iterator[str]:
         yield f"{server.url}?protocol=plain"
 
 
+@contextmanager
+def _zookeeper() -> Iterator[str]:
+    with ZooKeeperServer() as server:
+        yield server.url
+
+
 STORES = {
     "sqlite://": Compared(_file, ("filelock",)),
     "postgresql://": Compared(_postgres, ("pg_advisory_lock", "sqlalchemy-dlock")),
     "mariadb://": Compared(_mariadb, ("GET_LOCK",)),
     "?protocol=plain": Compared(_plain, ("drop-in", "redis-py")),
     "redlock://": Compared(_five_nodes, ("pottery",)),
+    "zookeeper://": Compared(_zookeeper, ("kazoo",)),
 }
 
 
