@@ -37,6 +37,10 @@ class Dialect(ABC):
     def take(self, key: str, silence: str) -> str:
         """Take the lock if it is free; else how many wait for it is the third value."""
 
+    def is_undecided(self, rows: Rows) -> bool:
+        """Whether the take was disturbed, so that its reply says nothing."""
+        return False
+
     def is_missing(self, rows: Rows) -> bool:
         """Whether what is to be locked has to be made first."""
         return False

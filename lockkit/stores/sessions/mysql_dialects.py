@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from lockkit.stores.sessions.connection import Connection
+from lockkit.stores.sessions.connection import Connection, Rows
 from lockkit.stores.sessions.dialects import KEPT_DAYS, PRUNED, Dialect, OfRows, digest
 
 FOREVER = 365 * 24 * 3600
@@ -53,6 +53,10 @@ class GetLock(MySQL):
             f"{silence}; select connection_id(), taken, if(taken = 1, null, {waiters}) "
             f"from (select get_lock('{key}', 0) as taken) tried"
         )
+
+    def is_undecided(self, rows: Rows) -> bool:
+        """GET_LOCK returns NULL if a KILL QUERY came, perhaps for the statement before it."""
+        return rows[0][1] is None
 
     def join(self, key: str) -> str:
         return f"select connection_id(), get_lock('{key}', {FOREVER})"

@@ -155,6 +155,9 @@ class SessionStore(Sessioned, Waited):
         take = self._sql.take(key, self._silence(session, request.ttl))
         rows = yield from self._say(session, route, take)
         for _ in range(MAKES):
+            if self._sql.is_undecided(rows):
+                rows = yield from self._say(session, route, take)
+                continue
             if not self._sql.is_missing(rows):
                 return rows
             yield from self._say(session, route, self._sql.make(key, quote(request.name)))
@@ -162,7 +165,7 @@ class SessionStore(Sessioned, Waited):
             delete = self._sql.delete([row[1] for row in stale if row[1]])
             yield from self._say(session, route, delete)
             rows = yield from self._say(session, route, take)
-        raise BackendUnavailable("the row of the name is deleted as soon as it is made")
+        raise BackendUnavailable("the server did not say whether the lock is free")
 
     def _clear(self, session: Session, request: Request) -> Step[Rows]:
         free = self._sql.free(self._key(request), held=False)
