@@ -155,15 +155,13 @@ class SessionStore(Sessioned, Waited):
         take = self._sql.take(key, self._silence(session, request.ttl))
         rows = yield from self._say(session, route, take)
         for _ in range(MAKES):
-            if self._sql.is_undecided(rows):
-                rows = yield from self._say(session, route, take)
-                continue
-            if not self._sql.is_missing(rows):
+            if self._sql.is_missing(rows):
+                yield from self._say(session, route, self._sql.make(key, quote(request.name)))
+                stale = yield from self._say(session, route, self._sql.stale())
+                delete = self._sql.delete([row[1] for row in stale if row[1]])
+                yield from self._say(session, route, delete)
+            elif not self._sql.is_undecided(rows):
                 return rows
-            yield from self._say(session, route, self._sql.make(key, quote(request.name)))
-            stale = yield from self._say(session, route, self._sql.stale())
-            delete = self._sql.delete([row[1] for row in stale if row[1]])
-            yield from self._say(session, route, delete)
             rows = yield from self._say(session, route, take)
         raise BackendUnavailable("the server did not say whether the lock is free")
 
