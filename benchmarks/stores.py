@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,20 +33,21 @@ def _file() -> Iterator[str]:
 
 
 @contextmanager
-def _postgres(query: str = "") -> Iterator[str]:
+def _postgres(mode: str) -> Iterator[str]:
     with PostgresServer() as server:
-        yield _with_table(server.url) + query
+        yield _with_table(f"{server.url}?mode={mode}")
 
 
 @contextmanager
-def _mariadb(query: str = "") -> Iterator[str]:
+def _mariadb(mode: str) -> Iterator[str]:
     with MariaDBServer() as server:
-        yield _with_table(server.url.replace("mysql://", "mariadb://")) + query
+        yield _with_table(f"{server.url.replace('mysql://', 'mariadb://')}?mode={mode}")
 
 
 def _with_table(url: str) -> str:
     client = lockkit.connect(url)
-    client.store.create_table()  # type: ignore[attr-defined]
+    if not url.endswith("?mode=advisory"):
+        client.store.create_table()  # type: ignore[attr-defined]
     client.close()
     return url
 
@@ -70,10 +72,15 @@ def _zookeeper() -> Iterator[str]:
         yield server.url
 
 
+ON_POSTGRESQL = ("pg_advisory_lock", "sqlalchemy-dlock")
 STORES = {
     "sqlite://": Compared(_file, ("filelock",)),
-    "postgresql://": Compared(_postgres, ("pg_advisory_lock", "sqlalchemy-dlock")),
-    "mariadb://": Compared(_mariadb, ("GET_LOCK",)),
+    "postgresql://": Compared(partial(_postgres, "table"), ON_POSTGRESQL),
+    "postgresql://?mode=advisory": Compared(partial(_postgres, "advisory"), ON_POSTGRESQL),
+    "postgresql://?mode=row": Compared(partial(_postgres, "row"), ON_POSTGRESQL),
+    "mariadb://": Compared(partial(_mariadb, "table"), ("GET_LOCK",)),
+    "mariadb://?mode=advisory": Compared(partial(_mariadb, "advisory"), ("GET_LOCK",)),
+    "mariadb://?mode=row": Compared(partial(_mariadb, "row"), ("GET_LOCK",)),
     "?protocol=plain": Compared(_plain, ("drop-in", "redis-py")),
     "redlock://": Compared(_five_nodes, ("pottery",)),
     "zookeeper://": Compared(_zookeeper, ("kazoo",)),

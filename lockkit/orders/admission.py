@@ -196,7 +196,7 @@ class Admission:
                 log.error("the claim of an order is not deleted, so it is an orphan: %s", failure)
 
         if not decision.orphan:
-            await self._means.to_its_end(drop())
+            await self._means.carried_on(drop())
 
     async def _undo(self, decision: Proceed) -> None:
         """Take each step, even if the one before is interrupted again."""

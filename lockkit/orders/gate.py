@@ -16,7 +16,7 @@ from lockkit.orders.open_order import OrderStopped
 from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
 from lockkit.orders.redis_records import RedisRecords
-from lockkit.runtime.aio_run import to_its_end
+from lockkit.runtime.aio_run import carried_on
 from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import Refusal
 
@@ -44,7 +44,7 @@ class Means(NamedTuple):
     locks: Any  #: a client
     recover: RecoverHook | None
     give: Callable[[Any], Any]  #: a lease that will not be used back to its store
-    to_its_end: Callable[[Coroutine[Any, Any, None]], Awaitable[None]]  #: even if cancelled
+    carried_on: Callable[[Coroutine[Any, Any, None]], Awaitable[None]]  #: also if cancelled
 
 
 Flow = Callable[[Means], Coroutine[Any, Any, R]]
@@ -64,7 +64,7 @@ async def adrive(
     flow: Flow[R], store: Any, locks: AsyncLockClient, recover: RecoverHook | None = None
 ) -> R:
     """Run a flow to its end, awaiting each step."""
-    return await flow(Means(store, locks, recover, give_back_async, to_its_end))
+    return await flow(Means(store, locks, recover, give_back_async, carried_on))
 
 
 class Way(Protocol):

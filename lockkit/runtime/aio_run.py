@@ -72,6 +72,17 @@ def _cancellations() -> int:
     return task.cancelling() if task else 0
 
 
+_going_on: set[asyncio.Task[Any]] = set()
+
+
+async def carried_on(work: Coroutine[Any, Any, R]) -> R:
+    """Await what goes on in the background if its task is cancelled, which does not wait then."""
+    task = asyncio.ensure_future(work)
+    _going_on.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_going_on.discard)
+    return await asyncio.shield(task)
+
+
 async def to_its_end(work: Coroutine[Any, Any, R]) -> R:
     """Await what must be done even if its task is cancelled, however often. Then that is cancelled.
 
