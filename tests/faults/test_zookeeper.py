@@ -261,7 +261,8 @@ def waits(client: AnyClient, name: str) -> bool:
 
 def sessions() -> set[tuple[int, bytes]]:
     """The IDs and passwords of all that are connected."""
-    found = (each for each in gc.get_objects() if isinstance(each, KazooClient))
+    kind = KazooClient  # by its type: lazy objects of Django have a __class__ that imports
+    found = [each for each in gc.get_objects() if issubclass(type(each), kind)]
     return {each.client_id for each in found if each.client_id and each.client_id[0]}
 
 
