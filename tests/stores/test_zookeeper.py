@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -11,6 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from command_line import locks as locks_command
+from damaging import EXAMPLES
+from hypothesis import given
+from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_digest_acl
@@ -168,19 +173,39 @@ def test_an_operators_words_reach_the_holder(
     assert [info.name for info in other.last_words()] == ["stock"]
 
 
+FIELDS = ("owner", "ttl", "max_hold", "granted", "by", "fence", "guid", "name")
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+    | st.sampled_from([10**400, -(10**400), 1e308, [], {}, "9\0" * 9])
+)  # fmt: skip
+DOCUMENTS = st.dictionaries(st.sampled_from(FIELDS), VALUES).map(lambda d: json.dumps(d).encode())
+NESTED = b"[" * 100_000
+
+
+@EXAMPLES
+@given(damage=st.binary(max_size=40) | DOCUMENTS | st.just(NESTED))
 def test_data_that_cannot_be_read_is_a_row_and_no_obstacle(
-    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient, damage: bytes
 ) -> None:
-    for damage in (b"", b"\xff\xfe", b"[]", b'{"owner": 7, "ttl": "x", "granted": [1]}', b"{"):
-        lease = locks.lock("stock").acquire()
+    lease = locks.lock("stock").acquire()
+    try:
         (node,) = claims(tree, "stock")
         tree.set(f"/lockkit/locks/stock/{node}", damage)
-        info = other.inspect("stock")
-        assert info is not None
-        assert info.fence == lease.fencing_token
+        seen(other, "stock")
         assert other.lock("stock").try_acquire() is None
         assert other.break_("stock", fence=lease.fencing_token)
+        tree.set("/lockkit/broken/stock", damage)
+        seen(other)
+    finally:
         assert not lease.release()
+
+
+def seen(client: lockkit.LockClient, *names: str) -> None:
+    """An operator can look at it, in every format."""
+    for form in ("table", "wide", "json", "csv"):
+        looked = locks_command(client, "list", "--lost", "--format", form)
+        assert looked.status == 0
+        assert all(name in looked.out for name in names)
 
 
 def test_what_others_put_into_a_folder_holds_nothing(

@@ -9,6 +9,9 @@ from lockkit.model.types import LockInfo, LockState, Owner, Request, Waiting
 
 QUEUE_SHOWN = 16
 
+MOST = 1e15
+"""Whatever is greater, or is not a number, is neither a time in milliseconds nor a duration."""
+
 
 class Seen(NamedTuple):
     """A node's data and stat."""
@@ -29,7 +32,7 @@ def decoded(data: bytes) -> dict[str, Any]:
     """Empty, if it cannot be read: anybody who may write there could have written it."""
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -96,4 +99,6 @@ def _text(data: dict[str, Any], key: str) -> str:
 
 def _number(data: dict[str, Any], key: str) -> float | None:
     value = data.get(key)
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return value if abs(value) < MOST else None
