@@ -114,8 +114,8 @@ class Queueing:
 
     def _taken(self, client: LockClient | AsyncLockClient, hold: Hold) -> None:
         self.local.acquisition = Acquisition(hold)
-        self.local.token = _value(hold.request.token)
-        if self.renew and hold.request.ttl < FOREVER:
+        self.local.token = _value(hold.token)
+        if self.renew and hold.ttl < FOREVER:
             client._watchdog.watch(hold)
 
     def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
@@ -126,8 +126,8 @@ class Queueing:
             acquisition.end()
             client._watchdog.unwatch(acquisition.hold)
             self.local.acquisition = None
-            if value == _value(acquisition.hold.request.token):
-                token = acquisition.hold.request.token
+            if value == _value(acquisition.hold.token):
+                token = acquisition.hold.token
         name = self._encoded(self.name).decode(errors="surrogateescape")
         return Hold(Request(name, token, FOREVER, ""), None, math.inf, now())
 

@@ -23,8 +23,11 @@ GONE = (
     "were lost"
 )
 
+AT_ONCE = 2000
+"""So many are renewed by one exchange at most."""
+
 HEARD = 16
-"""The store is asked about so many losses of one pass: how did they come about?"""
+"""The store is asked about so many losses of one exchange: how did they come about?"""
 
 RETRY_WITHIN = 0.5
 """Seconds: a request that failed faster than this broke off (the connection was stale, the server
@@ -95,7 +98,7 @@ def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step
     moment = now()
     _apply(hold, requests[0], renewal, sent, moment)
     if (unreadable := renewal.error) is not None:
-        unreadable.about(hold.request.name)
+        unreadable.about(hold.name)
         raise unreadable
     if renewal.left is None:
         yield from _hear(store, hold)
@@ -105,7 +108,7 @@ def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step
 def _hear(store: Store, hold: Hold) -> Step[None]:
     """Ask the store how it ended: an operator may have released it. It may keep no words."""
     try:
-        words = yield from store.ended(hold.request.name, hold.fence)
+        words = yield from store.ended(hold.name, hold.fence)
     except BackendError:
         words = None
     if words is None:
@@ -146,17 +149,26 @@ def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
 
 
 def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[None]:
-    """One pass of the watchdog. An error is not a loss: it is tried again until the deadline."""
+    """One pass of the watchdog, so many at a time, which bounds what it takes up meanwhile.
+
+    An error is not a loss: it is tried again until the deadline.
+    """
+    for start in range(0, len(holds), AT_ONCE):
+        try:
+            yield from _renew(store, holds[start : start + AT_ONCE], now)
+        except BackendError:
+            moment = now()
+            for hold in holds[start:]:
+                hold.renewal_failed(moment)
+            return
+
+
+def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
     sent = now()
-    requests = tuple(hold.ask(hold.request.ttl, sent) for hold in holds)
+    requests = [holds[0].ask(holds[0].ttl, sent)]
+    requests += [hold.ask(hold.ttl, sent, requests[0].number) for hold in holds[1:]]
     sent = now()
-    try:
-        renewals = yield from store.extend(requests)
-    except BackendError:
-        moment = now()
-        for hold in holds:
-            hold.renewal_failed(moment)
-        return
+    renewals = yield from store.extend(requests)
     moment = now()
     unreadable = None
     for hold, request, renewal in zip(holds, requests, renewals, strict=True):

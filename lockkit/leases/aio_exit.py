@@ -46,5 +46,5 @@ class AtExit:
             try:
                 run(holding.release(store, hold), wire)
             except BackendError as error:
-                log.warning("release of %r not confirmed: %s", hold.request.name, error)
+                log.warning("release of %r not confirmed: %s", hold.name, error)
                 return

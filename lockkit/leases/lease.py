@@ -54,7 +54,7 @@ class BaseLease:
 
     @property
     def name(self) -> str:
-        return self._hold.request.name
+        return self._hold.name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class BaseLease:
     @property
     def token(self) -> str:
         """The secret that proves this claim. Do not log it."""
-        return self._hold.request.token
+        return self._hold.token
 
     @property
     def fencing_token(self) -> int:
@@ -150,7 +150,7 @@ class BaseLease:
     def _extending(self, ttl: float | None) -> Step[None]:
         self.check()
         hold, client = self._hold, self._client
-        seconds = hold.request.ttl if ttl is None else client._ttl(ttl)
+        seconds = hold.ttl if ttl is None else client._ttl(ttl)
         try:
             yield from holding.extend(client._queue, hold, seconds)
         finally:
@@ -176,7 +176,7 @@ class BaseLease:
             return (yield from holding.release(client._queue, hold))
         finally:  # somebody may be waiting for the release, nobody for this
             client._watchdog.unwatch(hold)
-            client.note_hold(hold.request.name, now() - hold.granted)
+            client.note_hold(hold.name, now() - hold.granted)
 
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
         """At the end of a block. A store that cannot be told is not an error of the body, which
@@ -195,10 +195,7 @@ class BaseLease:
         """Whether others that share the claim go on; called once, when it is released."""
         if self._entry is None or self._entry.leave():
             return False
-        if self._hold.leases is not None:
-            self._hold.leases.pop(id(self), None)
-        if self._hold.on_lost is not None:
-            self._hold.on_lost.pop(id(self), None)
+        self._hold.unshare(self)
         return True
 
     def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> bool:

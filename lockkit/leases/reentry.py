@@ -34,13 +34,13 @@ class Entry:
     def is_too_short(self, ttl: float) -> bool:
         """Whether the claim must be extended for a lease of this ttl: it is renewed for less."""
         moment = now()
-        if ttl > self.hold.request.ttl:
+        if ttl > self.hold.ttl:
             return True
         return not self.hold.renewable(moment) and moment + ttl > self.hold.deadline
 
     def extended(self, ttl: float) -> None:
         """It is renewed for at least so long from now on."""
-        if ttl > self.hold.request.ttl:
+        if ttl > self.hold.ttl:
             self.hold.request = self.hold.request._replace(ttl=ttl)
 
     def leave(self) -> bool:

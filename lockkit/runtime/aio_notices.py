@@ -61,7 +61,7 @@ class AsyncNotices:
         for hold in self._deadlines.take_lost(now()):
             for returned in said(hold):
                 if isinstance(returned, Awaitable):
-                    task = asyncio.ensure_future(_awaited(returned, hold.request.name))
+                    task = asyncio.ensure_future(_awaited(returned, hold.name))
                     self._telling.add(task)
                     task.add_done_callback(self._telling.discard)
         moment = now()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from lockkit.model.errors import LeaseLost
 from lockkit.model.types import Request, drift
@@ -13,6 +15,43 @@ from lockkit.runtime import process
 
 _numbers = count(1)
 """Extensions are numbered in the order in which they are asked for; drawing one is atomic."""
+
+_HANDED = -1
+"""The number of no extension: what was handed to a waiter is for less than its ttl."""
+
+_TTL, _MAX_HOLD = 0, 4
+"""Where they stand in a request, after its name and its token."""
+
+
+def _same(one: tuple[Any, ...]) -> tuple[Any, ...]:
+    return one
+
+
+_terms_once = lru_cache(256)(_same)
+"""The same object for equal terms: thousands of leases of a process have few."""
+
+_asked_once = lru_cache(8)(_same)
+
+
+@lru_cache(8)
+def _until(number: int, sent: float, left: float) -> tuple[int, float]:
+    """An extension, and until when its claims can be relied on if it is done: one object for all
+    that are renewed at once."""
+    return number, sent + left - drift(left)
+
+
+@lru_cache(8)
+def _extended(terms: tuple[Any, ...], ttl: float, number: int) -> tuple[Any, ...]:
+    """The terms of the request that extends."""
+    return Request("", "", *terms)._replace(ttl=ttl, number=number)[2:]
+
+
+@lru_cache(8)
+def _due(deadline: float, ttl: float, now: float) -> float:
+    """After a third of what is left. More than the ttl was asked for by the holder: it is not
+    cut short by a renewal."""
+    left = deadline - now
+    return now + max(left / 3, left - ttl * 2 / 3)
 
 
 class _Lease(Protocol):
@@ -34,7 +73,10 @@ class Hold:
 
     __slots__ = (
         "_asked",
+        "_lease",
+        "_others",
         "_settled",
+        "_terms",
         "dead",
         "due",
         "ended",
@@ -42,11 +84,9 @@ class Hold:
         "fence",
         "generation",
         "granted",
-        "leases",
+        "name",
         "on_lost",
-        "renew_until",
-        "request",
-        "whole",
+        "token",
     )
 
     def __init__(
@@ -58,28 +98,48 @@ class Hold:
         *,
         whole: bool = True,
     ) -> None:
-        self.request = request
+        self.name, self.token = request.name, request.token
+        self._terms = _terms_once(request[2:])
         self.fence = fence
-        self._settled = (0, deadline)
-        self._asked: dict[int, float] = {}  #: number: the deadline if it is done at once
+        self._settled = (0 if whole else _HANDED, deadline)
+        self._asked: tuple[Any, ...] = ()  #: number, deadline if it is done at once; the next two
         self.granted = now
-        self.renew_until = None if request.max_hold is None else now + request.max_hold
         self.due = now + (deadline - now) / 3
-        self.whole = whole  #: else it was handed to a waiter, and for less than its ttl
         self.generation = process.generation()
-        self.leases: dict[int, weakref.ref[_Lease]] | None = None  #: by their id; None: none yet
+        self._lease: weakref.ref[_Lease] | None = None
+        self._others: dict[int, weakref.ref[_Lease]] | None = None  #: that share it, by their id
         self.dead = False
         self.failing_since: float | None = None  #: since then no renewal has succeeded
         self.ended = ""  #: what the store says of its end
         self.on_lost: dict[int, Callable[[], object]] | None = None  #: who wants to hear of it
 
     @property
+    def request(self) -> Request:
+        return Request(self.name, self.token, *self._terms)
+
+    @request.setter
+    def request(self, request: Request) -> None:
+        self._terms = _terms_once(request[2:])
+
+    @property
+    def ttl(self) -> float:
+        """Seconds to which it is renewed."""
+        ttl: float = self._terms[_TTL]
+        return ttl
+
+    @property
+    def whole(self) -> bool:
+        """Else it was handed to a waiter, and for less than its ttl."""
+        return self._settled[0] != _HANDED
+
+    @property
     def deadline(self) -> float:
         """Until when the claim can be relied on, whichever of the open extensions are done."""
         number, deadline = self._settled
-        for asked, bound in tuple(self._asked.items()):  # another thread may ask just now
-            if asked > number and bound < deadline:
-                deadline = bound
+        asked = self._asked
+        for position in range(0, len(asked), 2):
+            if asked[position] > number and asked[position + 1] < deadline:
+                deadline = asked[position + 1]
         return deadline
 
     @property
@@ -97,27 +157,36 @@ class Hold:
 
     def share(self, lease: _Lease) -> None:
         """Count it among those for which the claim is held."""
-        if self.leases is None:
-            self.leases = {}
-        self.leases[id(lease)] = weakref.ref(lease)
+        reference = weakref.ref(lease)
+        if self._lease is None:
+            self._lease = reference
+            return
+        if self._others is None:
+            self._others = {}
+        self._others[id(lease)] = reference
+
+    def unshare(self, lease: _Lease) -> None:
+        """It is released, and others go on."""
+        for each in (self._others, self.on_lost):
+            if each is not None:
+                each.pop(id(lease), None)
 
     @property
     def users(self) -> int:
         """How many leases somebody still has, and has not begun to release."""
-        leases = [reference() for reference in list((self.leases or {}).values())]
-        return sum(lease is not None and not lease._ended for lease in leases)
+        first = [] if self._lease is None else [self._lease]
+        return sum(map(_is_used, [*first, *list((self._others or {}).values())]))
 
     @property
     def used(self) -> bool:
-        return self.leases is None or self.users > 0
+        return self._lease is None or _is_used(self._lease) or self.users > 0
 
     def lose(self) -> None:
         self.dead = True
 
     def loss(self, now: float) -> LeaseLost:
         """The error of a lease that is lost, and why it is."""
-        name = self.request.name
-        return LeaseLost(f"the lease on {name!r} is lost: {self._cause(now)}", name=name)
+        return LeaseLost(f"the lease on {self.name!r} is lost: {self._cause(now)}", name=self.name)
 
     def _cause(self, now: float) -> str:
         if self.ended:
@@ -127,18 +196,19 @@ class Hold:
         if self.failing_since is not None:
             since = now - self.failing_since
             return f"it expired, and its store has been unreachable for {since:.1f} s"
-        if self.renew_until is not None and self.deadline >= self.renew_until:
-            return f"it was held for its MAX_HOLD of {self.request.max_hold:g} s, and expired"
+        if self.deadline >= self.renew_until:
+            return f"it was held for its MAX_HOLD of {self._terms[_MAX_HOLD]:g} s, and expired"
         return "it expired: its process was paused, or did not renew it in time"
 
-    def ask(self, ttl: float, now: float) -> Request:
-        """The request that sets what is left to ``ttl``. ``now``: it is not sent before."""
-        number, bound = next(_numbers), now + ttl - drift(ttl)
-        sooner = bound < self.deadline
-        self._asked[number] = bound
+    def ask(self, ttl: float, now: float, number: int | None = None) -> Request:
+        """The request that sets what is left to ``ttl``. ``now``: it is not sent before.
+        ``number``: of a pass that extends many."""
+        asked = _until(next(_numbers) if number is None else number, now, ttl)
+        sooner = asked[1] < self.deadline
+        self._asked += asked  # one expression without a call: no other thread gets in between
         if sooner:
-            self._plan(now)
-        return self.request._replace(ttl=ttl, number=number)
+            self.due = _due(self.deadline, self.ttl, now)
+        return Request(self.name, self.token, *_extended(self._terms, ttl, asked[0]))
 
     def renewed(self, number: int, sent: float, left: float, now: float) -> None:
         """The store answered to this extension. After the deadline its reply comes too late.
@@ -149,13 +219,22 @@ class Hold:
         if self.lost(now):
             return
         if number > self._settled[0]:
-            self._settled = (number, sent + left - drift(left))
-            for asked in tuple(self._asked):
-                if asked < number:
-                    self._asked.pop(asked, None)
-        self.whole = True
+            self._settled = _until(number, sent, left)
+            self._forget(number)
         self.failing_since = None
-        self._plan(now)
+        self.due = _due(self.deadline, self.ttl, now)
+
+    def _forget(self, number: int) -> None:
+        """What was asked for before this one."""
+        while True:
+            asked, kept = self._asked, ()
+            for position in range(0, len(asked), 2):
+                if asked[position] >= number:
+                    kept += asked[position : position + 2]
+            kept = _asked_once(kept)
+            if self._asked is asked:  # else another thread has asked meanwhile
+                self._asked = kept
+                return
 
     def renewal_failed(self, now: float) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
@@ -168,6 +247,12 @@ class Hold:
             self.failing_since = now if self.failing_since is None else self.failing_since
             self.due = now
 
+    @property
+    def renew_until(self) -> float:
+        """The end of its MAX_HOLD."""
+        most = self._terms[_MAX_HOLD]
+        return math.inf if most is None else self.granted + most
+
     def renewable(self, now: float) -> bool:
         """Whether the watchdog still has work with it: not lost, and within max_hold.
 
@@ -175,10 +260,9 @@ class Hold:
         """
         if self.lost(now):
             return False
-        return self.renew_until is None or now < self.renew_until or not self.whole
+        return now < self.renew_until or not self.whole
 
-    def _plan(self, now: float) -> None:
-        """After a third of what is left. More than the ttl was asked for by the holder: it is not
-        cut short by a renewal."""
-        left = self.deadline - now
-        self.due = now + max(left / 3, left - self.request.ttl * 2 / 3)
+
+def _is_used(reference: weakref.ref[_Lease]) -> bool:
+    lease = reference()
+    return lease is not None and not lease._ended

@@ -63,5 +63,5 @@ def said(hold: Hold) -> list[object]:
         try:
             returned.append(tell())
         except Exception:  # noqa: BLE001  of the user's, who has no caller here
-            log.exception("on_lost of %r failed", hold.request.name)
+            log.exception("on_lost of %r failed", hold.name)
     return returned

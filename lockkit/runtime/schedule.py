@@ -32,11 +32,11 @@ class Schedule:
     def add(self, hold: Hold) -> bool:
         """Whether the runner sleeps too long for this one and must be woken."""
         with self._lock:
-            self._holds[hold.request.token] = hold
+            self._holds[hold.token] = hold
             return self._sooner(hold.due)
 
     def discard(self, hold: Hold) -> None:
-        self._holds.pop(hold.request.token, None)
+        self._holds.pop(hold.token, None)
 
     def doubt(self, now: float) -> bool:
         """Have all of them renewed now; whether there are any."""
@@ -133,14 +133,14 @@ class Deadlines:
         """Whether the runner sleeps too long for this one and must be woken."""
         moment = -math.inf if hold.dead else hold.deadline
         with self._lock:
-            self._holds[hold.request.token] = hold
+            self._holds[hold.token] = hold
             if moment >= self._wake_at:
                 return False
             self._asked = min(self._asked, moment)  # as above
             return True
 
     def discard(self, hold: Hold) -> None:
-        self._holds.pop(hold.request.token, None)
+        self._holds.pop(hold.token, None)
 
     def clear(self) -> None:
         with self._lock:
@@ -150,7 +150,7 @@ class Deadlines:
         """Those that are lost, each once."""
         with self._lock:
             lost = [hold for hold in list(self._holds.values()) if hold.lost(now)]
-            return [hold for hold in lost if self._holds.pop(hold.request.token, None)]
+            return [hold for hold in lost if self._holds.pop(hold.token, None)]
 
     def sleep_until(self, now: float) -> float:
         """When the runner must look again. A moment that was asked for is kept, as above."""

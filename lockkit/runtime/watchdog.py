@@ -135,7 +135,7 @@ class Watchdog(Background):
             try:
                 run(holding.release(self._renewing.store, hold))
             except BackendError as error:
-                log.warning("release of %r not confirmed: %s", hold.request.name, error)
+                log.warning("release of %r not confirmed: %s", hold.name, error)
                 return
 
     def _withdraw(self, request: Request) -> None:

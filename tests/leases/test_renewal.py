@@ -130,7 +130,7 @@ class TestTwoExtensionsAtOnce:
         for second in range(1000):
             moment = START + second
             ours.renewed(ours.ask(TTL, moment).number, moment, TTL, moment)
-        assert len(ours._asked) <= 1
+        assert len(ours._asked) <= 2  # the number, and the moment
 
     def test_a_delayed_one_does_not_cut_short_what_a_later_one_has_given(
         self, redis_server: RedisServer

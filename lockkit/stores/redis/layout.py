@@ -10,7 +10,6 @@ A change of this module or of a record's format needs a new VERSION.
 from __future__ import annotations
 
 import binascii
-from functools import lru_cache
 
 VERSION = b"4"
 BUCKETS = 64
@@ -35,7 +34,6 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.are_occupied = False  #: all buckets are known to have this layout, for orders
-        self.of_name = lru_cache(maxsize=1024)(self._of_name)
 
     def bucket(self, bucket: int) -> bytes:
         return self._tag(bucket) + b"b"
@@ -63,7 +61,7 @@ class Keys:
         prefix = self.prefix.replace(" ", "_").encode()
         return b"%b:wake:%b" % (prefix, instance.encode())
 
-    def _of_name(self, name: str) -> tuple[bytes, ...]:
+    def of_name(self, name: str) -> tuple[bytes, ...]:
         """bucket, queue, waiters, tombs, alive: the KEYS of every script on a name."""
         tag, text = self._tag(bucket_of(name)), encoded(name)
         return tag + b"b", tag + b"q:" + text, tag + b"w:" + text, tag + b"t", tag + b"a:" + text

@@ -135,24 +135,21 @@ class Protocol:
         return self._command(self._repair, name)
 
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
-        """One or more commands per bucket, and which of the requests it is for."""
-        batches: dict[tuple[int, bool], list[int]] = {}
+        """One or more commands per bucket, and which of the requests it is for.
+
+        What a pass extends has one ttl and one number, most often: they are said once.
+        """
+        batches: dict[tuple[int, float, int], list[int]] = {}
         for position, request in enumerate(requests):
-            batch = bucket_of(request.name), request.kind is Kind.MUTEX
-            batches.setdefault(batch, []).append(position)
-        for (bucket, alone), positions in _limited(batches):
-            keys, arguments = [self.keys.bucket(bucket)], list[bytes]()
-            for request in map(requests.__getitem__, positions):
-                if not alone:
-                    keys.append(self.keys.holders(request.name))
-                arguments += (
-                    request.name.encode(),
-                    request.token.encode(),
-                    microseconds(request.ttl),
-                    b"%d" % request.number,
-                )
-            script = self._extend if alone else self._extend_shared
-            yield evalsha(script, keys, arguments), positions
+            terms = (request.ttl, request.number) if request.kind is Kind.MUTEX else _OF_EACH
+            batches.setdefault((bucket_of(request.name), *terms), []).append(position)
+        for (bucket, ttl, _), positions in _limited(batches):
+            keys, asked = [self.keys.bucket(bucket)], [requests[position] for position in positions]
+            if ttl:
+                yield evalsha(self._extend, keys, _alike(asked)), positions
+            else:
+                keys += (self.keys.holders(request.name) for request in asked)
+                yield evalsha(self._extend_shared, keys, _each(asked)), positions
 
     def channel(self, instance: str) -> bytes:
         return self.keys.channel(instance)
@@ -202,6 +199,24 @@ class Protocol:
             self._heads.clear()
         self._heads[script.sha, name] = head
         return head
+
+
+_OF_EACH = 0.0, 0
+"""The terms of a batch in which each claim says its own."""
+
+
+def _alike(requests: Sequence[Request]) -> list[bytes]:
+    first = requests[0]
+    tokens = [request.token.encode() for request in requests]
+    fields = [b"=" + request.name.encode() for request in requests]
+    return [microseconds(first.ttl), b"%d" % first.number, *tokens, *fields]
+
+
+def _each(requests: Sequence[Request]) -> list[bytes]:
+    arguments = list[bytes]()
+    for name, token, ttl, number in ((r.name, r.token, r.ttl, r.number) for r in requests):
+        arguments += name.encode(), token.encode(), microseconds(ttl), b"%d" % number
+    return arguments
 
 
 def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
