@@ -17,7 +17,7 @@ from lockkit.model.errors import (
     UnsupportedCapability,
 )
 from lockkit.model.log import log
-from lockkit.model.types import Kind, LeaseState
+from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
 from lockkit.runtime.either import at_once, value
 from lockkit.runtime.hold import Hold
@@ -135,7 +135,8 @@ class BaseLease:
 
     def __del__(self) -> None:
         if not getattr(self, "released", True):
-            complaint = f"{self!r} was never released"
+            by = Owner.decode(self._hold.request.owner)
+            complaint = f"{self!r} was never released; it was acquired in {by.thread} of {by}"
             self.released = True
             if not self._is_inner():
                 self._hold.lose()  # the watchdog drops it, so it expires

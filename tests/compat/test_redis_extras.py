@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from garbage import collected
 from interrupting import Interrupting
 from redis.backoff import NoBackoff
 from redis.cache import CacheConfig
@@ -161,7 +162,7 @@ def test_what_nobody_has_any_more_is_not_renewed(client: Redis) -> None:
     lock = Lock(client, NAME, timeout=0.3, renew=True)
     assert lock.acquire()
     del lock
-    gc.collect()
+    collected()
     eventually(lambda: not client.exists(NAME))
 
 
@@ -326,7 +327,7 @@ def test_clients_that_are_gone_are_not_kept(redis_url: str) -> None:
         pool = weakref.ref(client.connection_pool)
         client.close()
         del client
-        gc.collect()
+        collected()
         return pool() is None
 
     at_least_once(is_gone)

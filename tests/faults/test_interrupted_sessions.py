@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from garbage import collected
 from interrupted_places import Works, interrupted_everywhere
 from interrupted_stores import LONG_TTL, MOMENT, MOST, SOON, TTL
 from servers_of_sessions import ADVISORY, GET_LOCK, Kind, SessionServer
@@ -29,7 +29,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
     kind: Kind = request.param
     with kind.of(request) as found:
         yield found
-        gc.collect()
+        collected()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ its locks by message as before, and what was left behind is gone after one TTL.
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import time
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import django
 import pytest
+from garbage import collected
 from interrupted_places import Works, interrupted_everywhere
 from interrupted_stores import LONG_TTL, MOMENT, OTHERS, SOON, STORES, TTL, name_of
 
@@ -46,7 +46,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 def nothing_is_left_to_the_garbage_collector() -> Iterator[None]:
     """A connection that an interrupt takes from whoever has opened it, is closed by that."""
     yield
-    gc.collect()
+    collected()
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ in a task. In ``test_cancellation`` the same is cancelled at each await."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from garbage import collected
 from interrupted_stores import LONG_TTL, MOMENT, MOST, SOON, STORES, TTL, name_of
 from interrupting import Interrupting
 
@@ -33,7 +33,7 @@ Step = Callable[[int], Awaitable[Run]]
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     with request.param(request) as url:
         yield url
-        gc.collect()
+        collected()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import pickle
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from garbage import collected
 from steps import Steps
 
 import lockkit
@@ -113,10 +113,12 @@ def test_a_lease_that_nobody_references_warns_and_expires() -> None:
     locks = lockkit.connect("memory://", ttl=0.2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
-        locks.lock("a").acquire()
-        gc.collect()
+        locks.lock("a", label="nightly report").acquire()
+        collected()
     assert [w.category for w in caught] == [ResourceWarning]
     assert "'a'" in str(caught[0].message)
+    assert "never released; it was acquired in MainThread of " in str(caught[0].message)
+    assert "nightly report" in str(caught[0].message)
     assert locks.lock("a", timeout=10).acquire().release()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from garbage import collected
 
 import lockkit
 from lockkit import aio, fencing
@@ -50,7 +50,7 @@ def in_thread(work: Callable[[], R]) -> R:
 def forget(leases: list[lockkit.Lease]) -> None:
     """The last reference to each."""
     leases.clear()
-    gc.collect()
+    collected()
 
 
 class TestEntrants:

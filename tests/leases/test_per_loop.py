@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
 from forking import in_child
+from garbage import collected
 
 from lockkit import aio
 from lockkit.aio import AsyncLockClient
@@ -41,7 +41,7 @@ def test_a_loop_that_has_ended_is_forgotten_with_its_client(run: Callable[..., N
 
     for _ in range(4):
         run(scene())
-    gc.collect()
+    collected()
     assert not [found for found in ended[:-2] if found() is not None]
 
 

@@ -7,6 +7,7 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from garbage import collected
 
 import lockkit
 from lockkit import aio
@@ -127,7 +128,7 @@ async def test_a_close_in_the_middle_of_a_subscription_leaves_no_connection(
             proxy.latency = 0.0
             await holder.release()  # by a connection of its own
             await (await waiting).release()  # he asks again and again
-        gc.collect()  # warns of what is open
+        collected()  # warns of what is open
 
 
 def test_a_closed_client_over_tls_waits_for_no_server() -> None:
@@ -148,7 +149,7 @@ def test_a_closed_client_over_tls_waits_for_no_server() -> None:
         url = server.tls_url.replace(f":{server.tls_port}", f":{proxy.port}")
         with pytest.raises(BackendError):
             asyncio.run(scene(url, proxy))
-        gc.collect()  # warns of what is open
+        collected()  # warns of what is open
 
 
 async def _in_queue(client: aio.AsyncLockClient, waiters: int = 1) -> None:

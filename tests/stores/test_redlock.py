@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from itertools import count
 import pytest
 from five_nodes import Nodes, five_nodes
 from forking import in_child
+from garbage import collected
 from interrupting import Interrupting
 
 import lockkit
@@ -370,7 +370,7 @@ def test_an_interrupt_in_a_block(nodes: Nodes, api: Api) -> None:
     places = blocking_places(three) if api == "sync" else asyncio.run(places_of_tasks(three))
     assert places > 100
     eventually(lambda: not any(nodes.kept()))
-    gc.collect()
+    collected()
 
 
 def blocking_places(url: str) -> int:

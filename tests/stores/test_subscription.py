@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +9,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
+from garbage import collected
 
 from lockkit.model.clock import now
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
@@ -132,7 +132,7 @@ def test_a_client_that_is_closed_while_somebody_waits_closes_its_subscription(
     _all_granted(waiting)
     assert scene.subscriptions == 0
     scene.far.close()
-    gc.collect()  # warns of what is open
+    collected()  # warns of what is open
 
 
 def _visit(client: AnyClient) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse, S
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 from django_project.shop.models import Sale
+from garbage import collected
 
 from lockkit.model.clock import now
 from lockkit.testing.conformance.base import at_least_once, eventually
@@ -183,7 +183,7 @@ class TestUntilTheResponseIsClosed:
         assert held("stock:1")
         del response
         request.lease = None  # type: ignore[attr-defined]
-        gc.collect()
+        collected()
         assert not held("stock:1")
 
     @pytest.mark.parametrize("url", ["/aexport/1", "/aexport/1?wait=1"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ from django.db import DatabaseError, connections, transaction
 from django_project.servers import KINDS, place
 from django_project.shop.models import Sale
 from django_project.spy import SpyBackend
+from garbage import collected
 from interrupting import Interrupting
 from orders_django import mysql
 
@@ -264,7 +264,7 @@ def test_interrupted_anywhere_it_leaves_nothing_behind(using: str) -> None:
         with transaction.atomic(using):
             sell(using)
         assert is_free(), interrupts.where
-    gc.collect()  # what an interrupt has left without a name is told here, and not in another test
+    collected()  # what an interrupt has left without a name is told here, and not in another test
 
 
 def test_a_lost_lease_is_no_commit(using: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import io
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask, Response, request, send_file
+from garbage import collected
 
 import lockkit
 from lockkit_flask import current_lease, lock_view, locks
@@ -111,7 +111,7 @@ class TestUntilTheResponseIsClosed:
             return Response("another")
 
         assert app.test_client().get("/export/1?page=1").text == "another"
-        gc.collect()
+        collected()
         assert not held(app, "stock:1")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
+from garbage import collected
 from over_a_wire import OverAWire, OverTLS
 from redis_family import ClusterGroup, ClusterStore, SentinelGroup, SentinelStore
 
@@ -42,7 +42,7 @@ class TestSentinelOverTLS(OverTLS):
     def store(cls) -> Iterator[SentinelStore]:
         with SentinelGroup(guarded=True) as group:
             yield SentinelStore(group, socket_timeout=10.0)
-        gc.collect()  # here, where the warnings are ignored
+        collected()  # here, where the warnings are ignored
 
 
 class TestCluster(StoreConformance):
@@ -73,4 +73,4 @@ class TestClusterOverTLS(OverTLS):
     def store(cls) -> Iterator[ClusterStore]:
         with ClusterGroup(guarded=True) as group:
             yield ClusterStore(group, socket_timeout=10.0)
-        gc.collect()  # here, where the warnings are ignored
+        collected()  # here, where the warnings are ignored

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask, request, session
 from flask_project import Order, create_app, db, put
+from garbage import collected
 
 from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import locks, remember_guest
@@ -256,7 +257,7 @@ def test_many_random_ids_leave_nothing_in_memory_and_expire(
     def objects_after(many: range) -> int:
         for number in many:
             client.post("/aborts", headers={**A_1, "X-Order-ID": f"random-{number}"})
-        gc.collect()
+        collected()
         return len(gc.get_objects())
 
     objects_after(range(50))
