@@ -1,4 +1,4 @@
-"""Tables over TLS, with what docs/tables.md says that verifies the server."""
+"""Databases over TLS: which servers have to prove who they are, and what a URL can say of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import sqlalchemy
 
 import lockkit
+from lockkit.model.errors import ConfigurationError
+from lockkit.stores.tls import for_libpq
 from lockkit.testing.servers import MariaDBServer, PostgresServer
+
+ELSEWHERE = "@0.0.0.0"
+"""It leads to this host as well, but does not say so."""
 
 
 class Certificate(NamedTuple):
@@ -35,8 +41,9 @@ def make() -> Iterator[Callable[[str, str], Certificate]]:
         found = Certificate(folder / f"{name}.crt", folder / f"{name}.key")
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-days", "2", "-subj", "/CN=locks", "-addext", "subjectAltName=IP:127.0.0.1",
-             "-keyout", str(found.key), "-out", str(found.path)],
+             "-nodes", "-days", "2", "-subj", "/CN=locks", "-addext",
+             "subjectAltName=IP:127.0.0.1,IP:0.0.0.0", "-keyout", str(found.key),
+             "-out", str(found.path)],
             check=True, capture_output=True,
         )  # fmt: skip
         found.key.chmod(0o600)
@@ -48,11 +55,26 @@ def make() -> Iterator[Callable[[str, str], Certificate]]:
     shutil.rmtree(folder)
 
 
+class Served(NamedTuple):
+    """A server that speaks TLS, and what its URL says of it."""
+
+    url: str
+    authority: str  #: and the path of the certificate that is trusted
+    plain: str  #: without TLS
+    anybody: str  #: TLS with whomever
+    own: Certificate
+    other: Certificate
+
+    def at(self, *more: str, host: str = ELSEWHERE) -> str:
+        first, *others = [each for each in more if each] or [""]
+        query = "&".join([first, *others])
+        return self.url.replace("@127.0.0.1", host) + (f"?{query}" if query else "")
+
+
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])
 def served(
     request: pytest.FixtureRequest, make: Callable[[str, str], Certificate]
-) -> Iterator[tuple[str, Certificate, Certificate]]:
-    """What verifies, but for the path; the server's certificate, and another one."""
+) -> Iterator[Served]:
     with ExitStack() as stack:
         if request.param == "postgresql":
             own, other = make("postgresql", "postgres"), make("other", "postgres")
@@ -60,35 +82,129 @@ def served(
                 "ssl=on", f"ssl_cert_file={own.path}", f"ssl_key_file={own.key}"
             )
             url = stack.enter_context(postgres).url
-            yield f"{url}?sslmode=verify-full&sslrootcert=", own, other
+            said = "sslrootcert=", "sslmode=disable", "sslmode=require"
         else:
             own, other = make("mariadb", "mysql"), make("other", "mysql")
             mariadb = MariaDBServer(f"--ssl-cert={own.path}", f"--ssl-key={own.key}")
             url = stack.enter_context(mariadb).url
-            yield f"{url}?ssl_ca=", own, other
+            said = "ssl_ca=", "ssl_mode=DISABLED", "ssl_mode=required"
+        with lockkit.connect(url) as client:
+            client.store.create_table()  # type: ignore[attr-defined]
+        yield Served(url, *said, own, other)
 
 
-def test_a_server_that_is_verified(served: tuple[str, Certificate, Certificate]) -> None:
-    url, own, _ = served
-    with lockkit.connect(f"{url}{own.path}") as client:
-        client.store.create_table()  # type: ignore[attr-defined]
-        with client.lock("a") as lease:
-            lease.extend()
+@pytest.fixture(params=["", "mode=advisory"], ids=["table", "session"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def test_a_server_that_is_another(served: tuple[str, Certificate, Certificate]) -> None:
-    url, _, other = served
-    with (
-        lockkit.connect(f"{url}{other.path}") as client,
-        pytest.raises(lockkit.BackendUnavailable, match=r"(?i)certificate verify failed"),
+@pytest.fixture
+def trusting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This Python trusts the other authority, and libpq has no file of its own."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(served.other.path))
+    monkeypatch.setenv("HOME", "/nonexistent")
+
+
+def lock(url: str) -> None:
+    with lockkit.connect(url) as client, client.lock("a") as lease:
+        lease.extend()
+
+
+@pytest.mark.usefixtures("trusting")
+def test_a_server_that_is_verified(served: Served, mode: str) -> None:
+    lock(served.at(mode, f"{served.authority}{served.own.path}"))
+
+
+@pytest.mark.usefixtures("trusting")
+def test_a_server_whom_this_python_trusts(
+    served: Served, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(served.own.path))
+    lock(served.at(mode))
+
+
+@pytest.mark.usefixtures("trusting")
+def test_a_server_that_is_another(served: Served, mode: str) -> None:
+    for said in ("", f"{served.authority}{served.other.path}"):
+        with pytest.raises(lockkit.BackendUnavailable, match=r"(?i)verify failed") as refused:
+            lock(served.at(mode, said))
+        assert served.plain in str(refused.value)
+        assert served.authority in str(refused.value)
+
+
+@pytest.mark.usefixtures("trusting")
+def test_a_server_with_another_name(served: Served, mode: str) -> None:
+    with pytest.raises(lockkit.BackendUnavailable, match=r"(?i)does not match|not valid for"):
+        lock(served.at(mode, f"{served.authority}{served.own.path}", host="@localhost"))
+
+
+@pytest.mark.usefixtures("trusting")
+def test_what_a_url_can_do_without(served: Served, mode: str) -> None:
+    for said in (served.plain, served.anybody):
+        lock(served.at(mode, said))
+
+
+@pytest.mark.usefixtures("trusting")
+def test_a_server_on_this_host_need_not_prove_who_it_is(served: Served, mode: str) -> None:
+    for host in ("@127.0.0.1", "@localhost"):
+        lock(served.at(mode, host=host))
+
+
+@pytest.mark.usefixtures("trusting")
+def test_the_tables_of_an_engine_are_reached_as_it_says(served: Served) -> None:
+    vendor = "postgresql+psycopg" if "postgres" in served.url else "mysql+pymysql"
+    engine = sqlalchemy.create_engine(f"{vendor}://{served.at().partition('://')[2]}")
+    with lockkit.connect("sqlalchemy://", options={"engine": engine}) as client:
+        client.lock("a").acquire().release()
+
+
+def test_a_server_that_speaks_no_tls(
+    postgres_server: PostgresServer, mariadb_server: MariaDBServer, mode: str
+) -> None:
+    for server, plain in (
+        (postgres_server, "sslmode=disable"),
+        (mariadb_server, "ssl_mode=DISABLED"),
     ):
-        client.lock("a").acquire()
+        url = server.url.replace("@127.0.0.1", ELSEWHERE)
+        with pytest.raises(lockkit.BackendUnavailable, match=plain):
+            lock(f"{url}?{mode}")
 
 
-def test_a_server_with_another_name(served: tuple[str, Certificate, Certificate]) -> None:
-    url, own, _ = served
-    with (
-        lockkit.connect(f"{url}{own.path}".replace("@127.0.0.1", "@localhost")) as client,
-        pytest.raises(lockkit.BackendUnavailable, match=r"(?i)does not match|not valid for"),
-    ):
-        client.lock("a").acquire()
+def test_what_the_environment_of_libpq_says(
+    lock_table_url: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSSLMODE", "disable")
+    lock(f"{lock_table_url.replace('@127.0.0.1', ELSEWHERE)}?{mode}")
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("mysql://127.0.0.1/shop?ssl_mode=on", "VERIFY_IDENTITY"),
+        ("mysql://127.0.0.1/shop?mode=advisory&ssl_mode=on", "VERIFY_IDENTITY"),
+        ("mysql://127.0.0.1/shop?ssl_ca=/nonexistent", "cannot be read"),
+        ("mysql://127.0.0.1/shop?mode=row&ssl_ca=/nonexistent", "cannot be read"),
+        ("postgresql+pg8000://shop.example/shop", "hand over an engine"),
+        ("mysql+mysqlconnector://shop.example/shop", "hand over an engine"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(url: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        lockkit.connect(url)
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("", True), ("/run/postgresql", True), ("localhost", True), ("127.1.2.3", True),
+        ("::1", True), ("0.0.0.0", False), ("10.0.0.1", False), ("shop.example", False),
+    ],
+)  # fmt: skip
+def test_what_counts_as_this_host(host: str, here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/nonexistent")
+    said = for_libpq({"host": host})
+    assert (said == {}) is here
+    assert for_libpq({"host": f"/run/postgresql,{host}"}) == said
+    assert for_libpq({"hostaddr": host, "host": "shop.example"} if host else {}) == said
+    assert for_libpq({"host": host, "service": "shop"}) == {}
+    assert for_libpq({"host": host, "sslrootcert": "/ca"}) == {"sslmode": "verify-full"}

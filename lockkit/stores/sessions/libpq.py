@@ -21,6 +21,7 @@ from lockkit.stores.sessions.connection import (
     SessionEnded,
     pooled,
 )
+from lockkit.stores.tls import remedy
 
 CANCEL_SECONDS = 2.0
 HAS_TIMEOUTS = 140000
@@ -163,7 +164,8 @@ def no_connection(error: BaseException) -> BackendUnavailable:
     refused = (getattr(error, "sqlstate", None) or "").startswith(FOR_GOOD)
     refused = refused or any(words in str(error) for words in REFUSALS)
     kind = StoreRefused if refused else BackendUnavailable
-    return kind(f"cannot connect to the PostgreSQL server: {_line(error)}")
+    text = _line(error)
+    return kind(f"cannot connect to the PostgreSQL server: {text}{remedy(text)}")
 
 
 def _text(value: bytes | None) -> str | None:

@@ -14,6 +14,7 @@ from lockkit.stores.sessions.pool import sessions_of
 from lockkit.stores.sessions.rows import RowStore
 from lockkit.stores.sessions.settings import Said, said
 from lockkit.stores.sessions.store import SessionStore
+from lockkit.stores.tls import for_mysql
 
 if TYPE_CHECKING:
     from typing import Self
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lockkit.stores.sessions.connection import Connection
 
 SECONDS = 5
-PATHS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
+SAID = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode")
 """What the URL may say after the question mark, beside ``mode`` and ``max_sessions``."""
 
 
@@ -60,7 +61,7 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
         ) from error
     wrong = ConfigurationError(
         f"the LOCATION of lock alias {settings.alias!r} is not a URL of MySQL's, or says after its "
-        f"question mark what is not one of {', '.join(PATHS)}; it looks like "
+        f"question mark what is not one of {', '.join(SAID)}; it looks like "
         "mysql://user@host/database?mode=advisory"
     )
     parts = urlsplit(options.url)
@@ -69,11 +70,12 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
         port = parts.port or 3306
     except ValueError:
         raise wrong from None
-    if parts.scheme not in SCHEMES or not more.keys() <= {*PATHS}:
+    if parts.scheme not in SCHEMES or not more.keys() <= {*SAID}:
         raise wrong
-    verifies = {"ssl_verify_cert": True, "ssl_verify_identity": True} if "ssl_ca" in more else {}
+    host = parts.hostname or "localhost"
+    verified = for_mysql("pymysql", "" if "unix_socket" in more else host, more, settings.alias)
     return {
-        "host": parts.hostname or "localhost",
+        "host": host,
         "port": port,
         "user": unquote(parts.username or "") or None,
         "password": unquote(parts.password or ""),
@@ -82,7 +84,7 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
         "read_timeout": SECONDS,
         "write_timeout": SECONDS,
         "charset": "utf8mb4",
-        **verifies,
+        **verified,
         **more,
     }
 

@@ -14,6 +14,7 @@ from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, Postgres
 from lockkit.stores.sessions.rows import RowStore
 from lockkit.stores.sessions.settings import Said, said
 from lockkit.stores.sessions.store import SessionStore
+from lockkit.stores.tls import for_libpq
 
 if TYPE_CHECKING:
     from typing import Self
@@ -68,6 +69,7 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
         raise wrong from None
     if re.search("[^0-9,]", str(arguments.get("port", ""))):
         raise wrong
+    arguments |= for_libpq(arguments)
     return {"connect_timeout": CONNECT_SECONDS, **arguments, "client_encoding": "utf-8"}
 
 

@@ -22,6 +22,7 @@ from lockkit.stores.sessions.connection import (
     SessionEnded,
     pooled,
 )
+from lockkit.stores.tls import remedy
 
 A_YEAR = 365 * 24 * 3600
 
@@ -155,7 +156,8 @@ def connected(arguments: Mapping[str, Any]) -> Any:
 
 def no_connection(error: BaseException) -> BackendUnavailable:
     kind = StoreRefused if _code(error) in FOR_GOOD else BackendUnavailable
-    return kind(f"cannot connect to the database server: {_text(error)}")
+    text = _text(error)
+    return kind(f"cannot connect to the database server: {text}{remedy(text)}")
 
 
 def _code(error: BaseException) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
+from lockkit.stores import tls
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -21,6 +22,8 @@ DRIVERS: Final = {
     "mysql": {"pymysql": "pymysql", "mysqldb": "MySQLdb"},
 }
 """The names of SQLAlchemy's drivers, in the order in which they are preferred: their modules."""
+
+LIBPQ: Final = ("psycopg", "psycopg2", "psycopg_async")
 
 PACKAGES: Final = {"postgresql": "psycopg[binary]", "mysql": "PyMySQL"}
 
@@ -49,7 +52,8 @@ def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
             "or a LOCATION such as 'postgresql://user@host/database'"
         )
     try:
-        made = sqlalchemy.create_engine(_url(settings))
+        url, arguments = _verified(_url(settings), settings)
+        made = sqlalchemy.create_engine(url, connect_args=arguments)
     except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError) as error:
         raise ConfigurationError(
             f"the LOCATION of the lock alias {settings.alias!r} is not an URL that SQLAlchemy knows"
@@ -88,6 +92,26 @@ def _url(settings: AliasSettings) -> sqlalchemy.URL:
         url = url.set(drivername=f"{vendor}+{_driver(vendor, settings)}")
     said = {key: value for key, value in QUERY.get(vendor, {}).items() if key not in url.query}
     return url.update_query_dict(said)
+
+
+def _verified(
+    url: sqlalchemy.URL, settings: AliasSettings
+) -> tuple[sqlalchemy.URL, dict[str, Any]]:
+    """With what has the driver verify a server on another host; see ``stores.tls``."""
+    driver, said = url.get_driver_name(), dict(url.query)
+    if driver in LIBPQ:
+        return url.update_query_dict(tls.for_libpq({"host": url.host, **said})), {}
+    if driver in DRIVERS["mysql"]:
+        host = "" if "unix_socket" in said else url.host or ""
+        arguments = tls.for_mysql(driver, host, said, settings.alias)
+        return url.set(query=said), arguments
+    if url.host and not tls.is_here(url.host) and not any("ssl" in key for key in said):
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r}: lockkit does not know how {url.drivername} "
+            "verifies a server on another host: say it after the ? of LOCATION, or hand over an "
+            "engine"
+        )
+    return url, {}
 
 
 def _driver(vendor: str, settings: AliasSettings) -> str:

@@ -13,6 +13,7 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.stores.sql.connector import Missed, Stale
+from lockkit.stores.tls import remedy
 
 if TYPE_CHECKING:
     from lockkit.stores.sql.driver import DriverConnection
@@ -70,7 +71,8 @@ class Vendor(ABC):
 
     def no_connection(self, error: BaseException) -> BackendUnavailable:
         kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
-        return kind(f"cannot connect to the lock database: {_line(error)}")
+        text = _line(error)
+        return kind(f"cannot connect to the lock database: {text}{remedy(text)}")
 
 
 def _line(error: BaseException) -> str:

@@ -1,0 +1,110 @@
+"""Which database servers have to prove who they are: those on other hosts, unless a URL says not.
+
+It is the rule of ``rediss://`` and of ZooKeeper's ``ssl``: no TLS without a certificate that this
+Python trusts, for the name that was asked for. Limit: the drivers' own files (a service of libpq's,
+an option file of MySQL's) are not read here; what they say about TLS holds.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping, MutableMapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from lockkit.model.checks import wrong
+from lockkit.model.errors import ConfigurationError
+
+BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+"""Certificates of authorities, where Python does not say: libpq takes one file."""
+
+OWN_ROOTS: Final = "~/.postgresql/root.crt"
+"""Those that libpq trusts if nothing is said."""
+
+IDENTITY: Final = "VERIFY_IDENTITY"
+MODES: Final = ("DISABLED", "REQUIRED", "VERIFY_CA", IDENTITY)
+"""Those of MySQL's own programs: no TLS, TLS with anybody, with whom an authority has certified,
+and with whom it has certified for this name."""
+
+FILES: Final = ("ssl_ca", "ssl_capath", "ssl_cert", "ssl_key")
+CAS: Final = {"ca", "capath"}
+
+REMEDY: Final = (
+    "; a server on another host has to prove who it is. In the URL, sslrootcert=FILE (PostgreSQL) "
+    "or ssl_ca=FILE (MySQL, MariaDB) names the authority to trust; where the network is yours, "
+    "sslmode=disable or ssl_mode=DISABLED does without TLS"
+)
+
+
+def remedy(text: str) -> str:
+    """What to write, after the words of a driver about TLS."""
+    return REMEDY if "ssl" in text.lower() or "certificate" in text.lower() else ""
+
+
+def is_here(host: str) -> bool:
+    """Whether what is sent there stays on this host: by a socket file, or a loopback address."""
+    if host in {"", "localhost"} or host.startswith(("/", "@")):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def for_libpq(said: Mapping[str, Any]) -> dict[str, str]:
+    """What libpq has to be told besides."""
+    environ = {key[2:].lower(): value for key, value in os.environ.items() if key[:2] == "PG"}
+    known = {**environ, **{key: value for key, value in said.items() if value is not None}}
+    hosts = known.get("hostaddr") or known.get("host") or ""
+    hosts = hosts.split(",") if isinstance(hosts, str) else hosts
+    if known.keys() & {"sslmode", "service"}:
+        return {}
+    if "sslrootcert" in known:
+        return {"sslmode": "verify-full"}
+    if all(map(is_here, hosts)):
+        return {}
+    own = Path(OWN_ROOTS).expanduser().is_file()
+    return {"sslmode": "verify-full"} | ({} if own else {"sslrootcert": _bundle()})
+
+
+def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str) -> dict[str, Any]:
+    """What a driver has to be told for what is ``said`` of TLS, which is taken out of there.
+
+    Other options of the driver's about TLS are left to it. Raises ConfigurationError.
+    """
+    if any(key.startswith("ssl") and key not in {"ssl_mode", *FILES} for key in said):
+        return {}
+    files = {key.removeprefix("ssl_"): said.pop(key) for key in FILES if key in said}
+    mode = str(said.pop("ssl_mode", "")).upper() or (IDENTITY if files or not is_here(host) else "")
+    if mode not in {"", *MODES}:
+        raise wrong(f"ssl_mode of the lock alias {alias!r}", mode, " or ".join(MODES))
+    if not mode:
+        return {}
+    if driver == "mysqldb":
+        return {
+            "ssl_mode": mode,
+            "ssl": files if files.keys() & CAS else {"ca": _bundle(), **files},
+        }
+    return {"ssl_disabled": True} if mode == "DISABLED" else {"ssl": _context(mode, files, alias)}
+
+
+def _context(mode: str, files: Mapping[str, str], alias: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=files.get("ca"), capath=files.get("capath"))
+        if "cert" in files:
+            context.load_cert_chain(files["cert"], files.get("key"))
+    except OSError as error:  # and ssl.SSLError, which is one
+        raise ConfigurationError(
+            f"a file for TLS in the LOCATION of lock alias {alias!r} cannot be read: {error}"
+        ) from error
+    context.check_hostname = mode == IDENTITY
+    if mode == "REQUIRED":
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _bundle() -> str:
+    paths = (ssl.get_default_verify_paths().cafile, *BUNDLES)
+    return next((path for path in paths if path and Path(path).is_file()), "system")
