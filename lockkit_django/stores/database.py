@@ -23,9 +23,10 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_options
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
-from lockkit.stores.sql.connector import Connection, Connector
+from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.driver import DriverConnection
+from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit.stores.sql.store import SQLStore
@@ -74,7 +75,7 @@ def alias_of(settings: AliasSettings) -> str:
     return alias
 
 
-class DatabaseFile(DatabaseStore, HostLocal):
+class DatabaseFile(HintedTable, DatabaseStore, HostLocal):
     """A file beside an SQLite database."""
 
 
@@ -108,11 +109,18 @@ class DjangoConnector(Connector):
         return self._current().dialect
 
     def connect(self) -> Connection:
-        if is_in_teardown(self._alias):
-            raise BackendUnavailable(f"the test database {self._alias!r} is being destroyed")
-        connection = self._current().connect()
+        connection = self._reachable().connect()
         connection.identity = self._key, connection.identity
         return connection
+
+    def listen(self, channel: str) -> Ear:
+        return self._reachable().listen(channel)
+
+    def tell(self, channel: str, token: str) -> None:
+        self._current().tell(channel, token)
+
+    def suspicion(self) -> str:
+        return self._current().suspicion()
 
     def identity(self) -> object:
         target = self._current()
@@ -128,6 +136,11 @@ class DjangoConnector(Connector):
         target, self._target, self._key = self._target, None, ()
         if target is not None:
             target.forget()
+
+    def _reachable(self) -> Connector:
+        if is_in_teardown(self._alias):
+            raise BackendUnavailable(f"the test database {self._alias!r} is being destroyed")
+        return self._current()
 
     def _current(self) -> Connector:
         key = _where(self._alias)

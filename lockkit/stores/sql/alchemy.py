@@ -18,6 +18,7 @@ from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.engines import engine_of
+from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit.stores.sql.store import SQLStore
@@ -63,7 +64,7 @@ class SQLAlchemyStore(SQLStore):
             self._rows(sql, {})
 
 
-class SQLAlchemyFile(SQLAlchemyStore, HostLocal):
+class SQLAlchemyFile(HintedTable, SQLAlchemyStore, HostLocal):
     """A file beside an SQLite database."""
 
 

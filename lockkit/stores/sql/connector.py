@@ -10,9 +10,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from lockkit.model.errors import BackendUnavailable
+from lockkit.model.errors import BackendUnavailable, UnsupportedCapability
 from lockkit.runtime import process
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.guard import limited
@@ -49,18 +49,30 @@ class Connection(ABC):
     """The file descriptor of its socket, if its steps must be ended when the server hangs."""
 
     brings_messages = False
-    """Whether ``messages`` may be asked for."""
+    """Whether it can hear: see ``Connector.listen``."""
 
     @abstractmethod
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run one statement with ``:named`` parameters."""
 
     def messages(self, seconds: float) -> list[str]:
-        """What comes on the channels that it hears, once something does, or after so long.
-        Raises like ``execute``."""
+        """As an ``Ear``."""
         raise NotImplementedError
 
     @abstractmethod
+    def close(self) -> None:
+        """Close it. Raises nothing."""
+
+
+class Ear(Protocol):
+    """Hears the messages of one channel, in one thread."""
+
+    descriptor: int | None
+
+    def messages(self, seconds: float) -> list[str]:
+        """What comes, once something does, or after so long at most. Raises like
+        ``Connection.execute``."""
+
     def close(self) -> None:
         """Close it. Raises nothing."""
 
@@ -86,6 +98,24 @@ class Connector(ABC):
         Asked before every step, so it must cost microseconds and do no network I/O.
         """
 
+    def listen(self, channel: str) -> Ear:
+        """Raises like Connection; UnsupportedCapability."""
+        connection = self.connect()
+        try:
+            _subscribe(connection, self.dialect.hear.replace(":channel", channel))
+        except BaseException:  # nobody else knows of it
+            connection.close()
+            raise
+        return connection
+
+    def tell(self, channel: str, token: str) -> None:
+        """Send a message, where no statement does. Raises nothing: a message is a hint."""
+        raise NotImplementedError
+
+    def suspicion(self) -> str:
+        """Why its messages may not come."""
+        return "Is there a transaction pooler in between? Give locks a URL that leads past it"
+
     def has_anything(self) -> bool:
         """False: nobody has ever locked there, and only connecting would make the store."""
         return True
@@ -97,6 +127,15 @@ class Connector(ABC):
     def forget(self) -> None:
         """Everything is closed: remove what was temporary. Default: nothing was."""
         return
+
+
+def _subscribe(connection: Connection, statement: str) -> None:
+    if not connection.brings_messages:
+        raise UnsupportedCapability("its driver brings no messages: psycopg 3 does")
+    if connection.descriptor is None:
+        connection.execute(statement, {})
+    else:
+        limited(connection.descriptor, lambda: connection.execute(statement, {}))
 
 
 _inherited: list[Connection] = []

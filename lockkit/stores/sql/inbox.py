@@ -18,8 +18,8 @@ from lockkit.model.errors import LockError, UnsupportedCapability
 from lockkit.model.log import log
 from lockkit.runtime import native
 from lockkit.runtime.background import LONGEST_SLEEP, Background
-from lockkit.stores.sql.connector import Connection, Connector, Missed
-from lockkit.stores.sql.guard import limited, shut_down
+from lockkit.stores.sql.connector import Connector, Ear, Missed
+from lockkit.stores.sql.guard import shut_down
 
 PROOF_SECONDS = 1.0
 """A message to itself comes within it, or not at all: a transaction pooler is in between."""
@@ -43,8 +43,8 @@ class Inbox(Background):
         """``prove``: sends an empty message to a channel, over another connection."""
         self._connector = connector
         self._prove = prove
-        self._inherited: list[Connection] = []
-        self._connection: Connection | None = None
+        self._inherited: list[Ear] = []
+        self._connection: Ear | None = None
         super().__init__()
 
     def _reset(self) -> None:
@@ -75,8 +75,11 @@ class Inbox(Background):
             self._hurry()
         slot = self._slots.setdefault(token, Signal())
         if not slot.is_set:
-            yield Park(slot, seconds if self.is_open else pause)
+            yield Park(slot, self._sleep(token, seconds, pause))
         slot.is_set = False  # before the look: what comes in between is seen there
+
+    def _sleep(self, token: str, seconds: float, pause: float) -> float:
+        return seconds if self.is_open else pause
 
     def close(self) -> None:
         """Whoever still waits polls. A later wait opens it again."""
@@ -108,40 +111,31 @@ class Inbox(Background):
             self._not_before = now() + self._pause
         return 0.0
 
-    def _opened(self) -> Connection:
-        connection = self._connector.connect()
-        try:
-            self._subscribe(connection)
-        except BaseException:  # nobody else knows of it
-            connection.close()
-            raise
-        self._connection = connection
+    def _opened(self) -> Ear:
+        self._connection = self._connector.listen(self.channel)
         self._asked = None
-        return connection
+        return self._connection
 
-    def _subscribe(self, connection: Connection) -> None:
-        if not connection.brings_messages:
-            raise UnsupportedCapability("its driver brings no messages: psycopg 3 does")
-        hear = self._connector.dialect.hear.replace(":channel", self.channel)
-        if connection.descriptor is None:
-            connection.execute(hear, {})
-        else:
-            limited(connection.descriptor, lambda: connection.execute(hear, {}))
-
-    def _listen(self, connection: Connection) -> None:
+    def _listen(self, connection: Ear) -> None:
         if self._asked is None and now() - self._heard > PULSE:
             self._asked = now()
             self._prove(self.channel)
         patience = PULSE if self._asked is None else self._asked + PROOF_SECONDS - now()
         messages = connection.messages(max(min(patience, PROOF_SECONDS), 0.01))
-        for token in messages:
-            if (slot := self._slots.get(token)) is not None:
-                slot.set()
+        self._heed(messages)
         if messages:
             self._heard, self._asked, self._pause = now(), None, 0.0
             self._open()
         elif self._asked is not None and now() - self._asked > PROOF_SECONDS:
             self._give_up()
+
+    def _heed(self, messages: list[str]) -> None:
+        for token in messages:
+            self._rouse(token)
+
+    def _rouse(self, token: str) -> None:
+        if (slot := self._slots.get(token)) is not None:
+            slot.set()
 
     def _open(self) -> None:
         """Whoever has waited until now asks once more: it may have been granted unheard."""
@@ -156,10 +150,10 @@ class Inbox(Background):
         if not was_open:
             self._not_before = now() + AGAIN
             log.warning(
-                "waiters for locks poll %s: a notification did not come within %g s. Is there a "
-                "transaction pooler in between? Give locks a URL that leads past it",
+                "waiters for locks poll %s: a notification did not come within %g s. %s",
                 self._connector.described(),
                 PROOF_SECONDS,
+                self._connector.suspicion(),
             )
 
     def _drop(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from lockkit.engine import grant
 from lockkit.engine.effects import Step
@@ -18,9 +18,11 @@ class PushedTable(SQLStore, Pushed):
     """Whoever hands a name over says so on the channel of the next holder; nobody else does, as a
     message makes commits wait for one another."""
 
+    inbox_type: ClassVar[type[Inbox]] = Inbox
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._inbox = Inbox(self.connector, self._prove)
+        self._inbox = self.inbox_type(self.connector, self._prove)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         token = token_digest(request.token)

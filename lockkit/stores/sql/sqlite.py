@@ -28,7 +28,9 @@ from lockkit.model.settings import AliasSettings, state_directory
 from lockkit.stores.contract import HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
-from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
+from lockkit.stores.sql.hinted import HintedTable
+from lockkit.stores.sql.hints import HintSocket, send
+from lockkit.stores.sql.store import BUSY_SECONDS
 
 APPLICATION_ID: Final = 0x4C4B4954
 """'LKIT', in the header of a file of lockkit's."""
@@ -38,7 +40,7 @@ LAYOUT: Final = 1
 OPTIONS = ("timeout", "take_over_dead")
 
 
-class SQLiteStore(SQLStore, HostLocal):
+class SQLiteStore(HintedTable, HostLocal):
     """Locks in an SQLite file. Limit: its clock is the host's wall clock, so setting that forward
     ends leases early.
 
@@ -155,6 +157,15 @@ class SQLiteConnector(Connector):
             connection.close()
             raise
         return connection
+
+    def listen(self, channel: str) -> HintSocket:
+        return HintSocket(self._path, channel)
+
+    def tell(self, channel: str, token: str) -> None:
+        send(self._path, channel, token)
+
+    def suspicion(self) -> str:
+        return "Has its directory a file system without sockets?"
 
     def _make_file(self) -> None:
         """Make the file, readable by its owner only, as it shows what users are doing.

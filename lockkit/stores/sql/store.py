@@ -180,15 +180,18 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
             return outcome.reply, False, state
         state.prune(now)
         values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
+        told = {g.token: channels[g.token] for g in outcome.handoffs if g.token in channels}
         if version is None:
             statement = self._dialect.insert
             values |= {"prefix": self._prefix, "name": name}
         else:
-            told = {g.token: channels[g.token] for g in outcome.handoffs if g.token in channels}
-            statement = self._dialect.tell if told else self._dialect.update
+            statement = (told and self._dialect.tell) or self._dialect.update
             values |= {"version": version, "told": json.dumps(told)}
         if not connection.execute(statement, values).changed:
             raise Missed
+        if told and not self._dialect.tell:
+            for token, channel in told.items():
+                self.connector.tell(channel, token)
         return outcome.reply, version is None, state
 
     def _extend(self, request: Request, rows: dict[str, Row]) -> Renewal:

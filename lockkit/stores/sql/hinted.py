@@ -1,0 +1,104 @@
+"""A table in a file, whose waiters are woken by hints: see ``hints``.
+
+A hint grants nothing: the table decides. So it may come late, twice, from anybody, or never.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from lockkit.engine import grant
+from lockkit.model.types import Busy, Gone, Grant, Owner, Request
+from lockkit.runtime import process
+from lockkit.stores.sql.inbox import Inbox
+from lockkit.stores.sql.pushed import PushedTable
+
+FEW: Final = 10
+"""So many hints fit into a socket everywhere: after as many, others may have been dropped."""
+
+
+class HintInbox(Inbox):
+    """As that of a server's messages; but a hint comes only from processes of the same machine and
+    container for sure, and from none that is killed before it sends."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._ahead: dict[str, frozenset[int]] = {}  #: by token, where hints suffice: processes
+
+    def follow(self, state: grant.State, token: str, now: int) -> None:
+        """Note who has to go before this claim can be granted."""
+        ahead = [holder.owner for holder in state.holders if holder.until > now]
+        for waiter in state.queue:
+            if waiter.token == token:
+                break
+            ahead.append(waiter.owner)
+        processes = processes_here(ahead)
+        if processes is None:
+            self._ahead.pop(token, None)
+        else:
+            self._ahead[token] = processes
+
+    def forget(self, token: str) -> None:
+        super().forget(token)
+        self._ahead.pop(token, None)
+
+    def work(self) -> float:
+        self._wake_heirs()
+        return super().work()
+
+    def _wake_heirs(self) -> None:
+        """Those before whom a process has died: it can tell nobody, and its lease is free."""
+        ahead = list(self._ahead.items())
+        gone = {pid for pid in set[int]().union(*(pids for _, pids in ahead)) if is_gone(pid)}
+        for token, processes in ahead if gone else ():
+            if processes & gone:
+                self._ahead.pop(token, None)
+                self._rouse(token)
+
+    def _sleep(self, token: str, seconds: float, pause: float) -> float:
+        return super()._sleep(token, seconds, pause) if token in self._ahead else pause
+
+    def _heed(self, messages: list[str]) -> None:
+        super()._heed(messages)
+        if len(messages) >= FEW:
+            self._have_all_ask()
+
+
+def processes_here(owners: list[str]) -> frozenset[int] | None:
+    """The processes of these owners but for this one; None if one of them may be elsewhere."""
+    here, found = (process.host(), process.space()), set()
+    for text in owners:
+        owner = Owner.decode(text)
+        if (owner.host, owner.space) != here or owner.pid <= 0:
+            return None
+        found.add(owner.pid)
+    return frozenset(found - {os.getpid()})
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+class HintedTable(PushedTable):
+    """Whoever hands a name over sends a hint, once that is committed."""
+
+    inbox_type = HintInbox
+    _inbox: HintInbox
+
+    def _decide(
+        self, state: grant.State, mine: Request, now: int
+    ) -> grant.Outcome[Grant | Busy | Gone]:
+        outcome = super()._decide(state, mine, now)
+        if isinstance(outcome.reply, Busy) and outcome.reply.ticket:
+            self._inbox.follow(state, mine.token, now)
+        return outcome
+
+    def _prove(self, channel: str) -> None:
+        self.connector.tell(channel, "")

@@ -1,0 +1,132 @@
+"""Hints between the processes that share a file: datagrams to sockets beside it.
+
+Only those who may open the database may send, as its sockets have its rights. A socket is removed
+by the process that made it; if that was killed, by the next one that listens.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from lockkit.model.errors import BackendUnavailable
+from lockkit.runtime import process
+
+CHANNEL: Final = r"lockkit_[0-9a-f]{16}"
+
+LONGEST_ADDRESS: Final = 100
+"""Bytes that every system takes as the address of a socket."""
+
+LONGEST_HINT: Final = 64
+
+MOST: Final = 256
+"""Hints that are read at once."""
+
+TICK: Final = 0.1
+"""Seconds after which it is asked at the latest whether those who are ahead still live."""
+
+
+class HintSocket:
+    """A socket beside a database: an ``Ear``."""
+
+    descriptor: int | None = None
+
+    def __init__(self, database: str, channel: str) -> None:
+        """Raises BackendUnavailable."""
+        path = _path(database, channel)
+        try:
+            self._socket = _unix_socket()
+            self._removal = weakref.finalize(self, _remove, path, process.generation())
+            try:
+                _bind(self._socket, path, database)
+            except BaseException:
+                self.close()
+                raise
+        except OSError as error:
+            raise BackendUnavailable(f"no socket beside {database}: {error.strerror}") from error
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    def messages(self, seconds: float) -> list[str]:
+        """Returns after TICK at the latest. Raises nothing."""
+        self._poll.poll(min(seconds, TICK) * 1e3)
+        found: list[str] = []
+        with suppress(BlockingIOError):
+            while len(found) < MOST:
+                found.append(str(self._socket.recv(LONGEST_HINT), "ascii", "replace"))
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+        self._removal()
+
+
+def send(database: str, channel: str, token: str) -> None:
+    """Raises nothing, and waits for nobody: a waiter that is not told asks by itself."""
+    if re.fullmatch(CHANNEL, channel):  # a row may say anything, and this names a file
+        with (
+            suppress(OSError),
+            _unix_socket() as sender,
+            _address(_path(database, channel)) as address,
+        ):
+            sender.sendto(token.encode(), address)
+
+
+def _unix_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+def _path(database: str, channel: str) -> str:
+    return os.path.join(os.path.dirname(database), f".{channel}")
+
+
+@contextmanager
+def _address(path: str) -> Iterator[str]:
+    """The path, or a shorter one: systems take about a hundred bytes."""
+    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+def _bind(made: socket.socket, path: str, database: str) -> None:
+    """Those who may not open the database may not wake anybody; all others may."""
+    _remove_the_dead(os.path.dirname(path))
+    with _address(path) as address:
+        made.bind(address)
+    status = os.stat(database)
+    with suppress(OSError):  # only root gives away what is its own
+        os.chown(path, status.st_uid, status.st_gid)
+    os.chmod(path, 0o666 if status.st_mode & 0o077 else 0o600)
+
+
+def _remove_the_dead(directory: str) -> None:
+    """A socket file whose process was killed stays, and refuses."""
+    for name in os.listdir(directory):
+        if re.fullmatch(rf"\.{CHANNEL}", name):
+            path = os.path.join(directory, name)
+            with suppress(OSError), _unix_socket() as sender, _address(path) as address:
+                try:
+                    sender.connect(address)
+                except ConnectionRefusedError:
+                    os.unlink(path)
+
+
+def _remove(path: str, generation: int) -> None:
+    """Not in a forked child: the socket is its parent's."""
+    if process.is_generation(generation):
+        with suppress(OSError):
+            os.unlink(path)
