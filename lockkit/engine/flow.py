@@ -49,6 +49,14 @@ TAKEOVER_STEP = 0.002
 """Seconds between the polls of waiters that all expect the holder to expire at the same moment."""
 
 
+DEBUG = 10
+"""The level, as ``logging`` has it, whose import is slow."""
+
+LATE = 1 / 3
+"""Part of the time of a grant by message. If no more is left when its waiter hears of it, as in a
+process that is busy, the waiter asks the store, which makes it whole."""
+
+
 class Granted(NamedTuple):
     """The end of a successful acquire."""
 
@@ -124,7 +132,7 @@ class _Acquire:
                 deadline = self.sent + value.left - drift(value.left)
                 if deadline > self.now:
                     whole = value.left >= self.request.ttl
-                    if self.waits:
+                    if self.waits and log.isEnabledFor(DEBUG):
                         log.debug("%s waited %.3f s for %r", *self._told())
                     return Granted(self.request, value.fence, deadline, self.now, whole)
                 self._give_up_in_time(Busy())  # the reply took longer than the lease
@@ -147,17 +155,20 @@ class _Acquire:
         left = self._give_up_in_time(busy)
         if not self.waits:
             self.waits = True
-            held_by = by(Owner.decode(busy.holder)) if busy.holder else ""
-            owner, _, name = self._told()
-            log.debug("%s waits for %r, held%s", owner, name, held_by)
+            if log.isEnabledFor(DEBUG):
+                held_by = by(Owner.decode(busy.holder)) if busy.holder else ""
+                owner, _, name = self._told()
+                log.debug("%s waits for %r, held%s", owner, name, held_by)
         self.request = self.request._replace(mode=Mode.POLL)
         try:
             message = yield from self.store.wait(self.request, self._pause(busy, left), busy)
         except BackendError:
             message = None
         self.now = self.clock()
-        if message is not None and self.sent + message.left - drift(message.left) > self.now:
-            return message
+        if message is not None:
+            left = self.sent + message.left - drift(message.left) - self.now
+            if left > message.left * LATE:
+                return message
         return (yield from self._attempt())
 
     def _pause(self, busy: Busy, left: float | None) -> float:

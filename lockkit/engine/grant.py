@@ -55,8 +55,8 @@ class Outcome(Generic[T]):
 
 
 def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | Gone]:
-    """One attempt. Asked again with the same token it gives the same grant, with what is left;
-    asked to share what was exclusive, it does so.
+    """One attempt. Asked again with the same token it gives the same grant, with what is left, or
+    all of it if it was handed over; asked to share what was exclusive, it does so.
 
     Raises KindMismatch while the name is in use as another kind, and UpgradeRefused.
     """
@@ -97,10 +97,13 @@ def _ask(
 def _once_more(
     state: State, mine: Holder, request: Request, now: int
 ) -> Outcome[Grant | Busy | Gone]:
-    if mine.until <= now:
+    if not mine.is_ours(now):
         return Outcome(Gone())
+    changed = mine.is_handed
+    if changed:  # it has heard of its grant
+        mine.renewed, mine.until = now, now + mine.ttl
     if mine.shared or not request.shared:
-        return Outcome(_grant(mine, now))
+        return Outcome(_grant(mine, now), changed)
     mine.shared = True  # those who wait may go with it from now on
     return Outcome(_grant(mine, now), True, _advance(state, now))
 
@@ -153,7 +156,7 @@ def release(state: State, request: Request, now: int) -> Outcome[Release]:
         state.holders.remove(mine)
     if request.unsure:
         state.bury(request.token, now)
-    reply = Release.RELEASED if mine is not None and mine.until > now else Release.ABSENT
+    reply = Release.RELEASED if mine is not None and mine.is_ours(now) else Release.ABSENT
     changed = mine is not None or request.unsure
     return Outcome(reply, changed, _advance(state, now) if mine is not None else ())
 
@@ -178,13 +181,14 @@ def withdraw(state: State, request: Request, now: int) -> Outcome[Release]:
 
 
 def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
-    """Set what is left to the request's ttl. An expired lease stays lost, also when still free.
+    """Set what is left to the request's ttl. An expired lease stays lost, also when still free,
+    unless it was handed over and this is the first that is heard of it.
 
     One that was held up on its way while a later one was done changes nothing: its holder relies
     on the later one. It is told what is left.
     """
     mine = state.holding(request.token)
-    if mine is None or mine.until <= now:
+    if mine is None or not mine.is_ours(now):
         return Outcome(Renewal(None))
     if request.number < mine.extended:
         return Outcome(Renewal((mine.until - now) / SECOND))

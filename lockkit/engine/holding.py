@@ -51,14 +51,16 @@ def give_back(store: Store, request: Request) -> Step[Release]:
 
 
 def release(store: Store, hold: Hold, now: Clock = clock.now) -> Step[bool]:
-    """Release; True if it was still ours.
+    """Release; True if it was still ours: of a claim that was handed over and never extended, the
+    store says so.
 
     A release sent before the deadline whose reply was lost, and which now finds nothing, was
     applied the first time. What cannot be said to the store now the watchdog says later.
     """
     request = hold.request
     sent = now()
-    in_time = not hold.dead and sent < hold.deadline
+    ours = not hold.is_over(sent)  # or may be
+    in_time = ours and sent < hold.deadline
     try:
         found = yield from give_back(store, request)
     except BackendError as error:
@@ -68,9 +70,9 @@ def release(store: Store, hold: Hold, now: Clock = clock.now) -> Step[bool]:
         found = yield from _release_again(store, request, error)
         if in_time and found is Release.ABSENT:
             return True
-    if in_time and found is not Release.RELEASED:
+    if ours and found is not Release.RELEASED:
         yield from _hear(store, hold)
-    return in_time and found is Release.RELEASED
+    return ours and found is Release.RELEASED
 
 
 def _release_again(store: Store, request: Request, error: BackendError) -> Step[Release]:

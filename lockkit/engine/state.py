@@ -41,6 +41,16 @@ class Holder:
     entrant: str = ""
     permits: int = 0
 
+    def is_ours(self, now: int) -> bool:
+        """Whether its holder has had it until now: by its time; or because it was handed over, and
+        for less than its ttl, and nobody has taken it since. Whoever takes it forgets this one."""
+        return self.until > now or self.is_handed
+
+    @property
+    def is_handed(self) -> bool:
+        """Whether its holder has not been heard of since it was granted by a message."""
+        return not self.extended and self.until - self.granted < self.ttl
+
 
 @dataclass(slots=True)
 class Waiter:

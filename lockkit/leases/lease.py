@@ -149,8 +149,9 @@ class BaseLease:
         return not process.is_generation(self._hold.generation)
 
     def _extending(self, ttl: float | None) -> Step[None]:
-        self.check()
         hold, client = self._hold, self._client
+        if self.released or hold.is_over(now()):
+            self.check()
         seconds = hold.ttl if ttl is None else client._ttl(ttl)
         try:
             yield from holding.extend(client._queue, hold, seconds)
@@ -170,7 +171,7 @@ class BaseLease:
             return False
         client, hold = self._client, self._hold
         if self._entry is not None and self._is_inner():
-            return not hold.lost(now())
+            return not hold.is_over(now())
         if self._foreign:
             return False
         try:

@@ -54,6 +54,10 @@ def _due(deadline: float, ttl: float, now: float) -> float:
     return now + max(left / 3, left - ttl * 2 / 3)
 
 
+LOOK_AGAIN = 0.25
+"""Seconds."""
+
+
 class _Lease(Protocol):
     @property
     def _ended(self) -> bool: ...
@@ -61,6 +65,10 @@ class _Lease(Protocol):
 
 class Hold:
     """One granted claim, in the local clock. Lost is final, and true after a fork.
+
+    A claim that was handed to a waiter has little time until its first extension. After that time
+    nobody here can rely on it, but nobody else may have taken it: the store's answer to the first
+    extension or the release decides, unless its holder was told that it is lost.
 
     The watchdog keeps the hold and the user keeps the lease, so that a lease which nobody
     references any more can be noticed while its hold is being renewed. So can one that is released,
@@ -155,6 +163,16 @@ class Hold:
             self.dead = True
         return self.dead
 
+    def is_over(self, now: float) -> bool:
+        """Whether it is lost, and the store need not be asked."""
+        if self.whole or self.generation != process.generation():
+            return self.lost(now)
+        return self.dead
+
+    def ends(self, now: float) -> float:
+        """When to look whether it is lost: while the store decides, again and again."""
+        return self.deadline if self.whole else max(self.deadline, now + LOOK_AGAIN)
+
     def share(self, lease: _Lease) -> None:
         """Count it among those for which the claim is held."""
         reference = weakref.ref(lease)
@@ -216,7 +234,7 @@ class Hold:
         What was asked for before it does not count any more. It itself is not forgotten: a thread
         with an earlier reply may be about to write ``_settled`` as well.
         """
-        if self.lost(now):
+        if self.is_over(now):
             return
         if number > self._settled[0]:
             self._settled = _until(number, sent, left)
@@ -238,12 +256,13 @@ class Hold:
 
     def renewal_failed(self, now: float) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
+        self.dead = self.dead or now >= self.deadline  # the store was asked once more
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.due = now + max((self.deadline - now) / 8, 0.02)
 
     def doubt(self, now: float) -> None:
         """The store may have ended it: unknown, until it is renewed at once."""
-        if not self.lost(now):
+        if not self.is_over(now):
             self.failing_since = now if self.failing_since is None else self.failing_since
             self.due = now
 
@@ -258,7 +277,7 @@ class Hold:
 
         A lease that was handed to a waiter is always made whole: until then it is shorter.
         """
-        if self.lost(now):
+        if self.is_over(now):
             return False
         return now < self.renew_until or not self.whole
 

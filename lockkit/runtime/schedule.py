@@ -83,7 +83,7 @@ class Schedule:
             self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
             due: list[Hold] = []
             for token, hold in list(self._holds.items()):
-                if hold.lost(now) or not hold.used:
+                if hold.is_over(now) or not hold.used:
                     self._holds.pop(token, None)  # it may have been released just now
                 elif not hold.renewable(now):
                     hold.due = hold.deadline  # still held, and to be released at exit
@@ -149,13 +149,13 @@ class Deadlines:
     def take_lost(self, now: float) -> list[Hold]:
         """Those that are lost, each once."""
         with self._lock:
-            lost = [hold for hold in list(self._holds.values()) if hold.lost(now)]
+            lost = [hold for hold in list(self._holds.values()) if hold.is_over(now)]
             return [hold for hold in lost if self._holds.pop(hold.token, None)]
 
     def sleep_until(self, now: float) -> float:
         """When the runner must look again. A moment that was asked for is kept, as above."""
         with self._lock:
-            nearest = min((hold.deadline for hold in list(self._holds.values())), default=math.inf)
+            nearest = min((hold.ends(now) for hold in list(self._holds.values())), default=math.inf)
             self._wake_at = min(nearest, _next(now, self._asked, self._wake_at))
             self._asked = math.inf
             return self._wake_at

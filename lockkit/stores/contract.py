@@ -6,7 +6,9 @@ complete example. A step does not loop, retry or wait long: ``engine`` does that
 
 The rules, each of which the suite tests for every store:
 
-1. The same token gets the same answer, with what is left of its grant.
+1. The same token gets the same answer, with what is left of its grant. What was granted by a
+   message for less than its ttl becomes whole when its waiter polls. It may count as held past its
+   time, until somebody takes the name or it is extended once.
 2. ``left`` of a grant counts from before the step's first exchange, and may be less than was asked.
 3. BackendUnavailable: nothing of the whole step was applied. Once one exchange of it has changed
    something, or may have, a failure is OutcomeUnknown.

@@ -27,6 +27,7 @@ from lockkit.testing.servers import RedisServer
 
 LONG = 600.0
 SHORT = 0.03
+BRIEF = 0.2
 TOKENS = [f"{number:032x}" for number in range(16)]
 HISTORIES = 15
 STEPS = 40
@@ -270,6 +271,36 @@ def test_dead_waiters_are_passed(server: RedisServer, backend: Steps, used_as: s
             pair.step("acquire", pair.request(token, mode=Mode.POLL))
         pair.step("release", pair.request(alive))
         pair.step("acquire", pair.request(late))
+
+
+@pytest.mark.parametrize("what", ["extend", "release", "poll", "taken"])
+@pytest.mark.parametrize("used_as", ["mutex", "semaphore", "owners that enter again"])
+def test_what_was_handed_over_is_its_holders_until_somebody_takes_it(
+    server: RedisServer, backend: Steps, used_as: str, what: str
+) -> None:
+    with server.client() as admin:
+        pair = Pair(backend, admin, "handed", used_as)
+        flushed(admin)
+        holder, waiter, other, next_one = TOKENS[5], TOKENS[3], TOKENS[1], TOKENS[7]
+        pair.step("acquire", pair.request(holder))
+        if used_as == "semaphore":
+            pair.step("acquire", pair.request(next_one))
+        pair.step("acquire", pair.request(waiter, mode=Mode.ENQUEUE, ttl=5.0))
+        alive = pair.state.queue[0].alive = pair.now() + round(BRIEF * SECOND)
+        keys = backend.store._protocol.keys.of_name("handed")
+        admin.zadd(keys[4], {waiter: alive})
+        pair.step("release", pair.request(holder))
+        assert pair.state.holders[-1].until == alive
+        while pair.now() <= alive:
+            time.sleep(BRIEF / 10)
+        if what == "taken":
+            pair.step("acquire", pair.request(other))
+        if what in {"extend", "taken"}:
+            pair.step("extend", pair.request(waiter, number=1))
+        if what in {"poll", "taken"}:
+            pair.step("acquire", pair.request(waiter, mode=Mode.POLL, ttl=5.0))
+        pair.step("acquire", pair.request(next_one))
+        pair.step("release", pair.request(waiter))
 
 
 @pytest.mark.parametrize(

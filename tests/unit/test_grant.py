@@ -247,6 +247,48 @@ class TestSemaphore:
             grant.acquire(state, claim("c"), after(1.5))
 
 
+class TestHandedOver:
+    """A grant by message is short, until its waiter has heard of it."""
+
+    @pytest.fixture
+    def state(self) -> State:
+        """``b`` waits, and has just been granted."""
+        state = State()
+        grant.acquire(state, claim("a"), START)
+        grant.acquire(state, claim("b", Mode.ENQUEUE), START)
+        [handoff] = grant.release(state, claim("a"), START).handoffs
+        assert handoff.left == alive_for(TTL)
+        return state
+
+    def test_nobody_has_taken_it_so_it_is_extended_late(self, state: State) -> None:
+        assert grant.extend(state, claim("b", number=1), after(5)).reply.left == TTL
+        assert isinstance(grant.acquire(state, claim("c"), after(5 + TTL) - 1).reply, Busy)
+        assert grant.extend(state, claim("b", number=2), after(5 + TTL)).reply.left is None
+
+    def test_nobody_has_taken_it_so_it_is_released_late(self, state: State) -> None:
+        assert grant.release(state, claim("b"), after(5)).reply is Release.RELEASED
+
+    @pytest.mark.parametrize("seconds", [1, 5])
+    def test_to_ask_for_it_makes_it_whole(self, state: State, seconds: int) -> None:
+        outcome = grant.acquire(state, claim("b", Mode.POLL), after(seconds))
+        assert isinstance(outcome.reply, Grant) and outcome.reply.left == TTL
+        assert outcome.changed
+        again = grant.acquire(state, claim("b", Mode.POLL), after(seconds + 1))
+        assert isinstance(again.reply, Grant) and again.reply.left == TTL - 1
+        assert not again.changed
+        assert grant.release(state, claim("b"), after(seconds + TTL)).reply is Release.ABSENT
+
+    def test_somebody_has_taken_it(self, state: State) -> None:
+        assert isinstance(grant.acquire(state, claim("c"), after(5)).reply, Grant)
+        assert grant.extend(state, claim("b", number=1), after(5)).reply.left is None
+        assert grant.release(state, claim("b"), after(5)).reply is Release.ABSENT
+        assert isinstance(grant.acquire(state, claim("b", Mode.POLL), after(5)).reply, Gone)
+
+    def test_what_was_extended_once_ends_by_its_time(self, state: State) -> None:
+        assert grant.extend(state, claim("b", ttl=1.0, number=1), after(1)).reply.left == 1.0
+        assert grant.release(state, claim("b"), after(2)).reply is Release.ABSENT
+
+
 class TestBarging:
     """Claims that do not wait for their turn."""
 
@@ -400,6 +442,7 @@ class GrantMachine(RuleBasedStateMachine):
         self.now = START
         self.fence = 0
         self.believed: dict[str, int] = {}  # token: until when its holder relies on it
+        self.handed: set[str] = set()  # by a message: theirs until somebody else has it
         self.seen: dict[str, int] = {}  # waiting token: when the store last heard of it
         self.tickets: dict[str, int] = {}
         self.ended: set[str] = set()  # withdrawn, released or broken: never granted again
@@ -414,7 +457,11 @@ class GrantMachine(RuleBasedStateMachine):
         told = [*outcome.handoffs, outcome.reply]
         for reply in sorted((r for r in told if isinstance(r, Grant)), key=lambda r: r.fence):
             self.granted(reply)
+        self.handed |= {reply.token for reply in outcome.handoffs if reply.left < TTL}
         return outcome.reply
+
+    def holds(self, token: str) -> bool:
+        return self.believed.get(token, 0) > self.now or token in self.handed
 
     def claim(self, token: str, mode: Mode = Mode.TRY, **changes: Any) -> Request:
         return claim(token, mode, **self.claims[int(token) % len(self.claims)], **changes)
@@ -435,9 +482,10 @@ class GrantMachine(RuleBasedStateMachine):
         """Somebody was told that it holds: was it right to say so?"""
         assert reply.token not in self.ended
         assert reply.left > 0
+        believers = {t for t, until in self.believed.items() if until > self.now}
+        assert self.go_together([*believers | {reply.token}]), "too many hold it"
         if self.fences.get(reply.token) != reply.fence:
-            believers = {t for t, until in self.believed.items() if until > self.now}
-            assert self.go_together([*believers | {reply.token}]), "too many hold it"
+            self.handed &= believers
             if not self.enters_again(reply):
                 assert reply.fence > self.fence, "the fence did not grow"
                 self.in_order(reply.token)
@@ -482,7 +530,9 @@ class GrantMachine(RuleBasedStateMachine):
             return
         if isinstance(reply, Gone):
             self.seen.pop(name, None)
-            assert self.believed.get(name, 0) <= self.now
+            assert not self.holds(name)
+        elif isinstance(reply, Grant):
+            self.handed.discard(name)
         elif isinstance(reply, Busy) and reply.ticket:
             if self.surely_alive(name):
                 assert reply.ticket == self.tickets[name], "it lost its place"
@@ -509,9 +559,10 @@ class GrantMachine(RuleBasedStateMachine):
         name = str(token)
         if self.claim(name).kind is not Kind.RW:
             return
-        held = self.believed.get(name, 0) > self.now
+        held = self.holds(name)
         if held:
             self.downgraded.add(name)
+            self.handed.discard(name)
         request = self.claim(name, Mode.POLL)._replace(shared=True)
         if name not in self.seen:
             assert isinstance(self.step(grant.acquire, request), Grant) == held
@@ -521,7 +572,9 @@ class GrantMachine(RuleBasedStateMachine):
         name = str(token)
         if name in self.seen:
             return  # whoever waits withdraws
-        held = self.believed.pop(name, 0) > self.now
+        held = self.holds(name)
+        self.believed.pop(name, None)
+        self.handed.discard(name)
         self.downgraded.discard(name)
         reply = self.step(grant.release, self.claim(name, unsure=unsure))
         assert (reply is Release.RELEASED) == held
@@ -531,13 +584,14 @@ class GrantMachine(RuleBasedStateMachine):
     @rule(token=tokens, unsure=st.booleans())
     def withdraw(self, token: int, unsure: bool) -> None:
         name = str(token)
-        known = name in self.seen or self.believed.get(name, 0) > self.now
+        known = name in self.seen or self.holds(name)
         self.step_withdraw(name, unsure)
         if unsure or not known:
             self.end_if_buried(name)
 
     def step_withdraw(self, name: str, unsure: bool) -> None:
         self.believed.pop(name, None)
+        self.handed.discard(name)
         self.downgraded.discard(name)
         self.seen.pop(name, None)
         self.step(grant.withdraw, self.claim(name, unsure=unsure))
@@ -553,8 +607,9 @@ class GrantMachine(RuleBasedStateMachine):
     @rule(token=tokens, ttl=st.sampled_from([0.5, TTL, 60.0]))
     def extend(self, token: int, ttl: float) -> None:
         name = str(token)
-        reply = self.step(grant.extend, self.claim(name, ttl=ttl))
-        assert (reply.left is not None) == (self.believed.get(name, 0) > self.now)
+        reply = self.step(grant.extend, self.claim(name, ttl=ttl, number=1))
+        assert (reply.left is not None) == self.holds(name)
+        self.handed.discard(name)
         if reply.left is not None:
             self.believed[name] = self.now + round(reply.left * SECOND)
 
@@ -568,6 +623,7 @@ class GrantMachine(RuleBasedStateMachine):
         there = [h.token for h in self.state.holders if h.fence == fence]
         for broken in there:
             self.believed.pop(broken, None)
+            self.handed.discard(broken)
             self.end(broken)
         assert self.step(grant.break_, fence) is bool(there)
 

@@ -37,7 +37,7 @@ from lockkit.stores.sql.listing import TableListing
 from lockkit.stores.sql.polling import pause
 from lockkit.stores.sql.pruning import PRUNE_EVERY, prune_some
 from lockkit.stores.sql.rows import Row, repaired, state_of
-from lockkit.stores.sql.rules import acquired, extended, stored, taken_over
+from lockkit.stores.sql.rules import extended, stored, taken_over
 from lockkit.stores.sql.words import values_of
 from lockkit.stores.wires import AsyncWire
 
@@ -95,7 +95,7 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
     def _decide(
         self, state: grant.State, mine: Request, now: int
     ) -> grant.Outcome[Grant | Busy | Gone]:
-        return (taken_over if self._takes_over else acquired)(state, mine, now)
+        return (taken_over if self._takes_over else grant.acquire)(state, mine, now)
 
     def release(self, request: Request) -> Step[Release]:
         mine = stored(request)

@@ -1,5 +1,6 @@
 -- One attempt, while somebody holds the name or waits for it. Goes on where acquire_free ends.
--- Asked again with the same token, the same grant is the answer, with what is left of it.
+-- Asked again with the same token, the same grant is the answer, with what is left of it; or with all
+-- of it, if it was handed over. Begins that with a write that is allowed when memory is full.
 if record and not is_whole(record) then damaged('its record') end
 if record and string.sub(record, 1, 1) ~= 'M' then
   if mode == '2' then return redis.status_reply('-') end
@@ -10,7 +11,14 @@ if record and string.sub(record, 1, 1) ~= 'M' then
 end
 local left = record and tonumber(string.sub(record, 35, 50)) - now or 0
 if record and string.sub(record, 3, 34) == token then
-  if left <= 0 then return redis.status_reply('-') end
+  if is_handed_mutex(record) then
+    left = tonumber(ttl)
+    redis.call('HDEL', KEYS[1], '')
+    redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + left)
+      .. string.sub(record, 51, 82) .. us(now) .. string.sub(record, 99))
+  elseif left <= 0 then
+    return redis.status_reply('-')
+  end
   return redis.status_reply(string.format('G %s %.0f', string.sub(record, 51, 66), left))
 end
 local ticket = redis.call('ZSCORE', KEYS[2], token)

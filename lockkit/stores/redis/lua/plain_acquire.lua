@@ -8,6 +8,13 @@ if redis.call('ZSCORE', KEYS[4], token) then return redis.status_reply('-') end
 if record and holder == token then
   if not ours then return redis.status_reply('-') end
   local rest = left < 0 and ttl or left * 1000
+  if is_handed_mutex(record) then -- it has heard of its grant
+    rest = ttl
+    expire_after(ttl)
+    redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + ttl)
+      .. string.sub(record, 51, 82) .. us(now) .. string.sub(record, 99))
+    redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
+  end
   return redis.status_reply(string.format('G %s %.0f', string.sub(record, 51, 66), rest))
 end
 local ticket = redis.call('ZSCORE', KEYS[2], token)

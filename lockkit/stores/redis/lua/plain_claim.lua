@@ -8,5 +8,13 @@ local function look()
   ours = value and record and holder and value == value_of(holder)
 end
 
+local function expire_after(ttl)
+  if ttl < FOREVER then
+    redis.call('PEXPIRE', KEYS[6], milliseconds(ttl))
+  else
+    redis.call('PERSIST', KEYS[6])
+  end
+end
+
 look()
 if record and not is_whole(record) then damaged('its record') end

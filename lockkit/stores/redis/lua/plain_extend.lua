@@ -4,11 +4,7 @@ local token, ttl, number = ARGV[1], tonumber(ARGV[2]), us(ARGV[3])
 if not value or value ~= value_of(token) then return { 0 } end
 local known = record and holder == token
 if known and number < string.sub(record, 99, 114) then return { left < 0 and -ttl or -left * 1000 } end
-if ttl < FOREVER then
-  redis.call('PEXPIRE', KEYS[6], milliseconds(ttl))
-else
-  redis.call('PERSIST', KEYS[6])
-end
+expire_after(ttl)
 if known then
   redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + ttl)
     .. string.sub(record, 51, 82) .. us(now) .. number .. string.sub(record, 115))

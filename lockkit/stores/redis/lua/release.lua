@@ -2,7 +2,7 @@
 if record and not is_whole(record) then damaged('its record') end
 local reply = 0
 if mine then
-  if tonumber(string.sub(record, 35, 50)) > now then reply = 1 end
+  if tonumber(string.sub(record, 35, 50)) > now or is_handed_mutex(record) then reply = 1 end
   advance(field)
 else
   local last = redis.call('HGET', KEYS[1], 'z')

@@ -11,7 +11,15 @@ if bucket[2] and (moment(bucket[2]) or now + 1) > now and redis.call('ZSCORE', K
   return redis.status_reply('-')
 end
 local mine = holders[token]
-if mine and mine.till <= now then return redis.status_reply('-') end
+if mine and is_handed_holder(mine.till, mine.tail) then -- it has heard of its grant
+  redis.call('HDEL', KEYS[1], '')
+  touched, together, mine.till = true, nil, now + ttl
+  mine.tail = string.sub(mine.tail, 1, 16) .. us(now) .. string.sub(mine.tail, 33)
+  redis.call('HSET', KEYS[6], token, as_entry(mine))
+  save()
+elseif mine and mine.till <= now then
+  return redis.status_reply('-')
+end
 if mine then
   if mine.form == 'X' and form == 'S' then -- those who wait may go with it from now on
     first_waiting()

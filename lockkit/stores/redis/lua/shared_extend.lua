@@ -16,7 +16,7 @@ local function extend(key, field, token, ttl, number)
   if type(entry) == 'table' or not (is_holder(entry) and is_whole(record)) then return false end
   local old = string.sub(entry, 2, 17)
   local left = old - now
-  if left <= 0 then return 0 end
+  if left <= 0 and not is_handed_holder(old, string.sub(entry, 34)) then return 0 end
   if number < string.sub(entry, 66, 81) then return -left end
   local till, last = us(now + ttl), string.sub(record, 35, 50)
   redis.call('HSET', key, token, string.sub(entry, 1, 1) .. till

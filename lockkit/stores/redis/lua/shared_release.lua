@@ -4,7 +4,7 @@ local token, reply = ARGV[3], 0
 local mine = holders[token]
 if mine then
   first_waiting()
-  if mine.till > now then reply = 1 end
+  if mine.till > now or is_handed_holder(mine.till, mine.tail) then reply = 1 end
   drop(token)
   advance(nil, true)
 elseif redis.call('ZSCORE', KEYS[4], 'b:' .. token) then

@@ -14,6 +14,23 @@ local function is_holder(entry)
   if ttl and #digits > 80 and #digits < 96 and #ttl < 16 then return form, digits, entrant end
 end
 
+-- Whether a holder has not been heard of since it was granted by a message, and for less than its
+-- ttl. As long as its entry is there, nobody has had the name in between.
+local function is_handed(till, granted, extended, ttl)
+  return tonumber(extended) == 0 and till - granted < tonumber(ttl)
+end
+
+local function is_handed_mutex(record)
+  return is_handed(string.sub(record, 35, 50), string.sub(record, 67, 82), string.sub(record, 99, 114),
+    string.match(record, '^%d+', 115))
+end
+
+-- tail: what follows its fence
+local function is_handed_holder(till, tail)
+  return is_handed(till, string.sub(tail, 1, 16), string.sub(tail, 33, 48),
+    string.match(tail, '^%d+ %S+ (%d+)', 49))
+end
+
 -- Of one who waits: its channel and what follows; nothing if it cannot be read, or if it does not
 -- wait for a mutex (alone) or for another kind (not alone).
 local function waiter(entry, alone)
