@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import contention, handoff, orders, pair, scale, stores, takeover
+from benchmarks import contention, handoff, orders, pair, scale, stores, takeover, views
 from lockkit.testing.servers import RedisServer
 
 Results = dict[str, dict[str, float]]
@@ -21,6 +21,7 @@ COMPARED: dict[str, Callable[[str], Results]] = {
     "takeover": takeover.measure,
     "contention": contention.measure,
     "orders": orders.measure,
+    "views": views.measure,
 }
 
 SUITES = (*COMPARED, "scale", *stores.STORES)
@@ -38,6 +39,10 @@ COLUMNS = {
     "requests": "requests per acquisition",
     "order_first": "orders/s: first request",
     "order_replay": "orders/s: replay",
+    "django_view_us": "Django: a request of a view with a lock, µs",
+    "django_own_us": "Django: what lock_view adds to the lock, µs",
+    "flask_view_us": "Flask: a request of a view with a lock, µs",
+    "flask_own_us": "Flask: what lock_view adds to the lock, µs",
     "renewal_ms": "10,000 leases: a renewal of all, ms",
     "least_left_s": "the least that was left of 30 s",
     "leases_lost": "lost",

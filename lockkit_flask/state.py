@@ -14,6 +14,7 @@ from lockkit.leases.by_alias import AsyncClientsByAlias, ClientsByAlias
 from lockkit.leases.enclosing import locked_by_alias
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases.client import AsyncFlaskLockClient, FlaskLockClient
+from lockkit_flask.leases.db_session import behind
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -41,7 +42,7 @@ class AppLocks(ClientsByAlias[FlaskLockClient]):
 
 def app_locks(app: Flask | None = None) -> AppLocks:
     """The locks of an app (default: the current one). Raises ConfigurationError without LockKit."""
-    found = (app or current_app).extensions.get(EXTENSION)
+    found = (app or behind(current_app)).extensions.get(EXTENSION)
     if not isinstance(found, AppLocks):
         raise ConfigurationError("lockkit is not set up on this app: LockKit(app)")
     return found

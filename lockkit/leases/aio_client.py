@@ -12,7 +12,7 @@ from lockkit.leases.blocks import TaskLease, TaskLock
 from lockkit.leases.default_store import connection_settings
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
-from lockkit.leases.lock import BaseLock, Terms
+from lockkit.leases.lock import BaseLock
 from lockkit.model.checks import check_fence
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.options import ClientOptions, KindOptions
@@ -140,8 +140,8 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
             )
         self._loop = loop
 
-    def _make(self, terms: Terms) -> AsyncLock:
-        return AsyncLock(self, terms)
+    def _class(self) -> Callable[..., AsyncLock]:
+        return AsyncLock
 
     def _lease(self, hold: Hold, entry: Entry | None = None) -> AsyncLease:
         return AsyncLease(self, hold, entry)

@@ -13,7 +13,7 @@ from lockkit.engine.effects import Step
 from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
-from lockkit.leases.lock import BaseLock, Terms
+from lockkit.leases.lock import BaseLock
 from lockkit.leases.renewing import Renewing
 from lockkit.model.checks import check_fence
 from lockkit.model.options import KindOptions
@@ -112,8 +112,8 @@ class LockClient(Kinds["Lock", "Lease"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _make(self, terms: Terms) -> Lock:
-        return Lock(self, terms)
+    def _class(self) -> Callable[..., Lock]:
+        return Lock
 
     def _lease(self, hold: Hold, entry: Entry | None = None) -> Lease:
         return Lease(self, hold, entry)

@@ -29,7 +29,6 @@ from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipp
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.decorator import locked_by
 from lockkit.leases.kinds import RWLock
-from lockkit.leases.lock import Terms
 from lockkit.leases.until import (
     CommitLock,
     InAtomic,
@@ -116,15 +115,14 @@ class EnclosingClient(LockClient):
     def _transactions() -> Sequence[Transaction]:
         """Those that ``until="commit"`` is about."""
 
-    def _make(
-        self, terms: Terms, in_atomic: InAtomic = "refuse", until: Until | None = None
-    ) -> Lock:
+    def _class(
+        self, in_atomic: InAtomic = "refuse", until: Until | None = None
+    ) -> Callable[..., Lock]:
         check_in_atomic(in_atomic)
         check_until(until)
         if until is not None:
-            return CommitLock(self, terms, self._transactions)
-        kind = _EnclosingLock if in_atomic == "refuse" else Lock
-        return kind(self, terms)
+            return partial(CommitLock, self._transactions)
+        return _EnclosingLock if in_atomic == "refuse" else Lock
 
 
 class _EnclosingLock(Lock):
@@ -164,13 +162,12 @@ class AsyncEnclosingClient(AsyncLockClient):
     async def _refuse(name: str) -> None:
         """As of the blocking twin."""
 
-    def _make(
-        self, terms: Terms, in_atomic: InAtomic = "refuse", until: Until | None = None
-    ) -> AsyncLock:
+    def _class(
+        self, in_atomic: InAtomic = "refuse", until: Until | None = None
+    ) -> Callable[..., AsyncLock]:
         check_in_atomic(in_atomic)
         only_blocking(until)
-        kind = self._lock_class if in_atomic == "refuse" else AsyncLock
-        return kind(self, terms)
+        return self._lock_class if in_atomic == "refuse" else AsyncLock
 
 
 class AsyncEnclosingLock(AsyncLock):

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from lockkit.leases.lease import BaseLease
-from lockkit.leases.lock import BaseClient, BaseLock, Terms
-from lockkit.model.checks import check_flag, check_kind, check_owner, check_permits
+from lockkit.leases.lock import BaseClient, BaseLock
+from lockkit.model.checks import (
+    check_flag,
+    check_kind,
+    check_label,
+    check_owner,
+    check_permits,
+)
 from lockkit.model.errors import ConfigurationError, UnsupportedCapability
 from lockkit.model.options import (
     KindOptions,
@@ -21,8 +28,6 @@ from lockkit.model.types import Kind, Usage
 from lockkit.stores.contract import ABLE, Listed, Reentrant, Shared
 
 MUTEX, BARGE = Usage(), Usage(fair=False)
-REENTRANT = Usage(Kind.REENTRANT)
-READ, WRITE = Usage(Kind.RW, shared=True), Usage(Kind.RW)
 
 LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS, KIND_OPTIONS = (
     kind.__optional_keys__ for kind in (LockOptions, OwnedOptions, MutexOptions, KindOptions)
@@ -78,7 +83,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         lease that expired and the next request.
         """
         own = self._own("lock()", options, MUTEX_OPTIONS)
-        return self._make(self._terms(self._mutex_usage(options), name, options), **own)
+        kind = "reentrant" if _flag(options, "reentrant", default=False) else "mutex"
+        return self._made(self._usage(kind, options), own, name, options)
 
     def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> L:
         """A lock that up to ``permits`` may hold at once; each lease is one permit.
@@ -90,10 +96,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         while the name is in use gets KindMismatch. Each step reads all who hold it.
         """
         own = self._own("semaphore()", options, LOCK_OPTIONS)
-        fair = _flag(options, "fair", default=True)
-        usage = Usage(Kind.SEMAPHORE, check_permits(permits), shared=True, fair=fair)
-        self._needs_sharing()
-        return self._make(self._terms(usage, name, options), **own)
+        usage = self._usage("semaphore", options, check_permits(permits))
+        return self._made(usage, own, name, options)
 
     def rwlock(self, name: str, **options: Unpack[OwnedOptions]) -> RWLock[L]:
         """A lock that many may hold to read, or one to write: see ``read`` and ``write`` of it.
@@ -106,32 +110,34 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         writer may ``downgrade()`` its lease. Only a write lease can fence.
         """
         own = self._own("rwlock()", options, OWNED_OPTIONS)
-        self._needs_sharing()
-        owner, fair = check_owner(options.get("owner", "")), _flag(options, "fair", default=True)
-        read = self._terms(READ._replace(owner=owner, fair=fair), name, options)
-        write = read._replace(usage=WRITE._replace(owner=owner, fair=fair))
-        return RWLock(self._make(read, **own), self._make(write, **own))
+        read, write = (self._usage(kind, options) for kind in ("read", "write"))
+        return RWLock(self._made(read, own, name, options), self._made(write, own, name, options))
 
     def of_kind(self, kind: str, name: str, **options: Unpack[KindOptions]) -> L:
         """The lock of a kind by its word: "mutex", "reentrant", "read", "write", "semaphore".
 
         permits: for a semaphore only. Other arguments as in ``lock``. Raises ConfigurationError.
         """
-        return self._of_kind("of_kind()", kind, name, options)
+        name, label = self._name(name), check_label(options.pop("label", ""))
+        return self.maker(kind, **options)(name, label)
 
-    def _of_kind(self, where: str, kind: str, name: str, options: KindOptions) -> L:
-        self._own(where, options, KIND_OPTIONS)
-        others: Any = {**options}
-        permits = others.pop("permits", None)
+    def maker(self, kind: str, *, where: str = "of_kind()", **options: Any) -> Callable[..., L]:
+        """Makes locks of a kind, whose options are checked now, once for all of them: it gets a
+        checked name and a label. ``where``: for the error."""
+        semaphore = kind == "semaphore"
+        where, known = ("semaphore()", LOCK_OPTIONS) if semaphore else (where, KIND_OPTIONS)
+        permits = options.pop("permits", None)
+        own = self._own(where, options, known)
         check_kind(kind, permits)
-        if kind == "semaphore":
-            return self.semaphore(name, check_permits(permits), **others)
-        if kind in {"read", "write"}:
-            both = self.rwlock(name, **others)
-            return both.read() if kind == "read" else both.write()
-        if kind == "reentrant":
-            others["reentrant"] = True
-        return self.lock(name, **others)
+        terms = self._terms(self._usage(kind, options, permits or 0), options)
+        return partial(self._class(**own), self, terms)
+
+    def _made(
+        self, usage: Usage, own: Mapping[str, Any], name: str, options: Mapping[str, Any]
+    ) -> L:
+        make = self._class(**own)
+        name, label = self._name(name), check_label(options.get("label", ""))
+        return make(self, self._terms(usage, options), name, label)
 
     def _own(
         self, where: str, options: Mapping[str, object], known: frozenset[str]
@@ -143,23 +149,27 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         check_options(where, options, {*known, *own})
         return {key: options[key] for key in own & options.keys()}
 
-    def _mutex_usage(self, options: MutexOptions) -> Usage:
-        owner, fair = options.get("owner", ""), _flag(options, "fair", default=True)
-        if not _flag(options, "reentrant", default=False):
+    def _usage(self, kind: str, options: Mapping[str, Any], permits: int = 0) -> Usage:
+        """Raises ConfigurationError for what the kind has not, and UnsupportedCapability."""
+        owner, fair = check_owner(options.get("owner", "")), _flag(options, "fair", default=True)
+        if kind == "mutex":
             if owner:
                 raise ConfigurationError("owner is for what can be entered again: reentrant=True")
             return MUTEX if fair else BARGE
-        if owner and not isinstance(self.store, Reentrant):
-            raise self._cannot("locks are reentrant within a process only, and take no owner")
-        return REENTRANT._replace(owner=check_owner(owner), fair=fair)
-
-    @abstractmethod
-    def _make(self, terms: Terms) -> L:
-        """An adapter's may take options of its own, from ``lock`` and its like."""
-
-    def _needs_sharing(self) -> None:
+        if kind == "reentrant":
+            if owner and not isinstance(self.store, Reentrant):
+                raise self._cannot("locks are reentrant within a process only, and take no owner")
+            return Usage(Kind.REENTRANT, owner=owner, fair=fair)
         if not isinstance(self.store, Shared):
             raise self._cannot("nothing can be shared")
+        if kind == "semaphore":
+            return Usage(Kind.SEMAPHORE, permits, shared=True, fair=fair)
+        return Usage(Kind.RW, shared=kind == "read", owner=owner, fair=fair)
+
+    @abstractmethod
+    def _class(self) -> Callable[..., L]:
+        """Makes a lock of a client, terms, a name and a label. An adapter's may take options of
+        its own, from ``lock`` and its like."""
 
     def _several(self, names: Sequence[str], kind: str, options: KindOptions) -> list[L]:
         """Locks on each name once, in the order in which everybody takes them."""
@@ -169,7 +179,9 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
             if not isinstance(name, str):
                 raise ConfigurationError(f"{name!r} is not a lock name: multi('a', 'b')")
         in_order = sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
-        return [self._of_kind("multi()", kind, name, options) for name in in_order]
+        label = check_label(options.pop("label", ""))
+        make = self.maker(kind, where="multi()", **options)
+        return [make(self._name(name), label) for name in in_order]
 
     @property
     def _listed(self) -> Listed:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from lockkit.engine import flow
 from lockkit.engine.effects import Step
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.reentry import Entries, Entry
-from lockkit.model.checks import check_label, check_on_lost, check_timeout, check_ttl
+from lockkit.model.checks import check_on_lost, check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.model.names import check_name
-from lockkit.model.options import LockOptions
 from lockkit.model.types import UNSET, Kind, Mode, Request, Unset, Usage
 from lockkit.runtime import entrants
 from lockkit.runtime.hold import Hold
@@ -35,13 +34,11 @@ REENTERED = {Kind.RW, Kind.REENTRANT}
 
 
 class Terms(NamedTuple):
-    """What a lock asks for; checked."""
+    """What a lock asks for, whatever its name; checked."""
 
     usage: Usage
-    name: str
     ttl: float
     timeout: float | None
-    label: str
     on_lost: Callable[[Any], object] | None = None
 
 
@@ -64,6 +61,8 @@ class BaseClient(ABC, Generic[AnyLease]):
         self._queue = queued(store)
         self._entries = Entries()
         self._held_for: dict[str, float] = {}
+        self.makers: dict[Hashable, Any] = {}
+        """What ``maker`` has made, for those that use it again and again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.settings.alias!r} at {self.settings.shown_location}>"
@@ -84,15 +83,13 @@ class BaseClient(ABC, Generic[AnyLease]):
             held.clear()
         held[name] = seconds if before is None else (3 * before + seconds) / 4
 
-    def _terms(self, usage: Usage, name: str, options: LockOptions) -> Terms:
+    def _terms(self, usage: Usage, options: Mapping[str, Any]) -> Terms:
         settings = self.settings
         ttl, timeout = options.get("ttl", UNSET), options.get("timeout", UNSET)
         return Terms(
             usage,
-            self._name(name),
             settings.ttl if ttl is UNSET else self._ttl(ttl),
             settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
-            check_label(options.get("label", "")),
             check_on_lost(options.get("on_lost")),
         )
 
@@ -111,10 +108,14 @@ class BaseLock(Generic[AnyLease]):
 
     __slots__ = ("_client", "_entered", "_usage", "label", "name", "on_lost", "timeout", "ttl")
 
-    def __init__(self, client: BaseClient[AnyLease], terms: Terms) -> None:
+    def __init__(
+        self, client: BaseClient[AnyLease], terms: Terms, name: str, label: str = ""
+    ) -> None:
         self._client = client
         self._entered: dict[int, list[AnyLease]] = {}
-        self._usage, self.name, self.ttl, self.timeout, self.label, self.on_lost = terms
+        self._usage, self.ttl, self.timeout, self.on_lost = terms
+        self.name = name
+        self.label = label
 
     def __repr__(self) -> str:
         kind, permits, *_ = self._usage

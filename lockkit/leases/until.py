@@ -115,9 +115,14 @@ class CommitLock(Lock):
     __slots__ = ("_open",)
 
     def __init__(
-        self, client: LockClient, terms: Terms, transactions: Callable[[], Sequence[Transaction]]
+        self,
+        transactions: Callable[[], Sequence[Transaction]],
+        client: LockClient,
+        terms: Terms,
+        name: str,
+        label: str = "",
     ) -> None:
-        super().__init__(client, terms)
+        super().__init__(client, terms, name, label)
         self._open = transactions
 
     def _acquiring(

@@ -92,35 +92,30 @@ class Template:
         if not isinstance(text, str):
             raise InvalidName(f"a name template is a string, not {type(text).__name__}")
         self.text = text
-        self._parts: list[str | Field] = []
+        self.fields: tuple[Field, ...] = ()
+        self._form = ""  #: with a %s for each field
         position = 0
         for match in re.finditer(_FIELD, text):
             between = text[position : match.start()]
-            self._literal(between)
             field = _field(text, match[1], bare_only=bare_only)
             if self.fields and SEPARATOR not in between:
                 raise _not_separated(text, self.fields[-1], field)
-            self._parts.append(field)
+            self._form += self._literal(between) + "%s"
+            self.fields += (field,)
             position = match.end()
-        self._literal(text[position:])
-        if not self._parts:
+        self._form += self._literal(text[position:])
+        if not self._form:
             raise InvalidName("a name template must not be empty")
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        return tuple(part for part in self._parts if isinstance(part, Field))
 
     def fill(self, source: Callable[[Field], object]) -> str:
         """The name. Raises InvalidName if a value is missing or has a wrong type."""
-        return check_name(
-            "".join(p if isinstance(p, str) else _encoded(p, source(p)) for p in self._parts)
-        )
+        texts = [_encoded(field, source(field)) for field in self.fields]
+        return check_name(self._form % tuple(texts))
 
-    def _literal(self, text: str) -> None:
+    def _literal(self, text: str) -> str:
         if "{" in text or "}" in text:
             raise InvalidName(f"the name template {self.text!r} has an unmatched brace")
-        if text:
-            self._parts.append(text)
+        return text.replace("%", "%%")
 
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
@@ -167,24 +162,27 @@ def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
 
 
 def _encoded(field: Field, value: object) -> str:
-    from uuid import UUID
-
-    value = converted(field.conversion, str(field), value)
-    if isinstance(value, str):
-        text = str.__str__(value)  # the value that it equals, even if an enum overrides str()
-    elif isinstance(value, int) and not isinstance(value, bool):
-        text = _digits(field, value)
-    elif isinstance(value, UUID):
-        text = UUID.__str__(value)
-    elif value is None:
-        text = ""
-    else:
-        raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
+    text = value if type(value) is str and not field.conversion else _text(field, value)
     if not text:
         raise InvalidName(f"{field} has no value")
     if len(text) > LONGEST_NAME:  # encoding does not shorten it, so megabytes are not encoded
         raise InvalidName(f"{field} has {len(text)} characters; a name has {LONGEST_NAME} bytes")
     return percent_encoded(text)
+
+
+def _text(field: Field, value: object) -> str:
+    from uuid import UUID
+
+    value = converted(field.conversion, str(field), value)
+    if isinstance(value, str):
+        return str.__str__(value)  # the value that it equals, even if an enum overrides str()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _digits(field, value)
+    if isinstance(value, UUID):
+        return UUID.__str__(value)
+    if value is None:
+        return ""
+    raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
 
 
 def _digits(field: Field, value: int) -> str:

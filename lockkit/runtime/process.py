@@ -18,8 +18,6 @@ from typing import Any
 from lockkit.model.clock import now
 from lockkit.model.types import Owner
 
-REMEMBERED_OWNERS = 256
-
 EXIT_SECONDS = 3.0
 """For all that is to be done at the end of the process: a store that is down must not delay it."""
 
@@ -31,7 +29,7 @@ class _Process:
         "instance",
         "known_as",
         "noticing",
-        "owners",
+        "owner_text",
         "pid",
         "registering",
         "space",
@@ -47,12 +45,23 @@ class _Process:
 
     def renew(self) -> None:
         self.generation += 1
-        self.pid = os.getpid()
         self.space = _space()
-        self.started = started(self.pid)
-        self.owners: dict[tuple[str, str], str] = {}
+        pid = os.getpid()
+        self.be(pid, started(pid))
         self.instance = os.urandom(8).hex()
         self.registering = threading.RLock()  # the parent's may be held by a thread that is gone
+
+    def be(self, pid: int, started: str) -> None:
+        self.pid = pid
+        self.started = started
+        self.owner_text = _around(Owner(self.host, pid, "", "", self.space, started))
+
+
+def _around(owner: Owner) -> tuple[str, str, str]:
+    """What is encoded before, between and after its thread and its label."""
+    mark = "\n"
+    before, between, after = owner._replace(thread=mark, label=mark).encode().split(mark)
+    return before, between, after
 
 
 def _space() -> str:
@@ -143,13 +152,11 @@ def instance_id() -> str:
 def acting_for(pid: int) -> Iterator[None]:
     """What this process asks for meanwhile is another's: its owner is alive as long as that is."""
     mine = _process.pid, _process.started
-    _process.owners.clear()
-    _process.pid, _process.started = pid, started(pid)
+    _process.be(pid, started(pid))
     try:
         yield
     finally:
-        _process.owners.clear()
-        _process.pid, _process.started = mine
+        _process.be(*mine)
 
 
 def owner(label: str, thread: str | None = None) -> Owner:
@@ -166,16 +173,11 @@ def owner(label: str, thread: str | None = None) -> Owner:
 
 
 def owner_text(label: str, thread: str | None = None) -> str:
-    """The same, encoded; remembered, because a process names the same few again and again."""
+    """The same, encoded."""
     _notice_fork()
+    before, between, after = _process.owner_text
     name = thread or threading.current_thread().name
-    key = (label, name)
-    text = _process.owners.get(key)
-    if text is None:
-        if len(_process.owners) >= REMEMBERED_OWNERS:
-            _process.owners.clear()
-        text = _process.owners[key] = owner(label, name).encode()
-    return text
+    return f"{before}{name}{between}{_printable(label)}{after}"
 
 
 def operator(by: str) -> str:

@@ -77,8 +77,7 @@ def lock_name(template: Template, request: RequestView) -> str:
     Raises FieldError (a field is missing, given twice, of a wrong type, or makes no valid name),
     AnonymousUser, or ConfigurationError (the route does not have a ``{field}``).
     """
-    reader = _Reader(request)
-    values = {field: reader.read(field) for field in template.fields}
+    values = _Reader(request).read(template.fields)
     try:
         return template.fill(values.__getitem__)
     except InvalidName as error:
@@ -103,23 +102,13 @@ class _Reader:
         self._document: object = None
         self._parsed = False
 
-    def read(self, field: Field) -> object:
-        match field.source:
-            case "kwargs":
-                return self._kwarg(field)
-            case "user":
-                return self._user(field)
-            case "json":
-                return _given(field, self._json(field))
-            case "form":
-                return self._form(field)
-            case "query":
-                return _single(field, self._request.query(field.path[0]))
-            case _:
-                return _given(field, self._request.header(field.path[0].replace("_", "-")))
+    def read(self, fields: Sequence[Field]) -> dict[Field, object]:
+        return {field: _READ[field.source](self, field) for field in fields}
 
     def _kwarg(self, field: Field) -> object:
         value = self._request.kwarg(field.path[0])
+        if type(value) is str and value and value.isascii() and "%" not in value:
+            return value
         if value is None:
             name = field.path[0]
             also = f"; did you mean {MEANT[name]}?" if name in MEANT else ""
@@ -140,10 +129,16 @@ class _Reader:
             raise AnonymousUser(f"{field} needs an authenticated user")
         return _typed(field, value)
 
+    def _query(self, field: Field) -> object:
+        return _single(field, self._request.query(field.path[0]))
+
+    def _header(self, field: Field) -> object:
+        return _given(field, self._request.header(field.path[0].replace("_", "-")))
+
     def _json(self, field: Field) -> object:
         value = json_value(self._json_document(field), field.path)
         try:
-            return typed_json(field, value)
+            return _given(field, typed_json(field, value))
         except InvalidName as error:
             raise FieldError(str(error)) from None
 
@@ -152,6 +147,17 @@ class _Reader:
             self._document = _parse(field, self._request)
             self._parsed = True
         return self._document
+
+
+_READ = {
+    "kwargs": _Reader._kwarg,
+    "user": _Reader._user,
+    "json": _Reader._json,
+    "form": _Reader._form,
+    "query": _Reader._query,
+    "header": _Reader._header,
+}
+"""By the source of a field."""
 
 
 def _parse(field: Field, request: RequestView) -> object:

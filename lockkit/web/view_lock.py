@@ -13,6 +13,7 @@ The adapter adds transactions, the response class, and the moment of the release
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -127,8 +128,7 @@ class ViewLock:
         self, client: LockClient, names: Sequence[str], settings: ViewSettings, label: str
     ) -> AnyLease:
         """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
-        lock = self._lock(client, names, settings, label)
-        lease: AnyLease = at_once(self._acquire(lock, settings))
+        lease: AnyLease = at_once(self._acquire(client, names, settings, label, ""))
         return lease
 
     async def acquire_async(
@@ -140,12 +140,15 @@ class ViewLock:
         owner: str = "",
     ) -> AnyAsyncLease:
         """The same, awaited. ``owner``: the owner key that replaces the task."""
-        lock = self._lock(client, names, settings, label, owner)
-        lease: AnyAsyncLease = await self._acquire(lock, settings)
+        lease: AnyAsyncLease = await self._acquire(client, names, settings, label, owner)
         return lease
 
-    async def _acquire(self, lock: Any, settings: ViewSettings) -> Any:
-        if self._timeout(settings) == 0:
+    async def _acquire(
+        self, client: Any, names: Sequence[str], settings: ViewSettings, label: str, owner: str
+    ) -> Any:
+        timeout = settings.timeout if self.timeout is UNSET else self.timeout
+        lock = self._lock(client, names, timeout, label, owner)
+        if timeout == 0:
             return await value(lock.acquire())
         with waiting_room.place(settings.max_waiters) as placed:
             if placed:
@@ -156,22 +159,22 @@ class ViewLock:
             raise _room_full(held) from None
 
     def _lock(
-        self,
-        client: Any,
-        names: Sequence[str],
-        settings: ViewSettings,
-        label: str,
-        owner: str = "",
+        self, client: Any, names: Sequence[str], timeout: float | None, label: str, owner: str
     ) -> Any:
-        options = {**self._options, "ttl": self.ttl, "timeout": self._timeout(settings)}
-        if owner and options["kind"] in ENTERED:
+        """What was checked once is kept by the client, which has settings of its own."""
+        is_owned = owner and self._options["kind"] in ENTERED
+        if len(names) == 1 and not is_owned:
+            make = client.makers.get((self, timeout))
+            if make is None:
+                make = client.maker(ttl=self.ttl, timeout=timeout, **self._options)
+                client.makers[self, timeout] = make
+            return make(names[0], label)
+        options = {**self._options, "ttl": self.ttl, "timeout": timeout, "label": label}
+        if is_owned:
             options["owner"] = owner
         if len(names) > 1:
-            return client.multi(*names, label=label, **options)
-        return client.of_kind(name=names[0], label=label, **options)
-
-    def _timeout(self, settings: ViewSettings) -> float | None:
-        return settings.timeout if self.timeout is UNSET else self.timeout
+            return client.multi(*names, **options)
+        return client.of_kind(name=names[0], **options)
 
     def __repr__(self) -> str:
         return f"ViewLock({', '.join(map(repr, self._names))}, alias={self.alias!r})"
@@ -208,7 +211,11 @@ def _room_full(held: LockHeld) -> TooManyWaiters:
 
 def request_label(method: str, path: str) -> str:
     """The label beside the owner: the request line without its query, escaped."""
-    return f"{quote(method, safe='')} {quote(path, safe=_PATH_SAFE, errors='replace')}"[:200]
+    if not _PLAIN.fullmatch(path) or not method.isalpha() or not method.isascii():
+        method, path = quote(method, safe=""), quote(path, safe=_SAFE, errors="replace")
+    return f"{method} {path}"[:200]
 
 
-_PATH_SAFE = "/:@!$&'()*+,;=-._~"
+_SAFE = "/:@!$&'()*+,;=-._~"
+_PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
+"""A path that is not escaped, as most are not."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
 
 from lockkit.runtime import process
 
@@ -17,19 +16,31 @@ class WaitingRoom:
         process.after_fork(self._empty)
 
     def _empty(self) -> None:
-        self._mutex = threading.Lock()
-        self._waiting: set[object] = set()
+        self.mutex = threading.Lock()
+        self.taken: set[weakref.ref[Place]] = set()
 
-    @contextmanager
-    def place(self, limit: int | None) -> Iterator[bool]:
-        """Take a place until the block ends. False if there is none."""
-        mine = object()
-        with self._mutex:
-            placed = limit is None or len(self._waiting) < limit
-            if placed:
-                self._waiting.add(mine)
-        try:
-            yield placed
-        finally:
-            with self._mutex:
-                self._waiting.discard(mine)
+    def place(self, limit: int | None) -> Place:
+        return Place(self, limit)
+
+
+class Place:
+    """``with``: a place until the block ends; False if there is none. Interrupted between two
+    lines, it is free when nobody has this object any more."""
+
+    __slots__ = ("__weakref__", "_limit", "_mark", "_room", "_taken")
+
+    def __init__(self, room: WaitingRoom, limit: int | None) -> None:
+        self._room = room
+        self._limit = limit
+        self._taken = room.taken
+        self._mark = weakref.ref(self, room.taken.discard)
+
+    def __enter__(self) -> bool:
+        with self._room.mutex:
+            if self._limit is not None and len(self._taken) >= self._limit:
+                return False
+            self._taken.add(self._mark)
+            return True
+
+    def __exit__(self, *_: object) -> None:
+        self._taken.discard(self._mark)

@@ -97,8 +97,7 @@ def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool
             setattr(request, OURS, before)
 
 
-@contextmanager
-def request_blocks_suspended(request: HttpRequest) -> Iterator[None]:
+class request_blocks_suspended:  # noqa: N801  for ``with``
     """End the blocks around the view for as long as a lock is waited for and held.
 
     They are there when the lock is inside the callback that the handler made atomic: on a method
@@ -106,31 +105,32 @@ def request_blocks_suspended(request: HttpRequest) -> Iterator[None]:
     opened again at the end. Raises OpenTransaction if something was changed in one of them, which
     would be committed before the view is.
     """
-    suspended = list(_request_blocks(request))
-    for connection, _ in suspended:
-        if has_written(connection):
-            raise OpenTransaction(
-                f"the view asks for its lock after something was changed in its transaction "
-                f"(ATOMIC_REQUESTS) on the database {connection.alias!r}{why_assumed(connection)}: "
-                f"put the decorator above what changes it, such as on the view itself instead of "
-                f"its method, or let the view be "
-                f"@transaction.non_atomic_requests(using={connection.alias!r})"
-            )
-    for _, block in suspended:
-        block.__exit__(None, None, None)
-    try:
-        yield
-    finally:
-        for connection, block in reversed(suspended):
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._blocks = [
+            (connection, blocks[0])
+            for connection in connections.all(initialized_only=True)
+            if connection.atomic_blocks and len(blocks := user_blocks(connection)) == 1
+            if _belongs_to(request, connection, blocks[0])
+        ]
+
+    def __enter__(self) -> None:
+        for connection, _ in self._blocks:
+            if has_written(connection):
+                raise OpenTransaction(
+                    f"the view asks for its lock after something was changed in its transaction "
+                    f"(ATOMIC_REQUESTS) on the database {connection.alias!r}"
+                    f"{why_assumed(connection)}: put the decorator above what changes it, such as "
+                    f"on the view itself instead of its method, or let the view be "
+                    f"@transaction.non_atomic_requests(using={connection.alias!r})"
+                )
+        for _, block in self._blocks:
+            block.__exit__(None, None, None)
+
+    def __exit__(self, *_: object) -> None:
+        for connection, block in reversed(self._blocks):
             block.__enter__()
             note_changes(connection)
-
-
-def _request_blocks(request: HttpRequest) -> Iterator[tuple[BaseDatabaseWrapper, Any]]:
-    for connection in connections.all(initialized_only=True):
-        blocks = user_blocks(connection)
-        if len(blocks) == 1 and _belongs_to(request, connection, blocks[0]):
-            yield connection, blocks[0]
 
 
 def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: object) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -46,8 +46,6 @@ from lockkit_django.web.view_functions import (
 )
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest
-
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
     from lockkit_django.orders.open_order import OpenOrder
 
@@ -102,9 +100,12 @@ class LockedView:
         """In a thread it awaits nothing."""
         with request_blocks_suspended(call.http) if call.exempt is not None else nullcontext():
             try:
-                names = await self._names(call)
                 pending = pending_order(call.http)
-                lease = await self._acquire(call, names, pending)
+                lease: AnyLease | AnyAsyncLease
+                if call.exempt is not None:
+                    lease = self._acquire(call)
+                else:
+                    lease = await self._acquire_in_loop(call, pending)
             except LockError as error:
                 return await value(await call.do(self._refuse, call.request, error))
             if pending is not None:
@@ -112,22 +113,28 @@ class LockedView:
                 return await self._run_in_order(call, lease, pending)
             return await self._run_under(call, lease)
 
-    async def _names(self, call: _Call) -> list[str]:
-        args = (RequestView(call.request, call.kwargs), call.request, *call.rest)
-        if call.exempt is not None or not self._view_lock.needs_user:
-            return self._view_lock.names_for(*args, **call.kwargs)
-        if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # as a test may
-            call.http.user = await call.http.auser()
-        return await call.do(partial(self._view_lock.names_for, *args, **call.kwargs))
+    def _acquire(self, call: _Call) -> AnyLease:
+        view_lock, names = self._view_lock, self._names(call)
+        label = request_label(call.http.method or "", call.http.path)
+        return view_lock.acquire(locks[view_lock.alias], names, view_settings(), label)
 
-    async def _acquire(
-        self, call: _Call, names: Sequence[str], pending: OpenOrder | None
+    def _names(self, call: _Call) -> list[str]:
+        request = RequestView(call.request, call.kwargs)
+        return self._view_lock.names_for(request, call.request, *call.rest, **call.kwargs)
+
+    async def _acquire_in_loop(
+        self, call: _Call, pending: OpenOrder | None
     ) -> AnyLease | AnyAsyncLease:
-        """In a loop the loop's own, unless it must outlive the loop: in an order under WSGI the
-        COMMIT comes later, and so does the end of a response."""
-        view_lock, label = self._view_lock, _label(call.http)
-        if call.exempt is not None:
-            return view_lock.acquire(locks[view_lock.alias], names, view_settings(), label)
+        """The loop's own lease, unless it must outlive the loop: in an order under WSGI the COMMIT
+        comes later, and so does the end of a response."""
+        view_lock = self._view_lock
+        label = request_label(call.http.method or "", call.http.path)
+        if not view_lock.needs_user:
+            names = self._names(call)
+        else:
+            if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # as a test may
+                call.http.user = await call.http.auser()
+            names = await call.do(self._names, call)
         if pending.is_async if pending is not None else not self._keep:
             client = alocks[view_lock.alias]
             return await view_lock.acquire_async(client, names, view_settings(), label)
@@ -136,19 +143,23 @@ class LockedView:
     async def _run_under(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
         """The view in its transactions, if there are any to open; a lost lease rolls them back."""
         aliases = call.atomic_requests()
+        before = call.lend(lease)
         try:
-            with (
-                _lease_on(call.http, lease),
-                atomic_blocks(call.http, aliases, durable=self._durable),
-            ):
+            if aliases:
+                with atomic_blocks(call.http, aliases, durable=self._durable):
+                    response = await call.response()
+                    _check(lease, _LostBeforeCommit)
+            else:
                 response = await call.response()
-                _check(lease, undone=bool(aliases))
+                _check(lease, LeaseLost)
         except _LostBeforeCommit as error:
             await call.give_back(lease)
             return self._refuse(call.request, error)
         except BaseException:  # the view's own, or cancelled: what it has left running ends first
             await call.give_back(lease, wait=True)
             raise
+        finally:
+            call.http.lease = before
         if self._keep and isinstance(lease, (Lease, MultiLease)) and not lease.lost:
             return until_closed(call.request, response, lease)
         await call.give_back(lease)
@@ -165,8 +176,12 @@ class LockedView:
         if answer is not None:
             return answer
         blocks = pending.besides(call.atomic_requests()) if is_thread else ()
-        with _lease_on(call.http, lease), atomic_blocks(call.http, blocks, durable=False):
-            return await call.response()
+        before = call.lend(lease)
+        try:
+            with atomic_blocks(call.http, blocks, durable=False):
+                return await call.response()
+        finally:
+            call.http.lease = before
 
     def _refuse(self, request: Any, error: LockError) -> Any:
         """The answer to a request that did not run; what is a defect raises."""
@@ -199,6 +214,12 @@ class _Call:
     def atomic_requests(self) -> Sequence[str]:
         return () if self.exempt is None else atomic_requests(self.exempt.by_user)
 
+    def lend(self, lease: AnyLease | AnyAsyncLease) -> Any:
+        """``request.lease`` is that of the innermost lock_view. Returns that of the next one."""
+        before = getattr(self.http, "lease", None)
+        self.http.lease = lease
+        return before
+
     async def do(self, function: Callable[..., T], *args: Any) -> T:
         """On the thread that has this request's connections."""
         if self.exempt is not None:
@@ -210,7 +231,7 @@ class _Call:
         response = self.view(*self._args, **self.kwargs)
         if self.exempt is None:
             return await value(response)
-        if inspect.iscoroutine(response):  # it would run after the release
+        if isinstance(response, CoroutineType):  # it would run after the release
             response.close()
             raise ConfigurationError(
                 "lock_view is above a decorator that hides an async view: swap them"
@@ -234,23 +255,7 @@ class _Call:
             await give_back_from_loop(lease)
 
 
-def _label(http: HttpRequest) -> str:
-    return request_label(http.method or "", http.path)
-
-
-def _check(lease: AnyLease | AnyAsyncLease, *, undone: bool) -> None:
-    """The last look before the COMMIT. ``undone``: whether what the view did is rolled back."""
+def _check(lease: AnyLease | AnyAsyncLease, kind: type[LeaseLost]) -> None:
+    """The last look: before the COMMIT, if there is one. Raises an error of that kind."""
     if lease.lost:
-        kind = _LostBeforeCommit if undone else LeaseLost
         raise kind(f"the lease on {lease.name!r} was lost while its view ran", name=lease.name)
-
-
-@contextmanager
-def _lease_on(http: Any, lease: AnyLease | AnyAsyncLease) -> Iterator[None]:
-    """``request.lease``: of the innermost lock_view."""
-    before = getattr(http, "lease", None)
-    http.lease = lease
-    try:
-        yield
-    finally:
-        http.lease = before

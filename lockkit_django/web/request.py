@@ -51,7 +51,7 @@ def request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     Raises ConfigurationError.
     """
     for position, value in enumerate(args[:2]):
-        if is_request(value):
+        if isinstance(value, HttpRequest) or is_request(value):
             return value, args[position + 1 :]
     raise ConfigurationError(
         "lock_view and @idempotent decorate views: one was called without a request"
@@ -64,7 +64,7 @@ def of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
     Its ``dispatch`` is not a coroutine function itself, but returns what the handler returns.
     """
     owner = getattr(getattr(view, "func", view), "__self__", None)  # method_decorator: a partial
-    if owner is None and args and not is_request(args[0]):
+    if owner is None and args and not isinstance(args[0], HttpRequest):
         owner = args[0]
     return bool(getattr(owner, "view_is_async", False))
 
@@ -80,8 +80,11 @@ class RequestView:
 
     def __init__(self, request: Any, kwargs: Mapping[str, object]) -> None:
         self._request = request
-        self._http = http_request(request)
         self._kwargs = kwargs
+
+    @property
+    def _http(self) -> HttpRequest:
+        return http_request(self._request)
 
     def kwarg(self, key: str) -> object:
         return self._kwargs.get(key)

@@ -19,6 +19,7 @@ from lockkit.leases.handover import leave_thread
 from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases import db_session
+from lockkit_flask.leases.db_session import behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,15 +66,18 @@ def after(app: Flask, method: str, step: Callable[[], None]) -> None:
 
 def add(owner: object, lease: AnyLease, *, is_view: bool = True) -> None:
     """Keep a lease until the end of the current request."""
-    if _KEY not in g:
-        setattr(g, _KEY, [])
-    _all()[:] = [held for held in _all() if not held.lease.released]
-    _all().append(Held(_this_request(), owner, lease, is_view))
+    found = _all()
+    found[:] = [held for held in found if not held.lease.released]
+    found.append(Held(_this_request(), owner, lease, is_view))
+    setattr(g, _KEY, found)
 
 
 def held_by(owner: object) -> AnyLease | None:
     """The lease that this decorator took for the current request, if it did."""
-    return next((held.lease for held in of_this_request() if held.owner is owner), None)
+    for held in of_this_request():
+        if held.owner is owner:
+            return held.lease
+    return None
 
 
 def check_all() -> None:
@@ -129,8 +133,9 @@ def current_lease() -> ViewLease:
 
 def of_this_request() -> list[Held]:
     """The leases still held for it, the innermost last."""
-    this = _this_request()
-    return [held for held in _all() if held.request is this and not held.lease.released]
+    found = _all()
+    this = _this_request() if found else None
+    return [held for held in found if held.request is this and not held.lease.released]
 
 
 def _end(ended: Callable[[], object], _: object) -> None:
@@ -150,7 +155,7 @@ def _at_end_of_request() -> None:
 
     Then the end of the request is the end of the lock, and of what was not committed under it.
     """
-    mine = of_this_request() if _context_outlives_request() else []
+    mine = of_this_request() if _all() and _context_outlives_request() else []
     if mine and db_session.has_writes():
         db_session.roll_back()
     for held in reversed(mine):
@@ -159,12 +164,13 @@ def _at_end_of_request() -> None:
 
 
 def _all() -> list[Held]:
-    found: list[Held] = g.get(_KEY, [])
-    return found
+    """Of the app context; a list of its own if there are none."""
+    found: list[Held] | None = getattr(behind(g), _KEY, None)
+    return [] if found is None else found
 
 
 def _this_request() -> object:
-    return request.environ if has_request_context() else None
+    return behind(request).environ if has_request_context() else None
 
 
 def _context_outlives_request() -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar
 
 from flask import current_app, request
 
@@ -18,6 +19,7 @@ from lockkit.web.refusal import refusal_of
 from lockkit.web.route_checks import wrappers
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_flask.leases import db_session, request_leases
+from lockkit_flask.leases.db_session import behind
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.refusals import http_exception
 from lockkit_flask.web.request import RequestView
@@ -71,9 +73,13 @@ def lock_view(
     locked = LockedView(view_lock, hold, on_busy)
 
     def decorate(view: Callable[P, R]) -> Callable[P, R]:
+        is_async = inspect.iscoroutinefunction(view)
+
         @functools.wraps(view)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            return cast(R, locked.run(view, args, kwargs))
+            called = current_app.ensure_sync(view) if is_async else view
+            answer: R = locked.run(called, args, kwargs)
+            return answer
 
         vars(wrapper)[_MARK] = (locked, *_marks(view))
         note_place("lock_view", view, wrapper)
@@ -126,7 +132,7 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
 
     A function may have a route with the decorator, and on purpose one without it.
     """
-    view = app.view_functions.get(request.endpoint or "")
+    view = app.view_functions.get(behind(request).endpoint or "")
     below, wrapper, decorator = getattr(view, _ABOVE, (None, None, ""))
     if view is None or below is not view:
         return
@@ -177,9 +183,10 @@ class LockedView:
         """Take the lock for the current request. Raises AcquireTimeout, or the HTTP exception."""
         locks = app_locks()
         try:
-            view_of_request = RequestView(request, locks.config.user_pk)
-            names = self.view_lock.names_for(view_of_request, **(request.view_args or {}))
-            label = request_label(request.method, request.path)
+            this = behind(request)
+            view_of_request = RequestView(this, locks.config.user_pk)
+            names = self.view_lock.names_for(view_of_request, **(this.view_args or {}))
+            label = request_label(this.method, this.path)
             lease = self.view_lock.acquire(
                 locks[self.view_lock.alias], names, locks.config.views, label
             )
@@ -217,7 +224,7 @@ def _abort(error: LockError) -> NoReturn:
 
 def _run_under(lease: AnyLease, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Raise LeaseLost if the view outlived its lease; what it has not committed is dropped."""
-    answer = current_app.ensure_sync(view)(*args, **kwargs)
+    answer = view(*args, **kwargs)
     try:
         lease.check()
     except LeaseLost:

@@ -35,3 +35,9 @@ def files_entered(call: Callable[[], Any]) -> Counter[str]:
         sys.setprofile(None)
         threading.setprofile(None)
     return found
+
+
+def calls_of_ours(call: Callable[[], Any]) -> int:
+    """How many functions of ours it calls, after one call for warming up."""
+    call()
+    return files_entered(call).total()

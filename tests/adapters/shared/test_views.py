@@ -125,6 +125,16 @@ def test_a_forked_child_begins_with_an_empty_waiting_room() -> None:
     assert has_room_for_one(room)
 
 
+def test_a_place_that_nobody_has_any_more_is_free() -> None:
+    """An interrupt may come when it is taken and before the block has begun."""
+    room = WaitingRoom()
+    place = room.place(1)
+    assert place.__enter__()
+    assert not has_room_for_one(room)
+    del place
+    assert has_room_for_one(room)
+
+
 def has_room_for_one(room: WaitingRoom) -> bool:
     with room.place(1) as first, room.place(1) as second:
         return first and not second

@@ -1,0 +1,35 @@
+"""What ``@lock_view`` adds to a view that takes the same lock by hand, counted in our own calls."""
+
+from __future__ import annotations
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from entered import calls_of_ours
+
+from lockkit_django import lock_view, locks
+
+MOST_CALLS = 50
+
+
+@lock_view("stock:{sku}")
+def locked(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse()
+
+
+def by_hand(request: HttpRequest, sku: str) -> HttpResponse:
+    with LOCK["it"]:
+        return HttpResponse()
+
+
+LOCK = {}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_view_adds_few_calls_to_its_lock() -> None:
+    LOCK["it"] = locks["default"].lock("stock:42")
+    request = RequestFactory().post("/stock/42")
+    calls = {}
+    for view in (locked, by_hand):
+        calls[view] = calls_of_ours(lambda view=view: view(request, sku="42"))  # type: ignore[misc]
+    assert calls[locked] - calls[by_hand] <= MOST_CALLS, calls
