@@ -1,4 +1,4 @@
-"""Contention: eight processes want one name, and each holds it for 5 ms."""
+"""Contention: eight processes, or more, want one name, and each holds it for 5 ms."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import redis
 
 from benchmarks.peers import make
 
-__all__ = ["measure"]
+__all__ = ["MANY", "measure", "measure_many"]
 
 COMPARED = ("lockkit", "redis-py", "python-redis-lock")
 PROCESSES = 8
+MANY = 24
 HOLD = 0.005
 SECONDS = 3.0
 ROUNDS = 5
@@ -24,20 +25,33 @@ ROUNDS = 5
 def measure(
     url: str, peers: Sequence[str] = COMPARED, rounds: int = ROUNDS
 ) -> dict[str, dict[str, float]]:
-    """Throughput, waits in milliseconds, fairness, and on Redis requests per acquisition."""
+    """Throughput, waits in milliseconds, fairness, CPU of the processes in milliseconds per
+    acquisition, and on Redis requests per acquisition."""
+    return _measured(url, peers, rounds, PROCESSES)
+
+
+def measure_many(url: str, peers: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+    """The throughput of more processes."""
+    found = _measured(url, peers, rounds, MANY)
+    return {peer: {"many_per_second": each["per_second"]} for peer, each in found.items()}
+
+
+def _measured(
+    url: str, peers: Sequence[str], rounds: int, processes: int
+) -> dict[str, dict[str, float]]:
     found: dict[str, list[dict[str, float]]] = {peer: [] for peer in peers}
     for _ in range(rounds):
         for peer in peers:
-            found[peer].append(_round(peer, url))
+            found[peer].append(_round(peer, url, processes))
     return {
         peer: {key: statistics.median(one[key] for one in results) for key in results[0]}
         for peer, results in found.items()
     }
 
 
-def _round(peer: str, url: str) -> dict[str, float]:
+def _round(peer: str, url: str, processes: int) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(PROCESSES)]
+    pipes = [context.Pipe() for _ in range(processes)]
     workers = [
         context.Process(target=_work, args=(peer, url, theirs), daemon=True) for _, theirs in pipes
     ]
@@ -48,11 +62,11 @@ def _round(peer: str, url: str) -> dict[str, float]:
     before = _requests(url)
     for ours, _ in pipes:
         ours.send(time.monotonic() + SECONDS)
-    waits = [ours.recv() for ours, _ in pipes]
+    waits, cpu = zip(*(ours.recv() for ours, _ in pipes), strict=True)
     requests = _requests(url) - before
     for worker in workers:
         worker.join()
-    return _summary(waits, requests)
+    return _summary(waits, sum(cpu), requests)
 
 
 def _requests(url: str) -> int:
@@ -63,7 +77,7 @@ def _requests(url: str) -> int:
         return int(admin.info("stats")["total_reads_processed"])
 
 
-def _summary(waits: list[list[float]], requests: int) -> dict[str, float]:
+def _summary(waits: Sequence[list[float]], cpu: float, requests: int) -> dict[str, float]:
     served = [len(one) for one in waits]
     every = sorted(wait for one in waits for wait in one)
     figures = {
@@ -72,6 +86,7 @@ def _summary(waits: list[list[float]], requests: int) -> dict[str, float]:
         "wait_p99_ms": every[int(len(every) * 0.99)] * 1e3,
         "wait_max_ms": every[-1] * 1e3,
         "most_to_least": max(served) / max(min(served), 1),
+        "cpu_ms": cpu / len(every) * 1e3,
     }
     return figures | ({"requests": requests / len(every)} if requests else {})
 
@@ -83,10 +98,11 @@ def _work(peer: str, url: str, parent: Connection) -> None:
     parent.send("ready")
     end = parent.recv()
     waits = []
+    before = time.process_time()
     while time.monotonic() < end:
         start = time.monotonic()
         lock.acquire()
         waits.append(time.monotonic() - start)
         time.sleep(HOLD)
         lock.release()
-    parent.send(waits)
+    parent.send((waits, time.process_time() - before))

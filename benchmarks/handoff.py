@@ -12,11 +12,15 @@ from multiprocessing.connection import Connection
 
 from benchmarks.peers import make
 
-__all__ = ["measure"]
+__all__ = ["measure", "measure_long"]
 
 COMPARED = ("lockkit", "redis-py", "python-redis-lock")
 ROUNDS = 5
 HANDOFFS = 41
+HOLD = 0.05
+LONG_HANDOFFS = 9
+LONG_HOLD = 0.5
+"""Seconds; a lock is held for up to three times as long."""
 
 
 def measure(
@@ -26,7 +30,7 @@ def measure(
     samples: dict[str, list[list[float]]] = {peer: [] for peer in peers}
     for _ in range(rounds):
         for peer in peers:
-            samples[peer].append(_round(peer, url))
+            samples[peer].append(_round(peer, url, HANDOFFS, HOLD))
     return {
         peer: {
             "handoff_p50_ms": statistics.median(statistics.median(one) for one in each),
@@ -36,24 +40,32 @@ def measure(
     }
 
 
-def _round(peer: str, url: str) -> list[float]:
+def measure_long(url: str, peers: Sequence[str]) -> dict[str, dict[str, float]]:
+    """p50 in milliseconds where the lock has been held for about a second."""
+    return {
+        peer: {"long_p50_ms": statistics.median(_round(peer, url, LONG_HANDOFFS, LONG_HOLD))}
+        for peer in peers
+    }
+
+
+def _round(peer: str, url: str, handoffs: int, hold: float) -> list[float]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     waiter = context.Process(target=_wait, args=(peer, url, theirs), daemon=True)
     waiter.start()
     ours.recv()
     lock = make(peer, url, "handoff")
-    times = [_handoff(lock, ours) for _ in range(HANDOFFS)]
+    times = [_handoff(lock, ours, hold) for _ in range(handoffs)]
     ours.send(False)
     waiter.join()
     return times[1:]
 
 
-def _handoff(lock: object, waiter: Connection) -> float:
+def _handoff(lock: object, waiter: Connection, hold: float) -> float:
     lock.acquire()  # type: ignore[attr-defined]
     waiter.send(True)
     waiter.recv()  # it is about to acquire
-    time.sleep(0.05 + random.random() * 0.1)
+    time.sleep(hold * (1 + 2 * random.random()))
     start = time.monotonic()
     lock.release()  # type: ignore[attr-defined]
     granted: float = waiter.recv()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import secrets
 import socket
 import zlib
@@ -165,6 +166,19 @@ class GetLock:
         self._cursor.execute("SELECT RELEASE_LOCK(%s)", (self._name,))
 
 
+class Flock:
+    """flock by hand: no timeout, no owner, no order."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._file = open(f"{url.partition(':///')[2]}.{name}.flock", "w")  # noqa: SIM115
+
+    def acquire(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
 class FileLock:
     """filelock: flock on a file, polled every 50 ms."""
 
@@ -224,6 +238,7 @@ PEERS: dict[str, Callable[[str, str], Peer]] = {
     "pg_advisory_lock": Advisory,
     "sqlalchemy-dlock": SqlalchemyDlock,
     "GET_LOCK": GetLock,
+    "flock": Flock,
     "filelock": FileLock,
     "pottery": Pottery,
     "kazoo": Kazoo,

@@ -24,6 +24,7 @@ class Compared(NamedTuple):
 
     start: Callable[[], AbstractContextManager[str]]
     peers: tuple[str, ...]
+    also: tuple[Callable[[str, tuple[str, ...]], dict[str, dict[str, float]]], ...] = ()
 
 
 @contextmanager
@@ -74,7 +75,11 @@ def _zookeeper() -> Iterator[str]:
 
 ON_POSTGRESQL = ("pg_advisory_lock", "sqlalchemy-dlock")
 STORES = {
-    "sqlite://": Compared(_file, ("filelock",)),
+    "sqlite://": Compared(
+        _file,
+        ("flock", "filelock"),
+        also=(handoff.measure_long, partial(contention.measure_many, rounds=ROUNDS)),
+    ),
     "postgresql://": Compared(partial(_postgres, "table"), ON_POSTGRESQL),
     "postgresql://?mode=advisory": Compared(partial(_postgres, "advisory"), ON_POSTGRESQL),
     "postgresql://?mode=row": Compared(partial(_postgres, "row"), ON_POSTGRESQL),
@@ -93,7 +98,8 @@ def measure(store: str) -> dict[str, dict[str, float]]:
     peers = ("lockkit", *compared.peers)
     with compared.start() as url:
         found = pair.measure(url, peers, PAIRS)
-        for more in (handoff.measure(url, peers, ROUNDS), contention.measure(url, peers, ROUNDS)):
+        measured = [handoff.measure(url, peers, ROUNDS), contention.measure(url, peers, ROUNDS)]
+        for more in measured + [measure(url, peers) for measure in compared.also]:
             for peer, figures in more.items():
                 found[peer] |= figures
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -313,8 +314,10 @@ def test_a_forged_hint_grants_nothing(locks: Locks, path: Path) -> None:
         listening(client)
         (token,) = inbox_of(client)._slots
         assert token in state_of(path)
+        fence, ticket = lease.fencing_token, json.loads(state_of(path))["queue"][0][2]
+        forged = f"{token} {ticket} {fence} {8 * 10**15}", f"{token} {ticket}", token
         asked = fault.asked
-        said(socket_of(client, path.parent), token.encode())
+        said(socket_of(client, path.parent), *(text.encode() for text in forged))
         eventually(lambda: fault.asked > asked)
         info = other.inspect("a")
         assert info is not None

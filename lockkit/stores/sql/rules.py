@@ -16,12 +16,14 @@ def stored(request: Request) -> Request:
 def taken_over(
     state: grant.State, request: Request, now: int
 ) -> grant.Outcome[Grant | Busy | Gone]:
-    """What the dead hold has expired, and they do not wait."""
+    """What the dead hold has expired, and they do not wait: not once they are the next."""
     for holder in state.holders:
         if holder.until > now and process.is_dead(Owner.decode(holder.owner)):
             holder.until = now
     for waiter in state.queue:
-        if waiter.alive > now and process.is_dead(Owner.decode(waiter.owner)):
+        if waiter.alive > now:
+            if not process.is_dead(Owner.decode(waiter.owner)):
+                break
             waiter.alive = now
     return grant.acquire(state, request, now)
 
