@@ -9,7 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +170,19 @@ def port_of(server: subprocess.Popen[str]) -> int:
 
 
 def sockets_to(port: int, pid: int) -> set[str]:
-    """The sockets of a process that are connected to this port of this machine."""
+    """The sockets of a process that are connected to this port of this machine, and that it was not
+    handed down from this one, as its standard streams can be."""
     there = set()
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if int(fields[2].partition(":")[2], 16) == port:
             there.add(f"socket:[{fields[9]}]")
-    open_files = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    return there.intersection(open_files)
+    return there & open_files(pid) - open_files(os.getpid())
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(entry.readlink()))
+    return found
