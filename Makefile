@@ -4,7 +4,7 @@
 # make quick        for in between: the wheel, and some tests of nearly everything, in a minute and with
 #                   no server but Redis
 # make check        lint and types only
-# make bench        the numbers in the README
+# make bench        lockkit beside others, as one table, and the numbers in the README
 # make soak-orders  orders at two machines that are killed hundreds of times, and a verdict
 # make matrix       the tests on the lowest versions of every dependency, and on Python 3.11 + Django 5.2,
 #                   3.12 and 3.13 + the newest Django
@@ -65,7 +65,7 @@ tests: $(VENV)/.dev
 	$(ISOLATED) $(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 bench: wheel $(VENV)/.dev
-	@tools/servers redis postgresql
+	@tools/servers redis postgresql mariadb zookeeper
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 soak-orders: wheel $(VENV)/.dev

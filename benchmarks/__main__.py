@@ -1,21 +1,35 @@
-"""``python -m benchmarks [--format table|markdown|json] [--only pair …] [--minutes 10]``."""
+"""``python -m benchmarks [--format table|markdown|json] [--only pair …] [--minutes 10]``.
+
+Each suite runs in a process of its own: one that breaks or hangs does not end the others.
+``--readme`` puts the rows that matter into README.md. ``--save FILE`` keeps what was found, and
+``--load FILE`` shows it again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
-from functools import partial
+from contextlib import redirect_stdout
+from pathlib import Path
 
 from benchmarks import contention, handoff, orders, pair, scale, stores, takeover, views
+from benchmarks.figures import Results, Tables
+from benchmarks.tables import markdown, ratios, rows, terminal, write
 from lockkit.testing.servers import RedisServer
 
-Results = dict[str, dict[str, float]]
-
 MINUTE = 60.0
+LIMIT = 240.0
+"""Seconds that a suite may take."""
 
-COMPARED: dict[str, Callable[[str], Results]] = {
+README = Path(__file__).parents[1] / "README.md"
+
+ON_REDIS: dict[str, Callable[[str], Results]] = {
     "pair": pair.measure,
     "handoff": handoff.measure,
     "takeover": takeover.measure,
@@ -23,104 +37,107 @@ COMPARED: dict[str, Callable[[str], Results]] = {
     "orders": orders.measure,
     "views": views.measure,
 }
-
-SUITES = (*COMPARED, "scale", *stores.STORES)
-
-COLUMNS = {
-    "pair_us": "acquire + release, µs",
-    "handoff_p50_ms": "handoff p50, ms",
-    "handoff_p99_ms": "handoff p99, ms",
-    "long_p50_ms": "handoff p50 after about 1 s, ms",
-    "takeover_p95_ms": "takeover after SIGKILL: p95 past the TTL, ms",
-    "per_second": "8 processes: acquired/s",
-    "wait_p50_ms": "wait p50, ms",
-    "wait_p99_ms": "wait p99, ms",
-    "wait_max_ms": "wait max, ms",
-    "most_to_least": "most/least served",
-    "cpu_ms": "their CPU per acquisition, ms",
-    "many_per_second": "24 processes: acquired/s",
-    "requests": "requests per acquisition",
-    "order_first": "orders/s: first request",
-    "order_replay": "orders/s: replay",
-    "django_view_us": "Django: a request of a view with a lock, µs",
-    "django_own_us": "Django: what lock_view adds to the lock, µs",
-    "flask_view_us": "Flask: a request of a view with a lock, µs",
-    "flask_own_us": "Flask: what lock_view adds to the lock, µs",
-    "renewal_ms": "10,000 leases: a renewal of all, ms",
-    "least_left_s": "the least that was left of 30 s",
-    "leases_lost": "lost",
-    "lease_bytes": "memory per lease, bytes",
-    "idle_requests": "500 waiters: requests each and second",
-    "subscriptions": "subscriptions of 4 processes",
-    "waiter_bytes": "memory per waiter, bytes",
-    "served_per_second": "served/s",
-    "out_of_order": "served out of order",
-    "lost_ns": "lease.lost, ns",
-    "check_ns": "lease.check(), ns",
-}
+SUITES = (*ON_REDIS, "scale", *stores.STORES)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
+    options = _options()
+    if options.alone:
+        return _alone(options)
+    tables: Tables = json.loads(options.load.read_text()) if options.load else {}
+    failed = {}
+    for suite in () if options.load else options.only:
+        start = time.monotonic()
+        print(f"measuring {suite} …", end=" ", file=sys.stderr, flush=True)
+        try:
+            _add(tables, _where(suite), _apart(suite, options.minutes))
+        except (RuntimeError, ValueError) as error:
+            failed[suite] = str(error)
+        took = time.monotonic() - start
+        print(f"{'failed' if suite in failed else 'done'} in {took:.0f} s", file=sys.stderr)
+    _show(tables, options)
+    for suite, reason in failed.items():
+        print(f"\n{suite} failed: {reason}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks", description=__doc__)
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
     parser.add_argument("--only", nargs="+", choices=SUITES, default=SUITES)
     parser.add_argument("--minutes", type=float, default=1.0, help="of renewing 10,000 leases")
-    options = parser.parse_args(arguments)
-    suites = COMPARED | {"scale": partial(scale.measure, seconds=options.minutes * MINUTE)}
-    tables: dict[str, Results] = {}
-    with RedisServer() as server:
-        for suite in options.only:
-            print(f"measuring {suite} …", file=sys.stderr, flush=True)
-            is_store = suite in stores.STORES
-            found = stores.measure(suite) if is_store else suites[suite](server.url)
-            results = tables.setdefault(suite if is_store else "redis://", {})
-            for peer, figures in found.items():
-                results.setdefault(peer, {}).update(figures)
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the figures here, as JSON")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="show these, measure nothing")
+    parser.add_argument("--readme", action="store_true", help="write the rows into README.md")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _where(suite: str) -> str:
+    return suite if suite in stores.STORES else "redis://"
+
+
+def _add(tables: Tables, where: str, found: Results) -> None:
+    results = tables.setdefault(where, {})
+    for peer, figures in found.items():
+        results.setdefault(peer, {}).update(figures)
+
+
+def _apart(suite: str, minutes: float) -> Results:
+    """Measure it in a process of its own. Raises RuntimeError if that fails or takes too long."""
+    command = [sys.executable, "-m", "benchmarks", "--alone"]
+    command += ["--only", suite, "--minutes", str(minutes)]
+    limit = LIMIT + minutes * MINUTE
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        found, said = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"it took longer than {limit:.0f} s") from None
+    finally:
+        _end(process)
+    if process.returncode:
+        raise RuntimeError(said.strip().rpartition("\n")[2] or f"status {process.returncode}")
+    results: Results = json.loads(found)
+    return results
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Also the processes that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def _alone(options: argparse.Namespace) -> int:
+    """One suite, here: its figures go to standard output, and what else is said does not."""
+    (suite,) = options.only
+    with redirect_stdout(sys.stderr):
+        if suite in stores.STORES:
+            found = stores.measure(suite)
+        else:
+            with RedisServer() as server:
+                if suite == "scale":
+                    found = scale.measure(server.url, options.minutes * MINUTE)
+                else:
+                    found = ON_REDIS[suite](server.url)
+    print(json.dumps(found))
+    return 0
+
+
+def _show(tables: Tables, options: argparse.Namespace) -> None:
+    if options.save:
+        options.save.write_text(json.dumps(tables, indent=2))
+    if options.readme:
+        write(README, tables)
     if options.format == "json":
         both = {of: {"results": each, "ratios": ratios(each)} for of, each in tables.items()}
         print(json.dumps(both, indent=2))
     else:
-        shown = (
-            f"{of}\n{table(each, markdown=options.format == 'markdown')}"
-            for of, each in tables.items()
-        )
-        print(*shown, sep="\n\n")
-    return 0
-
-
-def ratios(results: Results) -> Results:
-    """Figures of lockkit divided by each peer's."""
-    ours = results["lockkit"]
-    return {
-        peer: {key: ours[key] / value for key, value in figures.items() if value}
-        for peer, figures in results.items()
-        if peer != "lockkit"
-    }
-
-
-def table(results: Results, *, markdown: bool = False) -> str:
-    """A row per figure, a column per peer; in brackets lockkit's figure divided by the peer's."""
-    peers = list(results)
-    rows = [["", *peers]]
-    for key, title in COLUMNS.items():
-        if any(key in figures for figures in results.values()):
-            rows.append([title, *(_cell(results, peer, key) for peer in peers)])
-    if markdown:
-        rows.insert(1, ["---", *("---:" for _ in peers)])
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
-def _cell(results: Results, peer: str, key: str) -> str:
-    value = results[peer].get(key)
-    if value is None:
-        return "-"
-    text = f"{value:.0f}" if value >= 100 else f"{value:.2f}"
-    return text if peer == "lockkit" else f"{text} ({results['lockkit'][key] / value:.2f})"
+        print((markdown if options.format == "markdown" else terminal)(rows(tables)))
 
 
 if __name__ == "__main__":

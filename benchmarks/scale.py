@@ -1,7 +1,9 @@
-"""Scale: many leases in one process, many waiters on one name, and what a look at a lease costs."""
+"""Scale: many leases in one process, many waiters on one name, many names one after another, and
+what a look at a lease costs."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import statistics
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 import redis
 
@@ -25,6 +28,9 @@ PROCESSES = 4
 WAITERS = 500
 IDLE_SECONDS = 10.0
 LOOKS = 200_000
+NAMES = 100_000
+REMEMBERED = 5_000
+"""So many names fill what a process remembers of those that it has used last."""
 NAME = "scale:one"
 
 Figures = dict[str, float]
@@ -32,7 +38,8 @@ Figures = dict[str, float]
 
 def measure(url: str, seconds: float) -> dict[str, Figures]:
     """``seconds``: how long the watchdog renews all the leases. Not compared with others."""
-    return {"lockkit": {**_apart(_leases, url, seconds), **_waiters(url), **_apart(_looks, url)}}
+    figures = _apart(_leases, url, seconds) | _waiters(url)
+    return {"lockkit": figures | _apart(_names, url) | _apart(_looks, url)}
 
 
 def _apart(work: Callable[..., None], *arguments: object) -> Figures:
@@ -51,18 +58,20 @@ def _apart(work: Callable[..., None], *arguments: object) -> Figures:
 def _leases(url: str, seconds: float, parent: Connection) -> None:
     client = lockkit.connect(url, ttl=TTL, max_hold=None)
     lock = client.lock
+    _use(client, REMEMBERED)
     before = _resident()
     leases = [lock(f"scale:{number}").acquire() for number in range(LEASES)]
-    grown = _resident() - before
     least, end = TTL, now() + seconds
     while now() < end:
         time.sleep(1)
         least = min(least, *(lease.remaining() for lease in leases[::100]))
+    passes = [_pass(client, leases) for _ in range(PASSES)]
     figures = {
-        "renewal_ms": statistics.median(_pass(client, leases) for _ in range(PASSES)),
+        "renewal_ms": statistics.median(took for took, _ in passes),
+        "renewal_cpu_ms": statistics.median(cpu for _, cpu in passes),
         "least_left_s": least,
         "leases_lost": float(sum(lease.lost for lease in leases)),
-        "lease_bytes": grown / LEASES,
+        "lease_bytes": (_resident() - before) / LEASES,
     }
     for lease in leases:
         lease.release()
@@ -70,16 +79,51 @@ def _leases(url: str, seconds: float, parent: Connection) -> None:
     parent.send(figures)
 
 
-def _pass(client: lockkit.LockClient, leases: list[lockkit.Lease]) -> float:
-    """What the watchdog does when all are due: milliseconds."""
-    start = time.perf_counter()
+def _pass(client: lockkit.LockClient, leases: list[lockkit.Lease]) -> tuple[float, float]:
+    """What the watchdog does when all are due: milliseconds, and those of CPU in this process."""
+    start, cpu = time.perf_counter(), time.process_time()
     client.perform(holding.renew(client.store, [lease._hold for lease in leases]))
-    return (time.perf_counter() - start) * 1e3
+    return (time.perf_counter() - start) * 1e3, (time.process_time() - cpu) * 1e3
+
+
+def _use(client: lockkit.LockClient, most: int) -> None:
+    """So many names, each taken and released."""
+    for number in range(most):
+        client.lock(f"scale:{number}:name").acquire().release()
+
+
+def _names(url: str, parent: Connection) -> None:
+    """What is left of names that were released: in the process, and in the store."""
+    client = lockkit.connect(url, ttl=TTL)
+    _use(client, REMEMBERED)
+    gc.collect()
+    before, start = _resident(), time.perf_counter()
+    _use(client, NAMES)
+    took = time.perf_counter() - start
+    gc.collect()
+    grown = _resident() - before
+    client.close()
+    with redis.Redis.from_url(url) as admin:
+        parent.send(
+            {
+                "names_per_second": NAMES / took,
+                "names_kept": float(_fields_of_names(admin)),
+                "names_bytes": max(grown, 0) / NAMES,
+            }
+        )
+
+
+def _fields_of_names(admin: Any) -> int:
+    """Keys of names, and fields of names in the keys of all."""
+    keys = list(admin.scan_iter(b"*", _type="hash"))
+    fields = [field for key in keys for field in admin.hkeys(key) if field[:1] == b"="]
+    return len(fields) + sum(b"scale:" in key for key in admin.scan_iter(b"*"))
 
 
 def _waiters(url: str) -> Figures:
     """All in one queue, behind one holder; then all of them served."""
     context = multiprocessing.get_context("spawn")
+    thread_bytes = _apart(_threads)["thread_bytes"]
     pipes = [context.Pipe() for _ in range(PROCESSES)]
     workers = [context.Process(target=_wait, args=(url, theirs)) for _, theirs in pipes]
     for worker in workers:
@@ -109,10 +153,32 @@ def _waiters(url: str) -> Figures:
     return {
         "idle_requests": requests / WAITERS / IDLE_SECONDS,
         "subscriptions": float(subscriptions),
-        "waiter_bytes": statistics.mean(grown for grown, _ in reports) * PROCESSES / WAITERS,
+        "waiter_bytes": statistics.mean(grown for grown, _ in reports) * PROCESSES / WAITERS
+        - thread_bytes,
+        "thread_bytes": thread_bytes,
         "served_per_second": len(served) / took,
         "out_of_order": float(sum(a != b for a, b in zip(order, range(WAITERS), strict=True))),
     }
+
+
+def _threads(parent: Connection) -> None:
+    """What as many threads take up that wait for a lock of Python's, and do nothing else."""
+    lock = threading.Lock()
+    lock.acquire()
+
+    def wait() -> None:
+        with lock:
+            pass
+
+    before = _resident()
+    threads = [threading.Thread(target=wait) for _ in range(WAITERS // PROCESSES)]
+    for thread in threads:
+        thread.start()
+    grown = _resident() - before
+    lock.release()
+    for thread in threads:
+        thread.join()
+    parent.send({"thread_bytes": grown * PROCESSES / WAITERS})
 
 
 def _until_queued(client: lockkit.LockClient, number: int) -> None:

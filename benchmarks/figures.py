@@ -1,0 +1,92 @@
+"""The figures: what each is called, and whether a lower or a higher one is better."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["FIGURES", "IN_README", "Results", "Tables"]
+
+Results = dict[str, dict[str, float]]
+"""Of each peer, its figures by their keys."""
+
+Tables = dict[str, Results]
+"""The results by the store in which they were found."""
+
+LOWER, HIGHER = "lower", "higher"
+
+
+class Figure(NamedTuple):
+    title: str
+    better: str
+
+
+FIGURES = {
+    "pair_us": Figure("acquire + release, µs", LOWER),
+    "handoff_p50_ms": Figure("handoff p50, ms", LOWER),
+    "handoff_p99_ms": Figure("handoff p99, ms", LOWER),
+    "long_p50_ms": Figure("handoff p50 after about 1 s, ms", LOWER),
+    "takeover_p95_ms": Figure("takeover after SIGKILL: p95 past the TTL, ms", LOWER),
+    "per_second": Figure("8 processes: acquired/s", HIGHER),
+    "wait_p50_ms": Figure("8 processes: wait p50, ms", LOWER),
+    "wait_p99_ms": Figure("8 processes: wait p99, ms", LOWER),
+    "wait_max_ms": Figure("8 processes: wait max, ms", LOWER),
+    "most_to_least": Figure("8 processes: most/least served", LOWER),
+    "cpu_ms": Figure("8 processes: CPU per acquisition, ms", LOWER),
+    "many_per_second": Figure("24 processes: acquired/s", HIGHER),
+    "requests": Figure("8 processes: requests per acquisition", LOWER),
+    "order_first": Figure("orders/s: first request", HIGHER),
+    "order_replay": Figure("orders/s: replay", HIGHER),
+    "django_view_us": Figure("Django: a request of a view with a lock, µs", LOWER),
+    "django_own_us": Figure("Django: what lock_view adds to the lock, µs", LOWER),
+    "flask_view_us": Figure("Flask: a request of a view with a lock, µs", LOWER),
+    "flask_own_us": Figure("Flask: what lock_view adds to the lock, µs", LOWER),
+    "renewal_ms": Figure("10,000 leases: a renewal of all, ms", LOWER),
+    "renewal_cpu_ms": Figure("10,000 leases: CPU of the process for a renewal, ms", LOWER),
+    "least_left_s": Figure("10,000 leases: the least that was left of 30 s", HIGHER),
+    "leases_lost": Figure("10,000 leases: lost", LOWER),
+    "lease_bytes": Figure("10,000 leases: memory of each, bytes", LOWER),
+    "idle_requests": Figure("500 waiters: requests each and second", LOWER),
+    "subscriptions": Figure("500 waiters in 4 processes: subscriptions", LOWER),
+    "waiter_bytes": Figure("500 waiters: memory of each beyond its thread, bytes", LOWER),
+    "thread_bytes": Figure("500 waiters: memory of a thread that only waits, bytes", LOWER),
+    "served_per_second": Figure("500 waiters: served/s", HIGHER),
+    "out_of_order": Figure("500 waiters: served out of order", LOWER),
+    "names_per_second": Figure("100,000 names: taken and released/s", HIGHER),
+    "names_kept": Figure("100,000 names: keys and fields left in the store", LOWER),
+    "names_bytes": Figure("100,000 names: memory left in the process, bytes a name", LOWER),
+    "lost_ns": Figure("lease.lost, ns", LOWER),
+    "check_ns": Figure("lease.check(), ns", LOWER),
+}
+
+IN_README = {
+    "redis://": (
+        "pair_us",
+        "handoff_p50_ms",
+        "handoff_p99_ms",
+        "takeover_p95_ms",
+        "per_second",
+        "wait_p99_ms",
+        "most_to_least",
+        "requests",
+        "order_first",
+        "order_replay",
+        "django_own_us",
+        "flask_own_us",
+        "renewal_ms",
+        "lease_bytes",
+        "waiter_bytes",
+        "names_kept",
+        "check_ns",
+    ),
+    "postgresql://": ("pair_us", "handoff_p50_ms", "per_second"),
+    "sqlite://": (
+        "pair_us",
+        "handoff_p50_ms",
+        "long_p50_ms",
+        "per_second",
+        "cpu_ms",
+        "many_per_second",
+    ),
+    "mariadb://": ("pair_us", "handoff_p50_ms", "per_second"),
+}
+"""The rows that matter to a reader, by store."""

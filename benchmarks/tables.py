@@ -1,0 +1,69 @@
+"""The results as one table: a row for each figure of each store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.figures import FIGURES, IN_README, Results, Tables
+
+__all__ = ["markdown", "ratios", "rows", "terminal", "write"]
+
+HEAD = ("store", "figure", "better", "lockkit", "beside it (in brackets: lockkit divided by it)")
+OURS = "lockkit"
+WHERE = re.compile(r"(?<=## Measured\n\n)(\|[^\n]*\n)+")
+"""The table in the README."""
+
+
+def ratios(results: Results) -> Results:
+    """Figures of lockkit divided by each peer's."""
+    ours = results.get(OURS, {})
+    return {
+        peer: {key: ours[key] / value for key, value in figures.items() if value and key in ours}
+        for peer, figures in results.items()
+        if peer != OURS
+    }
+
+
+def rows(tables: Tables, *, shortened: bool = False) -> Iterator[tuple[str, ...]]:
+    """``shortened``: those of the README only."""
+    for store, results in tables.items():
+        for key, (title, better) in FIGURES.items():
+            is_wanted = not shortened or key in IN_README.get(store, ())
+            if is_wanted and any(key in figures for figures in results.values()):
+                ours = results.get(OURS, {}).get(key)
+                shown = "-" if ours is None else _number(ours)
+                yield store, title, better, shown, ", ".join(_beside(results, key))
+
+
+def _beside(results: Results, key: str) -> Iterator[str]:
+    by = ratios(results)
+    for peer, figures in results.items():
+        if peer != OURS and key in figures:
+            ratio = f" ({by[peer][key]:.2f})" if key in by[peer] else ""
+            yield f"{peer} {_number(figures[key])}{ratio}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
+
+
+def terminal(found: Iterable[Sequence[str]]) -> str:
+    lines = [HEAD, *found]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def markdown(found: Iterable[Sequence[str]]) -> str:
+    lines = [HEAD, ("---", "---", "---", "---:", "---"), *found]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write(page: Path, tables: Tables) -> None:
+    """Put the rows of the README into it, in the place of those that it has."""
+    table = markdown(rows(tables, shortened=True)) + "\n"
+    page.write_text(WHERE.sub(lambda _: table, page.read_text(), count=1))
