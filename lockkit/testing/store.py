@@ -137,6 +137,7 @@ class PostgresTable(TableStore):
     """In PostgreSQL."""
 
     server: PostgresServer
+    writes: ClassVar[bytes] = b"lockkit_write_"  # prepared statements
 
     def kill_subscriptions(self) -> None:
         self.server.execute(

@@ -25,12 +25,11 @@ from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_optio
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect, load_dialect
-from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import vendor_of
+from lockkit.stores.sql.vendors import connected, vendor_of
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
 OPTIONS = ("mode", "timeout", "take_over_dead")
@@ -203,10 +202,9 @@ class ServerConnector(Connector):
         except Error as error:
             raise self._vendor.no_connection(error.__cause__ or error) from error
         remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
-        connection = DriverConnection(
+        return connected(
             wrapper.connection, driver_of(wrapper), self._vendor, remedy, wrapper.close
         )
-        return self._vendor.prepared(connection)
 
 
 def driver_of(wrapper: Any) -> Any:

@@ -312,7 +312,7 @@ def test_a_forged_hint_grants_nothing(locks: Locks, path: Path) -> None:
         waiting = threads.submit(client.lock("a").acquire)
         queued(other, "a", 1)
         listening(client)
-        (token,) = inbox_of(client)._slots
+        (token,) = inbox_of(client)._claims
         assert token in state_of(path)
         fence, ticket = lease.fencing_token, json.loads(state_of(path))["queue"][0][2]
         forged = f"{token} {ticket} {fence} {8 * 10**15}", f"{token} {ticket}", token

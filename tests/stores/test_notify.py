@@ -270,7 +270,7 @@ def pooled(bouncer: BouncerServer, url: str) -> str:
 
 
 def test_tables_work_behind_a_transaction_pooler(pooled: str, url: str, locks: Locks) -> None:
-    """Many statements over sessions that change: none of them is prepared."""
+    """Many statements over sessions that change: what one has prepared the other does not know."""
     clients = [locks(pooled) for _ in range(4)]
     counter = [0]
     start = threading.Barrier(len(clients))

@@ -61,9 +61,9 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
     "damage",
     [
         "state = 'to be, or not to be'",
-        'state = \'{"v": 3, "queue": 7}\'',
-        'state = \'{"v": 3, "queue": [["t", "", 1, 1, 1, 1, null]], "channels": {"t": 7}}\'',
-        'state = \'{"v": 3, "queue": [["t", "", 1, 1, 1, 1, null]], "channels": []}\'',
+        'state = \'{"v": 4, "queue": 7}\'',
+        'state = \'{"v": 4, "queue": [["t", "", 1, 1, 1, 1, null]], "channels": {"t": 7}}\'',
+        'state = \'{"v": 4, "queue": [["t", "", 1, 1, 1, 1, null]], "channels": []}\'',
         "fence = -5",
         "version = -5",
     ],

@@ -16,13 +16,12 @@ from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_optio
 from lockkit.stores.sql.beside import connector_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
-from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.engines import engine_of
 from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import busy_seconds, takes_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import vendor_of
+from lockkit.stores.sql.vendors import connected, vendor_of
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -125,7 +124,4 @@ class EngineConnector(Connector):
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         except TypeError as error:  # of a driver whose options are not known beforehand
             raise ConfigurationError(f"the driver of the lock database says: {error}") from error
-        connection = DriverConnection(
-            made.dbapi_connection, module, self._vendor, REMEDY, made.invalidate
-        )
-        return self._vendor.prepared(connection)
+        return connected(made.dbapi_connection, module, self._vendor, REMEDY, made.invalidate)

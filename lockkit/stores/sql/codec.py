@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import fields as fields_of
 from typing import Any, Final, cast
 
-from lockkit.engine.grant import Holder, State, Waiter
+from lockkit.engine.state import SECOND, Holder, State, Waiter
 from lockkit.model.errors import UNNAMED, DamagedRecord, LayoutMismatch
-from lockkit.model.types import Kind
+from lockkit.model.types import Kind, Request
 
 FREE: Final = ""
 """The state of a name that nobody holds or waits for. Its row stays, for its fencing token."""
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """Changes when an older lockkit could misread a row; releases of two layouts must not be mixed."""
 
 WHOLE: Final = 9_000_000_000_000_000
@@ -30,8 +30,8 @@ _load = json.JSONDecoder().decode
 
 def row_id(prefix: str, name: str) -> str:
     """SHA-256 of the prefix and the name, each with its length before it: no two names share it."""
-    parts = (part.encode(errors="surrogatepass") for part in (prefix, name))
-    return hashlib.sha256(b"".join(b"%d:%b" % (len(p), p) for p in parts)).hexdigest()
+    one, two = prefix.encode(errors="surrogatepass"), name.encode(errors="surrogatepass")
+    return hashlib.sha256(b"%d:%b%d:%b" % (len(one), one, len(two), two)).hexdigest()
 
 
 def token_digest(token: str) -> str:
@@ -46,7 +46,10 @@ def encode(state: State) -> str:
     document: dict[str, object] = {"v": LAYOUT}
     if state.kind is not Kind.MUTEX:
         document["kind"] = state.kind
-    if state.holders:
+    if _is_as_taken(state):
+        (h,) = state.holders
+        document["taken"] = (h.token, h.owner, h.ttl, h.max_hold, *_form(h))
+    elif state.holders:
         document["holders"] = [
             (
                 h.token,
@@ -72,6 +75,25 @@ def encode(state: State) -> str:
     if state.tombs:
         document["tombs"] = state.tombs
     return _dump(document)
+
+
+def taken(request: Request) -> str:
+    """The state of a name that was free and that this request has taken, whenever that was."""
+    ttl, max_hold = round(request.ttl * SECOND), request.max_hold
+    bound = None if max_hold is None else round(max_hold * SECOND)
+    form = request.shared, request.entrant, request.permits
+    holder = Holder(request.token, request.owner, 0, 0, 0, ttl, ttl, bound, 0, *form)
+    return encode(State(0, [holder], kind=request.kind))
+
+
+def _is_as_taken(state: State) -> bool:
+    """One holder, of whom nothing has changed since its grant: so the fence tells all moments, and
+    statements that take and free a name know what stands there."""
+    if len(state.holders) != 1 or state.queue or state.tombs:
+        return False
+    (h,) = state.holders
+    moments = (h.fence, h.granted, h.renewed, h.until - h.ttl, h.extended)
+    return moments == (state.fence,) * 4 + (0,)
 
 
 def _form(claim: Holder | Waiter) -> tuple[object, ...]:
@@ -123,6 +145,11 @@ def _document(text: object) -> dict[str, Any]:
 
 
 def _state(document: dict[str, Any], fence: int) -> State:
+    if (fields := document.pop("taken", None)) is not None:
+        token, owner, ttl, max_hold, *form = fields
+        document["holders"] = [
+            (token, owner, fence, fence, fence, fence + ttl, ttl, max_hold, 0, *form)
+        ]
     tombs = document.get("tombs", {})
     state = State(
         fence,

@@ -6,6 +6,7 @@ A connector is tiny, so that sqlite3, SQLAlchemy and Django each need only a pag
 from __future__ import annotations
 
 import functools
+import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ class Stale(Missed):
 class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     changed: int  #: rows
+    last: int = 0  #: what the statement says of itself: MySQL's LAST_INSERT_ID
 
 
 class Connection(ABC):
@@ -54,6 +56,15 @@ class Connection(ABC):
     @abstractmethod
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run one statement with ``:named`` parameters."""
+
+    def is_stale(self) -> bool:
+        """Whether there is something to read before anything was asked: that it is over, as a rule.
+        So a statement that writes is not lost on the way."""
+        if self.descriptor is None:
+            return False
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(0))
 
     def messages(self, seconds: float) -> list[str]:
         """As an ``Ear``."""
@@ -200,7 +211,11 @@ class Slot:
 
     def _taken(self) -> Connection:
         connection = self._connection
-        if connection is not None and connection.identity == self._connector.identity():
+        if (
+            connection is not None
+            and connection.identity == self._connector.identity()
+            and not connection.is_stale()
+        ):
             self._connection = None
             return connection
         self._close()

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from lockkit.stores.sql.connector import Connection, Parameters, Result
 from lockkit.stores.sql.vendor import Vendor
 
-_PARAMETER = re.compile(r":([a-z]\w*)")
+PARAMETER = re.compile(r":([a-z]\w*)")
 
 _POSITIONAL: Final = {"format": "%s", "qmark": "?"}
 
@@ -35,7 +35,6 @@ class DriverConnection(Connection):
         know that it is closed."""
         self.driver = driver
         self.descriptor = _descriptor(driver)
-        self.brings_messages = callable(getattr(driver, "notifies", None))  # as psycopg 3
         self._error: type[Exception] = module.Error
         self._style: str = module.paramstyle
         self._vendor = vendor
@@ -50,18 +49,11 @@ class DriverConnection(Connection):
             try:
                 cursor.execute(text, values or None)
                 rows = cursor.fetchall() if cursor.description else ()
-                return Result(rows, cursor.rowcount)
+                return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0))
             finally:
                 cursor.close()
         except self._error as error:
             raise self._vendor.failure(error, statement, self._remedy) from error
-
-    def messages(self, seconds: float) -> list[str]:
-        try:
-            heard = self.driver.notifies(timeout=seconds, stop_after=1)
-            return [message.payload for message in heard]
-        except self._error as error:
-            raise self._vendor.failure(error, "SELECT", self._remedy) from error
 
     def close(self) -> None:
         """First this: SQLAlchemy would roll back what is broken, and log that it cannot."""
@@ -76,9 +68,9 @@ def styled(statement: str, style: str) -> _Text:
     if style == "named":
         return _Text(statement, None)
     if (mark := _POSITIONAL.get(style)) is not None:
-        names = tuple(_PARAMETER.findall(statement))
-        return _Text(_PARAMETER.sub(mark, statement), names)
-    return _Text(_PARAMETER.sub(r"%(\1)s", statement), None)
+        names = tuple(PARAMETER.findall(statement))
+        return _Text(PARAMETER.sub(mark, statement), names)
+    return _Text(PARAMETER.sub(r"%(\1)s", statement), None)
 
 
 def _descriptor(driver: Any) -> int | None:

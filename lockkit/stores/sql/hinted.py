@@ -60,7 +60,7 @@ class HintInbox(Inbox):
         return super()._sleep(token, seconds, pause) if token in self._ahead else pause
 
     def _heed(self, messages: list[str]) -> None:
-        super()._heed(messages)
+        super()._heed([message.partition(" ")[0] for message in messages])  # grants nothing
         if len(messages) >= FEW:
             self._have_all_ask()
 
@@ -93,9 +93,9 @@ class HintedTable(PushedTable):
     _inbox: HintInbox
 
     def _decide(
-        self, state: grant.State, mine: Request, now: int
+        self, mine: Request, state: grant.State, now: int
     ) -> grant.Outcome[Grant | Busy | Gone]:
-        outcome = super()._decide(state, mine, now)
+        outcome = super()._decide(mine, state, now)
         if isinstance(outcome.reply, Busy) and outcome.reply.ticket:
             self._inbox.follow(state, mine.token, now)
         return outcome

@@ -1,9 +1,10 @@
 """Where the waiters of one client hear that something may be theirs: by LISTEN and NOTIFY.
 
 A thread listens on one connection for all of them, as long as somebody waits; threads and tasks
-sleep on signals that it sets. A message is a hint: the table decides, and whoever hears nothing
-asks it all the same, only seldom. Until a message to itself has come, and whenever that connection
-is broken, waiters poll.
+sleep on signals that it sets. Whoever hands a name over has committed it before its message comes,
+so the message is the grant, if it is for the latest enqueueing of the claim. Whoever hears nothing
+asks the table all the same, only seldom. Until a message to itself has come, and whenever that
+connection is broken, waiters poll.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import secrets
 from collections.abc import Callable
 
 from lockkit.engine.effects import Park, Signal, Step
+from lockkit.engine.state import SECOND
 from lockkit.model.clock import now
 from lockkit.model.errors import LockError, UnsupportedCapability
 from lockkit.model.log import log
+from lockkit.model.types import Grant
 from lockkit.runtime import native
 from lockkit.runtime.background import LONGEST_SLEEP, Background
 from lockkit.stores.sql.connector import Connector, Ear, Missed
@@ -32,6 +35,26 @@ AGAIN = 60.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two tries to connect again: doubled each time, up to the second."""
+
+
+class Claim(Signal):
+    """A claim that waits."""
+
+    __slots__ = ("message", "seen")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message = ""
+        self.seen = 0  #: the clock of the database when it last said that the claim waits
+
+    def granted(self, token: str, ticket: int) -> Grant | None:
+        """By message. What is left counts from the last request, which was not later."""
+        message, self.message = self.message, ""
+        numbers = message.split()
+        if not numbers or int(numbers[0]) != ticket:
+            return None
+        _, fence, until = map(int, numbers)
+        return Grant(token, fence, (until - self.seen) / SECOND)
 
 
 class Inbox(Background):
@@ -55,7 +78,7 @@ class Inbox(Background):
         self._connection = None
         self.channel = f"lockkit_{secrets.token_hex(8)}"
         self.is_open = False  #: messages come
-        self._slots: dict[str, Signal] = {}
+        self._claims: dict[str, Claim] = {}
         self._is_idle = True
         self._heard = -math.inf
         self._asked: float | None = None  #: for a message that has not come yet
@@ -64,19 +87,25 @@ class Inbox(Background):
 
     def expect(self, token: str) -> None:
         """A message for this claim may come from now on."""
-        self._slots[token] = Signal()
+        self._claims[token] = Claim()
+
+    def seen(self, token: str, moment: int) -> None:
+        """It waited at this moment of the database's clock."""
+        if (claim := self._claims.get(token)) is not None:
+            claim.seen = moment
 
     def forget(self, token: str) -> None:
-        self._slots.pop(token, None)
+        self._claims.pop(token, None)
 
-    def wait(self, token: str, seconds: float, pause: float) -> Step[None]:
+    def wait(self, token: str, seconds: float, pause: float, ticket: int) -> Step[Grant | None]:
         """Until it is worth asking again: at most so long, and ``pause`` if no messages come."""
         if self._is_idle and not native.is_patched():
             self._hurry()
-        slot = self._slots.setdefault(token, Signal())
-        if not slot.is_set:
-            yield Park(slot, self._sleep(token, seconds, pause))
-        slot.is_set = False  # before the look: what comes in between is seen there
+        claim = self._claims.setdefault(token, Claim())
+        if not claim.is_set:
+            yield Park(claim, self._sleep(token, seconds, pause))
+        claim.is_set = False  # before the look: what comes in between is seen there
+        return claim.granted(token, ticket)
 
     def _sleep(self, token: str, seconds: float, pause: float) -> float:
         return seconds if self.is_open else pause
@@ -94,7 +123,7 @@ class Inbox(Background):
     def work(self) -> float:
         """One look at the connection, which sleeps until a message comes, a second at most."""
         self._is_idle = True  # before the look, so that a waiter which comes now wakes us
-        if not self._slots:
+        if not self._claims:
             return LONGEST_SLEEP
         self._is_idle = False
         if self._connection is None and (left := self._not_before - now()) > 0:
@@ -130,12 +159,14 @@ class Inbox(Background):
             self._give_up()
 
     def _heed(self, messages: list[str]) -> None:
-        for token in messages:
-            self._rouse(token)
+        for message in messages:
+            token, _, said = message.partition(" ")
+            self._rouse(token, said)
 
-    def _rouse(self, token: str) -> None:
-        if (slot := self._slots.get(token)) is not None:
-            slot.set()
+    def _rouse(self, token: str, said: str = "") -> None:
+        if (claim := self._claims.get(token)) is not None:
+            claim.message = said
+            claim.set()
 
     def _open(self) -> None:
         """Whoever has waited until now asks once more: it may have been granted unheard."""
@@ -165,5 +196,5 @@ class Inbox(Background):
         self._have_all_ask()
 
     def _have_all_ask(self) -> None:
-        for slot in list(self._slots.values()):
-            slot.set()
+        for claim in list(self._claims.values()):
+            claim.set()

@@ -7,6 +7,9 @@
 -- Prefixes are compared as bytes: most collations fold case, and pad blanks.
 -- An INSERT that finds the row is an error (1062), never ON DUPLICATE KEY UPDATE: what that one
 -- counts depends on whether the client asked for found rows, as Django and SQLAlchemy do.
+-- The clock stands still within a statement. LAST_INSERT_ID tells the client what was written. The
+-- columns are assigned from left to right, so none is used after it was.
+-- States are compared as bytes, and free ones by their length, as prefixes are.
 -- Grants this needs: SELECT, INSERT, UPDATE, DELETE on lockkit_lock.
 
 -- name: create
@@ -24,13 +27,21 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- name: read
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       found.version, found.fence, found.state
+SELECT {clock}, found.version, found.fence, found.state
 FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS found ON found.id = :id
 
+-- name: take
+UPDATE lockkit_lock SET fence = LAST_INSERT_ID({clock}), version = version + 1, state = :state,
+    updated = {clock}
+WHERE id = :id AND LENGTH(state) = 0 AND {sound} AND fence < {clock}
+
+-- name: free
+UPDATE lockkit_lock SET version = version + 1, state = '', updated = {clock}
+WHERE id = :id AND CAST(state AS BINARY) = CAST(:state AS BINARY) AND {sound}
+    AND fence + :ttl > {clock}
+
 -- name: read_many
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       id, version, fence, state
+SELECT {clock}, id, version, fence, state
 FROM lockkit_lock WHERE id IN (:ids)
 
 -- name: insert
@@ -42,8 +53,7 @@ UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, u
 WHERE id = :id AND version = :version
 
 -- name: page
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       id, version, name, fence, state
+SELECT {clock}, id, version, name, fence, state
 FROM lockkit_lock
 WHERE id > :after AND CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) AND state <> ''
 ORDER BY id LIMIT :most

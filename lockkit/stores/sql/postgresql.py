@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from lockkit.stores.sql.vendor import Vendor
-
-if TYPE_CHECKING:
-    from lockkit.stores.sql.driver import DriverConnection
 
 CANCELLED = "57014"
 REFUSED = ("28", "3D000", "42501")
@@ -51,8 +48,3 @@ class PostgreSQL(Vendor):
         return code.startswith(REFUSED) or (
             not code and any(words in str(error) for words in REFUSALS)
         )
-
-    def prepare(self, connection: DriverConnection) -> None:
-        """No prepared statements: behind a transaction pooler, they are another session's."""
-        if hasattr(connection.driver, "prepare_threshold"):
-            connection.driver.prepare_threshold = None

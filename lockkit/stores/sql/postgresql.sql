@@ -3,6 +3,7 @@
 -- without Django, lockkit.stores.sql.create_table(engine) makes it.
 --
 -- The clock is clock_timestamp(), never now(): that one stands still within a transaction.
+-- A statement whose clock is in FROM reads it once, so that all that it writes is of one moment.
 -- Grants this needs: SELECT, INSERT, UPDATE, DELETE on lockkit_lock.
 
 -- name: create
@@ -20,13 +21,32 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
 SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)
 
 -- name: read
-SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
-       lock.version, lock.fence, lock.state
+SELECT {clock}, lock.version, lock.fence, lock.state
+FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
+
+-- name: take
+WITH taken AS (
+    UPDATE lockkit_lock
+    SET version = version + 1, fence = clock.now, state = :state, updated = clock.now
+    FROM (SELECT {clock} AS now OFFSET 0) AS clock
+    WHERE id = :id AND state = '' AND {sound} AND fence < clock.now
+    RETURNING fence
+)
+SELECT {clock}, lock.version, lock.fence, lock.state, (SELECT fence FROM taken)
+FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
+
+-- name: free
+WITH freed AS (
+    UPDATE lockkit_lock SET version = version + 1, state = '', updated = clock.now
+    FROM (SELECT {clock} AS now OFFSET 0) AS clock
+    WHERE id = :id AND state = :state AND {sound} AND fence + :ttl > clock.now
+    RETURNING fence, set_config('synchronous_commit', 'off', true)
+)
+SELECT {clock}, lock.version, lock.fence, lock.state, (SELECT fence FROM freed)
 FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
 
 -- name: read_many
-SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
-       id, version, fence, state
+SELECT {clock}, id, version, fence, state
 FROM lockkit_lock WHERE id IN (:ids)
 
 -- name: insert
@@ -38,8 +58,7 @@ UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, u
 WHERE id = :id AND version = :version
 
 -- name: page
-SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint),
-       id, version, name, fence, state
+SELECT {clock}, id, version, name, fence, state
 FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
 ORDER BY id LIMIT :most
 
@@ -66,8 +85,8 @@ WITH changed AS (
     UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
     WHERE id = :id AND version = :version RETURNING id
 )
-SELECT pg_notify(told.channel, told.token)
-FROM changed, json_each_text(CAST(:told AS json)) AS told (token, channel)
+SELECT pg_notify(told.channel, told.message)
+FROM changed, json_each_text(CAST(:told AS json)) AS told (message, channel)
 
 -- name: hear
 LISTEN :channel

@@ -39,8 +39,10 @@ class PushedTable(SQLStore, Pushed):
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         token = token_digest(request.token)
-        yield from self._inbox.wait(token, seconds, pause(seconds, busy))
-        return None
+        granted = yield from self._inbox.wait(token, seconds, pause(seconds, busy), busy.ticket)
+        if granted is not None:
+            self._inbox.forget(token)
+        return granted
 
     def release(self, request: Request) -> Step[Release]:
         if request.queued:
@@ -52,11 +54,13 @@ class PushedTable(SQLStore, Pushed):
         super().close()
 
     def _decide(
-        self, state: grant.State, mine: Request, now: int
+        self, mine: Request, state: grant.State, now: int
     ) -> grant.Outcome[Grant | Busy | Gone]:
-        outcome = super()._decide(state, mine, now)
-        if outcome.changed and (waiter := state.waiting(mine.token)) is not None:
-            waiter.channel = self._inbox.channel
+        outcome = super()._decide(mine, state, now)
+        if (waiter := state.waiting(mine.token)) is not None:
+            self._inbox.seen(mine.token, now)
+            if outcome.changed:
+                waiter.channel = self._inbox.channel
         return outcome
 
     def _prove(self, channel: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from lockkit.engine import grant
-from lockkit.model.types import Busy, Gone, Grant, Owner, Renewal, Request
+from lockkit.engine.state import Waiter
+from lockkit.model.types import Busy, Gone, Grant, Owner, Release, Renewal, Request
 from lockkit.runtime import process
 from lockkit.stores.sql.codec import token_digest
 
@@ -28,5 +31,19 @@ def taken_over(
     return grant.acquire(state, request, now)
 
 
+def released(request: Request, state: grant.State, now: int) -> grant.Outcome[Release]:
+    return grant.release(state, request, now)
+
+
 def extended(request: Request, state: grant.State, now: int) -> grant.Outcome[Renewal]:
     return grant.extend(state, request, now)
+
+
+def messages(handoffs: Sequence[Grant], waiters: Mapping[str, Waiter], now: int) -> dict[str, str]:
+    """What the new holders are told, each on its channel: its token, the ticket of the enqueueing
+    that it is for, its fence, and when it expires by the clock of the database."""
+    return {
+        f"{g.token} {w.ticket} {g.fence} {now + round(g.left * grant.SECOND)}": w.channel
+        for g in handoffs
+        if (w := waiters.get(g.token)) is not None
+    }

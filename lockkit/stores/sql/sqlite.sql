@@ -25,13 +25,11 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000
 
 -- name: read
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
-       lock.version, lock.fence, lock.state
+SELECT {clock}, lock.version, lock.fence, lock.state
 FROM (SELECT 1) LEFT JOIN lockkit_lock AS lock ON lock.id = :id
 
 -- name: read_many
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
-       id, version, fence, state
+SELECT {clock}, id, version, fence, state
 FROM lockkit_lock WHERE id IN (:ids)
 
 -- name: insert
@@ -43,8 +41,7 @@ UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, u
 WHERE id = :id AND version = :version
 
 -- name: page
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
-       id, version, name, fence, state
+SELECT {clock}, id, version, name, fence, state
 FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
 ORDER BY id LIMIT :most
 

@@ -8,12 +8,12 @@ every lease, a holder that is paused past its TTL has to be stopped by its fenci
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from lockkit.engine import grant
 from lockkit.engine.effects import Park, Signal, Step
@@ -24,6 +24,7 @@ from lockkit.model.types import (
     Busy,
     Gone,
     Grant,
+    Mode,
     Release,
     Renewal,
     Request,
@@ -37,12 +38,14 @@ from lockkit.stores.sql.listing import TableListing
 from lockkit.stores.sql.polling import pause
 from lockkit.stores.sql.pruning import PRUNE_EVERY, prune_some
 from lockkit.stores.sql.rows import Row, repaired, state_of
-from lockkit.stores.sql.rules import extended, stored, taken_over
+from lockkit.stores.sql.rules import extended, messages, released, stored, taken_over
+from lockkit.stores.sql.shortcuts import Tried, free, take
 from lockkit.stores.sql.words import values_of
 from lockkit.stores.wires import AsyncWire
 
 T = TypeVar("T")
 Rule = Callable[[grant.State, int], grant.Outcome[T]]
+First = Callable[[Connection, str], Tried[T]]
 
 BUSY_SECONDS = 5.0
 """A step is tried for so long while others write; then the store is unavailable."""
@@ -52,6 +55,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02
 
 READ_AT_ONCE = 100
 """Rows that a renewal reads at once. It writes them soon after, so few will have changed."""
+
+
+class Applied(NamedTuple, Generic[T]):
+    """What came of a rule."""
+
+    reply: T
+    is_new: bool  #: the name has a row only since now
+    state: grant.State
 
 
 class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable):
@@ -87,20 +98,22 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         mine = stored(request)
+        first = None if request.mode is Mode.POLL else partial(take, self.connector, mine)
         return call(
-            lambda: self._step(request.name, lambda state, now: self._decide(state, mine, now)),
+            lambda: self._step(mine.name, partial(self._decide, mine), first=first),
             route=request.token,
         )
 
     def _decide(
-        self, state: grant.State, mine: Request, now: int
+        self, mine: Request, state: grant.State, now: int
     ) -> grant.Outcome[Grant | Busy | Gone]:
         return (taken_over if self._takes_over else grant.acquire)(state, mine, now)
 
     def release(self, request: Request) -> Step[Release]:
         mine = stored(request)
+        first = None if request.queued or request.unsure else partial(free, self.connector, mine)
         return call(
-            lambda: self._step(request.name, lambda state, now: grant.release(state, mine, now)),
+            lambda: self._step(mine.name, partial(released, mine), first=first),
             Lane.ENDING,
             request.token,
         )
@@ -141,11 +154,17 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
             renewals += [self._extend_if_readable(request, rows) for request in batch]
         return renewals
 
-    def _step(self, name: str, rule: Rule[T], slot: Slot | None = None) -> T:
-        """Apply the rule to the name's state, in one atomic step of the store."""
+    def _step(
+        self, name: str, rule: Rule[T], slot: Slot | None = None, first: First[T] | None = None
+    ) -> T:
+        """Apply the rule to the name's state, in one atomic step of the store. ``first``: what
+        does so for a state that it knows, in one statement."""
         row = row_id(self._prefix, name)
         slot = slot or self._steps
-        reply, is_new, state = self._try(slot, lambda c: self._attempt(c, row, name, rule))
+        done = self._try(slot, lambda c: self._attempt(c, row, name, rule, first))
+        if not isinstance(done, Applied):
+            return done
+        reply, is_new, state = done
         self._note(name, state, slot)
         if is_new and int(row[-4:], 16) % PRUNE_EVERY == 0:
             self._prune()
@@ -156,31 +175,36 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         the process dies before them, there are none."""
         for words in last_words(name, state):
             with contextlib.suppress(BackendError):
-                self._try(slot, functools.partial(self._put, values_of(self._prefix, words)))
+                self._try(slot, partial(self._put, values_of(self._prefix, words)))
 
     def _put(self, values: Parameters, connection: Connection) -> None:
         connection.execute(self._dialect.put, values)
 
     def _attempt(
-        self, connection: Connection, row: str, name: str, rule: Rule[T]
-    ) -> tuple[T, bool, grant.State]:
+        self, connection: Connection, row: str, name: str, rule: Rule[T], first: First[T] | None
+    ) -> T | Applied[T]:
         """Read the row and apply the rule."""
-        found = connection.execute(self._dialect.read, {"id": row}).rows[0]
+        found = None
+        if first is not None:
+            reply, found = first(connection, row)
+            if reply is not None:
+                return reply
+        found = found or connection.execute(self._dialect.read, {"id": row}).rows[0]
         return self._apply(connection, row, name, found, rule)
 
     def _apply(
         self, connection: Connection, row: str, name: str, found: Row, rule: Rule[T]
-    ) -> tuple[T, bool, grant.State]:
-        """Compare and set; the reply, whether the name has a row only since now, and its state."""
+    ) -> Applied[T]:
+        """Compare and set."""
         now, version, *_ = found
         state = state_of(found)
-        channels = {waiter.token: waiter.channel for waiter in state.queue if waiter.channel}
+        waiters = {waiter.token: waiter for waiter in state.queue if waiter.channel}
         outcome = rule(state, now)
         if not outcome.changed:
-            return outcome.reply, False, state
+            return Applied(outcome.reply, False, state)
         state.prune(now)
         values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
-        told = {g.token: channels[g.token] for g in outcome.handoffs if g.token in channels}
+        told = messages(outcome.handoffs, waiters, now)
         if version is None:
             statement = self._dialect.insert
             values |= {"prefix": self._prefix, "name": name}
@@ -190,16 +214,16 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         if not connection.execute(statement, values).changed:
             raise Missed
         if told and not self._dialect.tell:
-            for token, channel in told.items():
-                self.connector.tell(channel, token)
-        return outcome.reply, version is None, state
+            for message, channel in told.items():
+                self.connector.tell(channel, message.partition(" ")[0])
+        return Applied(outcome.reply, version is None, state)
 
     def _extend(self, request: Request, rows: dict[str, Row]) -> Renewal:
         """By the row that was read; if it has changed since, in a step of its own."""
         row = row_id(self._prefix, request.name)
         if row not in rows:
             return Renewal(None)
-        rule = functools.partial(extended, request)
+        rule = partial(extended, request)
         try:
             reply, _, state = self._renewals.use(
                 lambda c: self._apply(c, row, request.name, rows[row], rule)

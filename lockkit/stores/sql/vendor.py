@@ -42,18 +42,9 @@ class Vendor(ABC):
     def is_refusal(self, error: BaseException) -> bool:
         """Whether it does not pass by itself: a password, a permission, a missing database."""
 
-    @abstractmethod
     def prepare(self, connection: DriverConnection) -> None:
         """Called once for each new connection. Raises as ``Connection.execute``."""
-
-    def prepared(self, connection: DriverConnection) -> DriverConnection:
-        """The same, ready for use."""
-        try:
-            self.prepare(connection)
-        except BaseException:  # nobody else knows of it
-            connection.close()
-            raise
-        return connection
+        return
 
     def failure(self, error: BaseException, statement: str, remedy: str) -> Missed | LockError:
         """The typed error for a driver's. ``remedy`` says how to make the table."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.mysql import MySQL
 from lockkit.stores.sql.postgresql import PostgreSQL
 from lockkit.stores.sql.vendor import Vendor
@@ -18,3 +20,21 @@ VENDORS: Final[dict[str, Vendor]] = {
 
 def vendor_of(name: str) -> Vendor:
     return VENDORS[name]
+
+
+def connected(
+    driver: Any, module: Any, vendor: Vendor, remedy: str, forget: Callable[[], object]
+) -> DriverConnection:
+    """A connection that is ready for use; see DriverConnection."""
+    kind: type[DriverConnection] = DriverConnection
+    if hasattr(driver, "pgconn"):
+        from lockkit.stores.sql.psycopg import PsycopgConnection
+
+        kind = PsycopgConnection
+    connection = kind(driver, module, vendor, remedy, forget)
+    try:
+        vendor.prepare(connection)
+    except BaseException:  # nobody else knows of it
+        connection.close()
+        raise
+    return connection

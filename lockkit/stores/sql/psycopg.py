@@ -1,0 +1,129 @@
+"""Connections of psycopg 3, which knows more than DB-API: messages, and statements that the server
+has prepared.
+
+A prepared statement is named by its text. So behind a transaction pooler, where the next one may
+go to another session, that session either has the same statement by this name or none at all; then
+nothing was done, and the connection goes on without.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import select
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg.errors import error_from_result
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus
+
+from lockkit.stores.sql.connector import Parameters, Result
+from lockkit.stores.sql.driver import PARAMETER, DriverConnection
+
+NOT_PREPARED: Final = {"26000", "42P05", "0A000"}
+"""No statement of this name, or one of which we do not know; or the table is another one by now."""
+
+MOST_PREPARED: Final = 50
+"""Statements of one connection. Those on many rows are many."""
+
+WRITING: Final = re.compile("INSERT|UPDATE|DELETE")
+
+WHOLE_NUMBERS: Final = {20, 21, 23}
+"""The types bigint, smallint and integer."""
+
+
+class _Numbered(NamedTuple):
+    """A statement with ``$1`` and so on, and the names of these."""
+
+    name: bytes
+    text: bytes
+    parameters: tuple[str, ...]
+
+
+class PsycopgConnection(DriverConnection):
+    """By libpq, past the cursors of psycopg."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.brings_messages = callable(self.driver.notifies)
+        self._libpq = self.driver.pgconn
+        codec = self.driver.info.encoding
+        self._codec = "utf-8" if codec == "ascii" else codec  # of a database with any bytes
+        self._prepared: set[bytes] = set()
+        self._prepares = True
+
+    def execute(self, statement: str, parameters: Parameters) -> Result:
+        numbered = _numbered(statement)
+        values = [str(parameters[name]).encode(self._codec) for name in numbered.parameters]
+        try:
+            result = self._executed(numbered, values)
+        except psycopg.Error as error:
+            raise self._vendor.failure(error, statement, self._remedy) from error
+        columns = range(result.nfields)
+        rows = [[self._value(result, row, c) for c in columns] for row in range(result.ntuples)]
+        return Result(rows, result.command_tuples or 0)
+
+    def messages(self, seconds: float) -> list[str]:
+        try:
+            if not (found := self._messages()):
+                poll = select.poll()
+                poll.register(self._libpq.socket, select.POLLIN)
+                poll.poll(seconds * 1000)
+                self._libpq.consume_input()
+                found = self._messages()
+        except psycopg.Error as error:
+            raise self._vendor.failure(error, "SELECT", self._remedy) from error
+        return found
+
+    def _messages(self) -> list[str]:
+        return [found.extra.decode(self._codec) for found in iter(self._libpq.notifies, None)]
+
+    def _executed(self, numbered: _Numbered, values: list[bytes]) -> Any:
+        name, text, parameters = numbered
+        prepares = self._prepares and parameters and len(self._prepared) < MOST_PREPARED
+        if not (prepares or name in self._prepared):
+            self._libpq.send_query_params(text, values)
+            return self._reply()
+        try:
+            if name not in self._prepared:
+                self._libpq.send_prepare(name, text)
+                self._reply()
+                self._prepared.add(name)
+            self._libpq.send_query_prepared(name, values)
+            return self._reply()
+        except psycopg.Error as error:
+            if error.sqlstate not in NOT_PREPARED:
+                raise
+        self._prepares = False
+        self._prepared.clear()
+        return self._executed(numbered, values)
+
+    def _reply(self) -> Any:
+        result = self.driver.wait(execute(self._libpq))[-1]
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise error_from_result(result, encoding=self._codec)
+        return result
+
+    def _value(self, result: Any, row: int, column: int) -> int | str | None:
+        value = result.get_value(row, column)
+        if value is None:
+            return None
+        if result.ftype(column) in WHOLE_NUMBERS:
+            return int(value)
+        text: str = value.decode(self._codec, "surrogateescape")
+        return text
+
+
+@functools.cache
+def _numbered(statement: str) -> _Numbered:
+    names = tuple(dict.fromkeys(PARAMETER.findall(statement)))
+
+    def number(match: re.Match[str]) -> str:
+        return f"${names.index(match[1]) + 1}"
+
+    text = PARAMETER.sub(number, statement).encode()
+    does = "write" if WRITING.search(statement) else "read"
+    digest = hashlib.sha256(text).hexdigest()[:16]
+    return _Numbered(f"lockkit_{does}_{digest}".encode(), text, names)

@@ -1,0 +1,45 @@
+"""Steps by one statement, for states of a name that are known without a look: it is free, or it is
+as the statement that took it has left it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from lockkit.engine.state import SECOND
+from lockkit.model.types import Grant, Release, Request
+from lockkit.stores.sql.codec import taken
+from lockkit.stores.sql.connector import Connection, Connector, Parameters
+from lockkit.stores.sql.rows import Row
+
+T = TypeVar("T")
+
+Tried = tuple[T | None, Row | None]
+"""The answer; or None, and the row if the statement has told it."""
+
+
+def take(connector: Connector, mine: Request, connection: Connection, row: str) -> Tried[Grant]:
+    """Where the name is free."""
+    values: Parameters = {"id": row, "state": taken(mine)}
+    fence, found = _tried(connection, connector.dialect.take, values)
+    return None if fence is None else Grant(mine.token, fence, mine.ttl), found
+
+
+def free(connector: Connector, mine: Request, connection: Connection, row: str) -> Tried[Release]:
+    """Where nothing has changed since the grant, and the lease has not expired.
+
+    It alone need not be durable: if a crash undoes it, the lease expires."""
+    ttl = round(mine.ttl * SECOND)
+    values: Parameters = {"id": row, "state": taken(mine), "ttl": ttl}
+    fence, found = _tried(connection, connector.dialect.free, values)
+    return None if fence is None else Release.RELEASED, found
+
+
+def _tried(connection: Connection, statement: str, values: Parameters) -> Tried[int]:
+    """The fence, if the statement has found what it is for."""
+    if not statement:
+        return None, None
+    result = connection.execute(statement, values)
+    if result.rows:
+        (*found, fence) = result.rows[0]
+        return fence, found
+    return result.last if result.changed else None, None
