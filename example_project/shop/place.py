@@ -15,6 +15,9 @@ HERE = Path(__file__).resolve().parent.parent
 DATABASE_VARIABLE = "SHOP_DATABASE_URL"
 """Not DATABASE_URL: that may be in the shell for another project, and the shop makes tables."""
 
+CACHE_VARIABLE = "SHOP_CACHE_URL"
+"""Of the Redis that is the shop's cache, if it has one."""
+
 ORDERS = {
     "ORDER_ID": ["header:Idempotency-Key", "form:order_id", "json:order_id"],
     "PATHS": [r"^/orders/$"],

@@ -6,6 +6,8 @@ LOCKKIT_URL=redis://127.0.0.1:6379/0 in the environment moves them to Redis, and
 
 from __future__ import annotations
 
+import os
+
 from shop import place
 
 SECRET_KEY = place.secret_key()
@@ -38,6 +40,14 @@ DATABASES = {
     # The same database once more, for reads that belong to no transaction: see shop/books.py.
     "reader": place.django_database(place.database_url()) | {"TEST": {"MIRROR": "default"}},
 }
+
+if place.CACHE_VARIABLE in os.environ:  # then LOCKKIT_URL may be django-cache://default
+    CACHES = {
+        "default": {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": os.environ[place.CACHE_VARIABLE],
+        }
+    }
 
 LOCKKIT_ORDERS = place.ORDERS
 

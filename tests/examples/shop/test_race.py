@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
 from five_nodes import five_nodes
+from redis_family import ClusterGroup, SentinelGroup
+
+from lockkit.stores.registry import SCHEMES
+from lockkit.testing.servers import RedisServer, ValkeyServer, ZooKeeperServer
+
+Place = Callable[[pytest.FixtureRequest], AbstractContextManager[str]]
 
 KEYS = ["mode", "requested", "stock", "accepted", "sold", "oversold", "duplicates",
         "p50_ms", "p95_ms"]  # fmt: skip
@@ -55,15 +62,57 @@ def test_one_mode_is_one_json_object(manage: Callable[..., Any], redis_url: str)
     assert list(json.loads(finished.stdout)) == KEYS
 
 
-@pytest.fixture(scope="module")
-def redlock_url() -> Iterator[str]:
+@contextmanager
+def group(kind: type[SentinelGroup | ClusterGroup]) -> Iterator[str]:
+    with kind() as servers:
+        yield servers.url
+
+
+@contextmanager
+def redlock() -> Iterator[str]:
     with five_nodes() as nodes:
         yield nodes.url()
 
 
-@pytest.fixture
-def plain_url(redis_url: str) -> str:
-    return f"{redis_url}?protocol=plain"
+@contextmanager
+def server(kind: Any, url: str = "url", **options: Any) -> Iterator[str]:
+    with kind(**options) as started:
+        yield getattr(started, url)
+
+
+def of(fixture: str, more: str = "") -> Place:
+    """The URL of a server that the other tests use as well."""
+    return lambda request: nullcontext(request.getfixturevalue(fixture) + more)
+
+
+PLACES: dict[str, Place] = {
+    "sqlite": lambda request: nullcontext(
+        f"sqlite:///{request.getfixturevalue('tmp_path')}/locks.sqlite3"
+    ),
+    "postgresql": of("postgres_url"),
+    "postgresql?mode=advisory": of("postgres_url", "?mode=advisory"),
+    "postgresql?mode=row": of("postgres_url", "?mode=row"),
+    "mariadb": of("mariadb_url"),
+    "mariadb?mode=advisory": of("mariadb_url", "?mode=advisory"),
+    "mariadb?mode=row": of("mariadb_url", "?mode=row"),
+    "redis": of("redis_url"),
+    "unix": lambda _: server(ValkeyServer, "unix_url"),
+    "rediss": lambda _: server(RedisServer, "tls_url", tls=True),
+    "redis?protocol=plain": of("redis_url", "?protocol=plain"),
+    "redis+sentinel": lambda _: group(SentinelGroup),
+    "redis+cluster": lambda _: group(ClusterGroup),
+    "redlock": lambda _: redlock(),
+    "zookeeper": lambda _: server(ZooKeeperServer),
+    "django": lambda _: nullcontext("django://default"),
+    "django-cache": lambda _: nullcontext("django-cache://default"),
+}
+LIKE = {
+    "mysql": "mariadb", "mysql?mode=advisory": "mariadb?mode=advisory",
+    "mysql?mode=row": "mariadb?mode=row", "sqlalchemy": "postgresql", "redlocks": "redlock",
+    "rediss+sentinel": "redis+sentinel", "rediss+cluster": "redis+cluster",
+    "django-redis": "django-cache",
+}  # fmt: skip
+"""Schemes of the same store, with other words before the hosts."""
 
 
 def test_what_needs_fences_is_not_raced_without(manage: Callable[..., Any]) -> None:
@@ -72,19 +121,28 @@ def test_what_needs_fences_is_not_raced_without(manage: Callable[..., Any]) -> N
     assert "these locks have no fencing tokens" in finished.stderr
 
 
-@pytest.mark.parametrize(
-    "locks", ["embedded", "redis_url", "plain_url", "postgres_url", "mariadb_url", "redlock_url"]
-)
+@pytest.mark.parametrize("scheme", PLACES)
 def test_django_and_flask_race_for_the_same_stock(
-    manage: Callable[..., Any], request: pytest.FixtureRequest, locks: str
+    manage: Callable[..., Any], request: pytest.FixtureRequest, redis_url: str, scheme: str
 ) -> None:
-    """In an empty database, the demo makes the table of locks."""
-    environment = {}
-    if locks != "embedded":
-        environment["LOCKKIT_URL"] = request.getfixturevalue(locks)
-    arguments = ("--mode", "lockkit", "--machines", "django,flask")
-    outcome = outcomes(manage(*SMALL, *arguments, **environment))["lockkit"]
-    assert (outcome["sold"], outcome["oversold"], outcome["duplicates"]) == (10, 0, 0)
+    """With the locks of every store. In an empty database, the demo makes the table of locks."""
+    machines = "django,django" if "cache" in scheme else "django,flask"
+    arguments = ("--mode", "lockkit", "--machines", machines, "--orders", "20", "--stock", "4")
+    with PLACES[scheme](request) as url:
+        finished = manage(*SMALL, *arguments, LOCKKIT_URL=url, SHOP_CACHE_URL=redis_url)
+    outcome = outcomes(finished)["lockkit"]
+    assert (outcome["sold"], outcome["oversold"], outcome["duplicates"]) == (4, 0, 0)
+
+
+def test_a_store_that_is_in_one_process_is_refused(manage: Callable[..., Any]) -> None:
+    finished = manage(*SMALL, LOCKKIT_URL="memory://")
+    assert finished.returncode == 1
+    assert "holds in one process" in finished.stderr
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES.keys() - {"memory"}))
+def test_every_scheme_is_raced_with(scheme: str) -> None:
+    assert LIKE.get(scheme, scheme) in PLACES
 
 
 def test_a_clerk_who_is_paused_takes_back_what_was_sold_meanwhile(

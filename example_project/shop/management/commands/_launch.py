@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError
 
 from lockkit import BackendError, ConfigurationError
-from lockkit.stores.contract import Fenced
+from lockkit.stores.contract import Fenced, ProcessLocal
 from lockkit_django import locks
 from race.machines import Machine, MachineFailed, Plan, ending_on_signals, running
 from race.track import prepare_database
@@ -50,9 +50,13 @@ def _prepare_database() -> None:
 
 def check_locks() -> None:
     """One cheap request, after the table is made in a database that LOCKKIT_URL names. Raises
-    CommandError when the store of the locks is down."""
+    CommandError when the store of the locks is down, or is in one process."""
     try:
         client = locks["default"]
+        if isinstance(client.store, ProcessLocal):
+            raise CommandError(
+                "the locks: memory:// holds in one process, and the shop has several"
+            )
         if make := getattr(client.store, "create_table", None):
             make()
         client.perform(client.store.check())
