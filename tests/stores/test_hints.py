@@ -283,6 +283,19 @@ def test_those_who_wait_behind_another_machine_or_container_poll(locks: Locks) -
         assert waiting.result(10).release()
 
 
+def test_behind_one_who_cannot_send_waiters_poll_after_the_first_time(locks: Locks) -> None:
+    """A sandbox may forbid it, or SELinux between two services."""
+    client, other, mute = locks(), locks(), locks()
+    assert woken(client, other)
+    vars(mute.store.connector).update(tell=lambda *_: None)  # type: ignore[attr-defined]
+    woken(client, mute)
+    started = now()
+    for _ in range(4):
+        woken(client, mute)
+    assert now() - started < 4 * PROMPT
+    assert woken(client, other)
+
+
 def test_without_sockets_it_polls(
     locks: Locks, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

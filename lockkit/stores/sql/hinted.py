@@ -5,17 +5,22 @@ A hint grants nothing: the table decides. So it may come late, twice, from anybo
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Final
 
 from lockkit.engine import grant
-from lockkit.model.types import Busy, Gone, Grant, Owner, Request
+from lockkit.model.clock import now
+from lockkit.model.types import Busy, Gone, Grant, Mode, Owner, Request
 from lockkit.runtime import process
 from lockkit.stores.sql.inbox import Inbox
 from lockkit.stores.sql.pushed import PushedTable
 
 FEW: Final = 10
 """So many hints fit into a socket everywhere: after as many, others may have been dropped."""
+
+DOUBT: Final = 60.0
+"""Seconds for which waiters poll after a hint that should have come did not."""
 
 
 class HintInbox(Inbox):
@@ -25,10 +30,13 @@ class HintInbox(Inbox):
     def _reset(self) -> None:
         super()._reset()
         self._ahead: dict[str, frozenset[int]] = {}  #: by token, where hints suffice: processes
+        self._hinted: set[str] = set()  #: tokens that were told to ask, since they last did
+        self._doubted = -math.inf
 
-    def follow(self, state: grant.State, token: str, now: int) -> None:
+    def follow(self, state: grant.State, token: str, moment: int) -> None:
         """Note who has to go before this claim can be granted."""
-        ahead = [holder.owner for holder in state.holders if holder.until > now]
+        self._hinted.discard(token)
+        ahead = [holder.owner for holder in state.holders if holder.until > moment]
         for waiter in state.queue:
             if waiter.token == token:
                 break
@@ -39,9 +47,15 @@ class HintInbox(Inbox):
         else:
             self._ahead[token] = processes
 
+    def found(self, token: str) -> None:
+        """It was granted while it slept. If nobody has said so, one of them may not or cannot."""
+        if self.is_open and token in self._ahead and token not in self._hinted:
+            self._doubted = now()
+
     def forget(self, token: str) -> None:
         super().forget(token)
         self._ahead.pop(token, None)
+        self._hinted.discard(token)
 
     def work(self) -> float:
         self._wake_heirs()
@@ -57,12 +71,20 @@ class HintInbox(Inbox):
                 self._rouse(token)
 
     def _sleep(self, token: str, seconds: float, pause: float) -> float:
-        return super()._sleep(token, seconds, pause) if token in self._ahead else pause
+        if token in self._ahead and now() - self._doubted > DOUBT:
+            return super()._sleep(token, seconds, pause)
+        return pause
 
     def _heed(self, messages: list[str]) -> None:
-        super()._heed([message.partition(" ")[0] for message in messages])  # grants nothing
+        tokens = [message.partition(" ")[0] for message in messages]  # the rest grants nothing
+        self._hinted.update(self._ahead.keys() & tokens)
+        super()._heed(tokens)
         if len(messages) >= FEW:
             self._have_all_ask()
+
+    def _have_all_ask(self) -> None:
+        self._hinted.update(self._ahead.copy())
+        super()._have_all_ask()
 
 
 def processes_here(owners: list[str]) -> frozenset[int] | None:
@@ -95,6 +117,8 @@ class HintedTable(PushedTable):
     def _decide(
         self, mine: Request, state: grant.State, now: int
     ) -> grant.Outcome[Grant | Busy | Gone]:
+        if mine.mode is Mode.POLL and state.holding(mine.token) is not None:
+            self._inbox.found(mine.token)
         outcome = super()._decide(mine, state, now)
         if isinstance(outcome.reply, Busy) and outcome.reply.ticket:
             self._inbox.follow(state, mine.token, now)
