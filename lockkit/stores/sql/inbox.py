@@ -48,7 +48,7 @@ class Claim(Signal):
         self.seen = 0  #: the clock of the database when it last said that the claim waits
 
     def granted(self, token: str, ticket: int) -> Grant | None:
-        """By message. What is left counts from the last request, which was not later."""
+        """By message. The time left counts from the last request, which was not later."""
         message, self.message = self.message, ""
         numbers = message.split()
         if not numbers or int(numbers[0]) != ticket:
