@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from benchmarks import contention, handoff, orders, pair, scale, stores, takeover, views
+from benchmarks import contention, handoff, orders, pair, scale, stores, takeover, tasks, views
 from benchmarks.figures import Results, Tables
 from benchmarks.tables import markdown, ratios, rows, terminal, write
 from lockkit.testing.servers import RedisServer
@@ -34,6 +34,7 @@ ON_REDIS: dict[str, Callable[[str], Results]] = {
     "handoff": handoff.measure,
     "takeover": takeover.measure,
     "contention": contention.measure,
+    "tasks": tasks.measure,
     "orders": orders.measure,
     "views": views.measure,
 }

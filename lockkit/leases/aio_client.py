@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from lockkit.engine.effects import Step
 from lockkit.leases.aio_exit import AtExit
@@ -83,9 +83,9 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
 
         return AsyncMultiLock(self, self._several(names, kind, options))
 
-    async def perform(self, step: Step[R]) -> R:
+    def perform(self, step: Step[R]) -> Coroutine[Any, Any, R]:
         """Carry out one step of ``self.store``: see ``lockkit.stores.contract``."""
-        return await arun(step, self._wire, self._watchdog.withdraw_later)
+        return arun(step, self._wire, self._watchdog.withdraw_later)
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         """All that is held, abandoned or queued for, streamed from the store, in no order."""

@@ -12,7 +12,8 @@ class _Log:
     def __getattr__(self, name: str) -> Any:
         import logging
 
-        return getattr(logging.getLogger("lockkit"), name)
+        found = self.__dict__[name] = getattr(logging.getLogger("lockkit"), name)
+        return found
 
 
 log: Logger = _Log()  # type: ignore[assignment]

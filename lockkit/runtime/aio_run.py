@@ -28,7 +28,9 @@ async def arun(  # noqa: C901  as ``run``
     the cancellation come at once.
     """
     reply: Any = None
-    heard = _cancellations()
+    task = asyncio.current_task()
+    cancelling = task.cancelling if task else _never
+    heard = cancelling()
     try:
         while True:
             try:
@@ -41,14 +43,14 @@ async def arun(  # noqa: C901  as ``run``
                     reply = await wire.exchange(effect)
                 else:
                     reply = await _arare(effect, wire, later)
-                if _cancellations() > heard:
+                if cancelling() > heard:
                     raise asyncio.CancelledError  # noqa: TRY301  as if it had come in time
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             except BaseException as failure:
                 if has_ended(step):
                     raise
-                heard = _cancellations()
+                heard = cancelling()
                 error = failure
     except BaseException as interruption:  # as in ``run``
         if has_ended(step):
@@ -67,9 +69,9 @@ async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request], obj
         await cast("AsyncGatheringWire", wire).gather(effect)
 
 
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    return task.cancelling() if task else 0
+def _never() -> int:
+    """Without a task nothing is cancelled."""
+    return 0
 
 
 _going_on: set[asyncio.Task[Any]] = set()

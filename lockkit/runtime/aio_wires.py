@@ -22,7 +22,9 @@ async def park_task(signal: Signal, seconds: float) -> None:
             woken.set_result(None)
 
     def wake() -> None:
-        if not loop.is_closed():  # else nobody sleeps there any more
+        if asyncio._get_running_loop() is loop:
+            end()
+        elif not loop.is_closed():  # else nobody sleeps there any more
             loop.call_soon_threadsafe(end)
 
     signal.wake = wake

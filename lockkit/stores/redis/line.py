@@ -17,21 +17,29 @@ from lockkit.stores.redis.failures import check_role, is_demoted, not_connected
 from lockkit.stores.redis.resp import Replies
 from lockkit.stores.redis.settings import Connection, is_managed
 
+BUFFER = 65536
+
 SETTLED_WITHIN = 1.0
 """Seconds that a close waits for the replies to what was sent."""
 
 
-class Line(asyncio.Protocol):
-    """One connection that redis-py has made: requests out, replies in, in one order."""
+class Line(asyncio.BufferedProtocol):
+    """One connection that redis-py has made: requests out, replies in, in one order.
+
+    It has the buffer: a transport makes one of 256 KiB for each read, which takes as long as the
+    read itself.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._transport: Any = connection._writer.transport
         self._may_be_demoted = is_managed(connection)
         self.patience: float = connection.socket_timeout  #: seconds without a reply
+        self._buffer = memoryview(bytearray(BUFFER))
         self._replies = Replies()
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
         self._several: list[Any] = []  #: of the first that is owed
+        self._unsent: list[bytes] = []  #: until the loop's next turn
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -44,17 +52,35 @@ class Line(asyncio.Protocol):
         return self._is_over or self._transport.is_closing()
 
     def ask(self, packed: bytes, replies: int) -> asyncio.Future[Any]:
-        """The reply; of several a list."""
+        """The reply; of several a list.
+
+        While others are owed a reply, what the tasks of one turn of the loop ask goes out at once:
+        a system call for each would cost as much as all the rest.
+        """
         future = self._loop.create_future()
         try:
             self._owed.append((future, replies, now()))
             if self._timer is None:
                 self._timer = self._loop.call_later(self.patience, self._look)
-            self._transport.write(packed)
+            if len(self._owed) == 1:
+                self._transport.write(packed)
+            else:
+                if not self._unsent:
+                    self._loop.call_soon(self._send)
+                self._unsent.append(packed)
         except BaseException:  # interrupted: it may be owed and not sent, and replies would be
             self.abort()  # taken for those of others
             raise
         return future
+
+    def _send(self) -> None:
+        try:
+            unsent, self._unsent = self._unsent, []
+            if not self._is_over:
+                self._transport.write(b"".join(unsent))
+        except BaseException:  # as above
+            self.abort()
+            raise
 
     @property
     def owes(self) -> int:
@@ -78,12 +104,20 @@ class Line(asyncio.Protocol):
         self._transport.abort()
         self._over("the connection to the Redis server was closed", ConnectionError("closed"))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, size: int) -> None:
         try:
-            for reply in self._replies.feed(data):
+            for reply in self._replies.feed(bytes(self._buffer[:size])):
                 self._take(reply)
         except ValueError:
             self.abort()
+        except (
+            BaseException
+        ):  # interrupted: a reply may be lost, and the next would be taken for it
+            self.abort()
+            raise
 
     def connection_lost(self, error: Exception | None) -> None:
         text = "the connection to the Redis server broke before its reply"

@@ -101,10 +101,9 @@ class Protocol:
         self._heads: dict[tuple[bytes, str], bytes] = {}
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
-        terms = self._terms(
-            request.ttl, request.max_hold, request.owner, request.max_queue, channel
-        )
-        claim = request.token.encode(), b"%d" % mode, *terms
+        ttl, held, waiting = self._terms(request.ttl, request.max_hold, request.max_queue, channel)
+        owner = held + request.owner.encode(errors="replace")
+        claim = request.token.encode(), b"%d" % mode, ttl, owner, waiting
         if request.kind is Kind.MUTEX:
             script = self._acquire if request.fair else self._barge
             return self._command(script, request.name, *claim)
@@ -227,15 +226,16 @@ def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
 
 
 def terms(
-    ttl: float, max_hold: float | None, owner: str, max_queue: int | None, channel: bytes
+    ttl: float, max_hold: float | None, max_queue: int | None, channel: bytes
 ) -> tuple[bytes, bytes, bytes]:
-    """The arguments that one process sends again and again."""
+    """The arguments that one process sends again and again. The owner follows the second: tasks
+    have names of their own."""
     us = microseconds(ttl)
     held = NONE if max_hold is None else microseconds(max_hold)
     queued = NONE if max_queue is None else b"%d" % max_queue
     return (
         us,
-        b"%b %b %b" % (us, held, owner.encode(errors="replace")),
+        b"%b %b " % (us, held),
         b"%b %b %b" % (microseconds(alive_for(ttl)), queued, channel),
     )
 

@@ -48,9 +48,8 @@ class PlainLanguage:
         return b"lockkit:plain:wake:%b" % instance.encode()
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
-        ttl, claim, waiting = self._terms(
-            request.ttl, request.max_hold, request.owner, request.max_queue, channel
-        )
+        ttl, held, waiting = self._terms(request.ttl, request.max_hold, request.max_queue, channel)
+        claim = held + request.owner.encode(errors="replace")
         script = self._acquire if request.fair else self._barge
         mine = request.token.encode(), b"%d" % mode, ttl, claim, waiting, self._repairs
         return self._command(script, request.name, *mine)
