@@ -81,6 +81,37 @@ def forked(child: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+# Statements
+
+
+def test_a_pair_is_two_statements(connect: Connect) -> None:
+    """And nothing is read where nobody waits."""
+    client = connect()
+    lock = client.lock("a")
+    lock.acquire().release()
+    asked: list[str] = []
+    slot = client.store._steps  # type: ignore[attr-defined]
+    slot.use(lambda connection: connection._connection.set_trace_callback(asked.append))
+    for _ in range(5):
+        lock.acquire().release()
+    assert [text.split()[0] for text in asked] == ["UPDATE"] * 10
+
+
+def test_fences_grow_however_fast_a_name_is_taken(connect: Connect, path: Path) -> None:
+    """Also where the clock has gone back: then the row's own number goes on."""
+    lock = connect().lock("a")
+    fences = []
+    for _ in range(50):
+        with lock.acquire() as lease:
+            fences.append(lease.fencing_token or 0)
+    ahead = fences[-1] + 3_600_000_000
+    rows(path, "UPDATE lockkit_lock SET fence = ?", ahead)
+    with lock.acquire() as lease:
+        fences.append(lease.fencing_token or 0)
+    assert fences == sorted(set(fences))
+    assert fences[-1] == ahead + 1
+
+
 # The file
 
 

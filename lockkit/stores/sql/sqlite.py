@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -205,9 +206,10 @@ class SQLiteConnection(Connection):
         self._pragma("synchronous=NORMAL")  # a crash of the host ends its holders, too
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
+        moment = time.time_ns() // 1000
         try:
-            cursor = self._connection.execute(statement, parameters)
-            return Result(cursor.fetchall(), cursor.rowcount)
+            cursor = self._connection.execute(statement, {**parameters, "clock": moment})
+            return Result(cursor.fetchall(), cursor.rowcount, moment)
         except sqlite3.Error as error:
             raise self._failure(error) from error
 

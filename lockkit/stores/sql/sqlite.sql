@@ -8,7 +8,8 @@
 -- state    JSON of holders, queue and tombs (codec.py); empty when the name is free
 -- updated  microseconds since 1970, as all times in here
 --
--- The clock is the host's wall clock, in whole milliseconds; SQLite reads no other.
+-- The clock is the host's wall clock, read by the connection before each statement: SQLite itself
+-- reads it in whole milliseconds.
 
 -- name: create
 CREATE TABLE IF NOT EXISTS lockkit_lock (
@@ -22,11 +23,21 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
 )
 
 -- name: clock
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000
+SELECT :clock
 
 -- name: read
 SELECT {clock}, lock.version, lock.fence, lock.state
 FROM (SELECT 1) LEFT JOIN lockkit_lock AS lock ON lock.id = :id
+
+-- name: take
+UPDATE lockkit_lock SET version = version + 1, fence = :clock, state = :state, updated = :clock
+WHERE id = :id AND state = '' AND {sound} AND fence < :clock
+    AND TYPEOF(version) = 'integer' AND TYPEOF(fence) = 'integer'
+
+-- name: free
+UPDATE lockkit_lock SET version = version + 1, state = '', updated = :clock
+WHERE id = :id AND state = :state AND {sound} AND fence + :ttl > :clock
+    AND TYPEOF(version) = 'integer' AND TYPEOF(fence) = 'integer'
 
 -- name: read_many
 SELECT {clock}, id, version, fence, state
