@@ -29,6 +29,7 @@ SCHEMES = {
     "mariadb?mode=row": "lockkit.stores.sessions:MySQLRowStore",
     "redis": "lockkit.stores.redis:RedisStore",
     "redis?protocol=plain": "lockkit.stores.redis:PlainStore",
+    "redis+sentinel?protocol=plain": "lockkit.stores.redis:PlainSentinelStore",
     "rediss": "lockkit.stores.redis:RedisStore",
     "redis+cluster": "lockkit.stores.redis:ClusterStore",
     "rediss+cluster": "lockkit.stores.redis:ClusterStore",
@@ -51,12 +52,16 @@ WITH_MODES = {*OF_SQLALCHEMY, "django"}
 
 DATABASES = {"psycopg", "pgsql", "oracle", "mssql"}
 
+OF_A_CLUSTER = "redis://", "lockkit.stores.redis.handed_cluster:HandedClusterStore", "client"
+
 HANDED_OVER = {
+    "redis.cluster": OF_A_CLUSTER,
+    "redis.asyncio.cluster": OF_A_CLUSTER,
     "redis": ("redis://", "lockkit.stores.redis.handed:HandedStore", "client"),
     "sqlalchemy": ("sqlalchemy://", None, "engine"),
 }
 """Where the client of somebody else's library leads to, and the option that it becomes: by the
-package that it comes from."""
+module or the package that it comes from."""
 
 
 def load_store(settings: AliasSettings) -> Store:
@@ -66,9 +71,10 @@ def load_store(settings: AliasSettings) -> Store:
 
 def settings_for_client(client: object, **options: Any) -> AliasSettings:
     """The settings of ``lockkit.connect(client=…, ttl=…)``. Raises ConfigurationError."""
-    for package in (kind.__module__.partition(".")[0] for kind in type(client).__mro__):
-        if package in HANDED_OVER:
-            location, backend, option = HANDED_OVER[package]
+    modules = [kind.__module__ for kind in type(client).__mro__]
+    for origin in (*modules, *(module.partition(".")[0] for module in modules)):
+        if origin in HANDED_OVER:
+            location, backend, option = HANDED_OVER[origin]
             handed = {**options.pop("options", {}), option: client}
             return settings_from_url(location, backend=backend, options=handed, **options)
     raise ConfigurationError(
@@ -100,12 +106,13 @@ def _store_class(settings: AliasSettings) -> type[Store]:
 def _built_in(settings: AliasSettings) -> str | None:
     scheme = settings.scheme
     if settings.is_plain:
-        if SCHEMES.get(scheme) != SCHEMES["redis"]:
-            raise ConfigurationError(
-                f"the lock alias {settings.alias!r}: ?protocol=plain is for redis://, rediss:// "
-                f"and unix://, not for {scheme}://"
-            )
-        return SCHEMES["redis?protocol=plain"]
+        for kind in ("redis", "redis+sentinel"):
+            if SCHEMES.get(scheme) == SCHEMES[kind]:
+                return SCHEMES[f"{kind}?protocol=plain"]
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r}: ?protocol=plain is for redis://, rediss://, "
+            f"unix:// and redis+sentinel://, not for {scheme}://"
+        )
     base, _, driver = scheme.partition("+")
     base = base if driver and base in OF_SQLALCHEMY else scheme
     mode = _mode(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from redis_family import HOST, SOON, ClusterGroup, ClusterServer, until
 
 import lockkit
+from lockkit import aio
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.types import ClaimReply, Grant, Mode, Owner, Release, Request
@@ -241,9 +244,66 @@ def test_the_least_privileged_user(group: ClusterGroup, client: AnyClient) -> No
     least.close()
 
 
-def test_a_client_of_a_cluster_is_told_so(group: ClusterGroup) -> None:
+@pytest.mark.parametrize("resp", [2, 3])
+def test_a_client_of_a_cluster_is_handed_over(
+    group: ClusterGroup, other: lockkit.LockClient, resp: int
+) -> None:
+    """Names of every server, and a waiter that is told by a message."""
     with (
-        redis.RedisCluster(host=HOST, port=group.masters[0].port) as given,
+        redis.RedisCluster(host=HOST, port=group.masters[0].port, protocol=resp) as given,
+        lockkit.connect(client=given) as locks,
+        ThreadPoolExecutor() as threads,
+    ):
+        for name in one_of_each_bucket()[::7]:
+            lease = locks.lock(name).acquire()
+            waiting = threads.submit(other.lock(name, timeout=SOON).acquire)
+            until(lambda name=name: (info := locks.inspect(name)) and info.waiters, "it waits")
+            assert lease.release()
+            waiting = threads.submit(_then_in(locks, name), waiting.result())
+            assert waiting.result().release()
+        assert list(locks.holders()) == []
+        given.set("still usable", "yes")
+
+
+def _then_in(locks: lockkit.LockClient, name: str) -> Any:
+    """Waits for a lease that it gives back itself, while it waits."""
+
+    def take(before: lockkit.Lease) -> lockkit.Lease:
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(locks.lock(name, timeout=SOON).acquire)
+            until(lambda: (info := locks.inspect(name)) and info.waiters, "it waits")
+            assert before.release()
+            return waiting.result()
+
+    return take
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_a_client_of_a_cluster_under_asyncio(group: ClusterGroup, is_native: bool) -> None:
+    """One of redis.asyncio, or a blocking one by way of threads."""
+    kind: Any = redis.asyncio.RedisCluster if is_native else redis.RedisCluster
+    given = kind(host=HOST, port=group.masters[0].port)
+    async with aio.connect(client=given, ttl=60) as locks:
+        for name in one_of_each_bucket()[::13]:
+            lock = locks.lock(name, timeout=SOON)
+            lease = await lock.acquire()
+            waiter = asyncio.create_task(lock.acquire())
+            while not (info := await locks.inspect(name)) or not info.waiters:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert await lease.release()
+            assert await (await waiter).release()
+    if is_native:
+        with pytest.raises(lockkit.ConfigurationError, match=r"lockkit\.aio\.connect"):
+            lockkit.connect(client=given)
+        await given.aclose()
+    else:
+        given.close()
+
+
+def test_a_client_of_a_cluster_with_a_function_for_its_connections(group: ClusterGroup) -> None:
+    port = group.masters[0].port
+    with (
+        redis.RedisCluster(host=HOST, port=port, redis_connect_func=lambda _: None) as given,
         pytest.raises(lockkit.ConfigurationError, match=r"redis\+cluster://"),
     ):
         lockkit.connect(client=given)

@@ -110,7 +110,8 @@ def test_the_master_is_killed(
     assert kept.release() and taken.release()
 
 
-def test_a_fail_over_while_many_lock(group: SentinelGroup) -> None:
+@pytest.mark.parametrize("query", ["", "?protocol=plain"])
+def test_a_fail_over_while_many_lock(group: SentinelGroup, query: str) -> None:
     """An operator asks for it. It may cost errors; where all was passed on, no second holder."""
     end, together, most, fences, errors = threading.Event(), [0], [0], [[0]], [0]
 
@@ -126,7 +127,7 @@ def test_a_fail_over_while_many_lock(group: SentinelGroup) -> None:
             errors[0] += 1
 
     clients = [
-        lockkit.connect(group.url, options={"wait_replicas": 1, "socket_timeout": 10.0})
+        lockkit.connect(group.url + query, options={"wait_replicas": 1, "socket_timeout": 10.0})
         for _ in range(4)
     ]
     threads = [threading.Thread(target=work, args=(client,)) for client in clients]

@@ -27,4 +27,4 @@ class OverAWire(
 
 
 class OverTLS(NetworkTests, Suite):
-    """A store that has passed those without TLS."""
+    """A store that has passed those without TLS, or over another way to its server."""

@@ -157,15 +157,16 @@ class SentinelGroup:
 class SentinelStore(RedisStore):
     """The master that the Sentinels name."""
 
-    def __init__(self, group: SentinelGroup, **options: Any) -> None:
+    def __init__(self, group: SentinelGroup, query: str = "", **options: Any) -> None:
         self._ways: dict[str | None, dict[str, Any]] = {}
-        super().__init__(group.master, group.url, options={"options": {**group.options, **options}})
+        kept = {"options": {**group.options, **options}}
+        super().__init__(group.master, f"{group.url}?{query}", options=kept)
 
     @contextmanager
     def proxied(self) -> Iterator[Proxied]:
         """The Sentinels are asked directly; the master is reached through the proxy."""
         with FaultProxy(HOST, self.server.tls_port or self.server.port) as proxy:
-            url = f"{self.url}?client_name=through-{proxy.port}"
+            url = f"{self.url}&client_name=through-{proxy.port}"
             self._ways[url] = {"address_remap": lambda _: (HOST, proxy.port)}
             yield Proxied(url, proxy)
 

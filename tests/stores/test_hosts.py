@@ -41,7 +41,7 @@ def test_a_good_url(module: Any, url: str) -> None:
         (f"{SENTINEL}:canary@h1:0/shop", {}, "servers"),
         (f"{SENTINEL}:canary@h1:66000/shop", {}, "servers"),
         (f"{SENTINEL}:canary@h1@/shop", {}, "servers"),
-        (f"{SENTINEL}h1/shop?protocol=plain", {}, "protocol"),
+        (f"{SENTINEL}h1/shop?protocol=plane", {}, "protocol"),
         (f"{SENTINEL}:canary@h1/shop?timeout=3", {}, "not a Redis URL"),
         (f"{SENTINEL}h1/shop", {"sentinels": {}}, "sentinels"),
         (f"{SENTINEL}h1/shop", {"sentinel": "password"}, "sentinel"),

@@ -297,7 +297,7 @@ def test_an_unknown_protocol_is_refused(redis_url: str, protocol: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["memory://shop", "redis+sentinel://h/shop", "redlock://a,b,c", "sqlite:////tmp/x"]
+    "url", ["memory://shop", "redis+cluster://h", "redlock://a,b,c", "sqlite:////tmp/x"]
 )
 def test_where_there_are_no_plain_keys_they_are_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="protocol=plain is for redis://"):

@@ -26,11 +26,15 @@ from lockkit.stores.redis.store import RedisStore
 
 if TYPE_CHECKING:
     from lockkit.stores.redis.cluster_store import ClusterStore
-    from lockkit.stores.redis.sentinel_store import SentinelStore
+    from lockkit.stores.redis.sentinel_store import PlainSentinelStore, SentinelStore
 
-__all__ = ["ClusterStore", "PlainStore", "RedisStore", "SentinelStore"]
+__all__ = ["ClusterStore", "PlainSentinelStore", "PlainStore", "RedisStore", "SentinelStore"]
 
-_MODULES = {"ClusterStore": "cluster_store", "SentinelStore": "sentinel_store"}
+_MODULES = {
+    "ClusterStore": "cluster_store",
+    "PlainSentinelStore": "sentinel_store",
+    "SentinelStore": "sentinel_store",
+}
 
 
 def __getattr__(name: str) -> Any:

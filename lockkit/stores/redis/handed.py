@@ -36,13 +36,7 @@ class Handed(ScriptSteps):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
         """Raises ConfigurationError for anything but a client of redis-py."""
-        options = reject_unknown_options(settings, (OPTION, replicas.OPTION))
-        if settings.location.partition("://")[2]:
-            raise ConfigurationError(
-                f"the lock alias {settings.alias!r} has a client in its OPTIONS, which says where "
-                "its server is: the LOCATION must be 'redis://'"
-            )
-        return cls.from_pool(settings, pool_of(options[OPTION]))
+        return cls.from_pool(settings, pool_of(options_of(settings)[OPTION]))
 
     @classmethod
     def from_pool(cls, settings: AliasSettings, pool: Any) -> Self:
@@ -89,6 +83,17 @@ class LentStore(Handed, PlainStore):
         return AsyncPoolWire(self._pool, self.inbox)
 
 
+def options_of(settings: AliasSettings) -> dict[str, Any]:
+    """Raises ConfigurationError for what a client says itself."""
+    options = reject_unknown_options(settings, (OPTION, replicas.OPTION))
+    if settings.location.partition("://")[2]:
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r} has a client in its OPTIONS, which says where "
+            "its server is: the LOCATION must be 'redis://'"
+        )
+    return options
+
+
 def pool_of(found: object) -> Any:
     """The pool of a client, or the pool itself. Raises ConfigurationError."""
     pool = getattr(found, "connection_pool", found)
@@ -102,10 +107,7 @@ def pool_of(found: object) -> Any:
             )
         return pool
     if hasattr(found, "nodes_manager"):
-        raise ConfigurationError(
-            "a client of a Redis Cluster cannot lend its connections: give connect() the URL, "
-            "redis+cluster://host1,host2,host3"
-        )
+        raise ConfigurationError("the client of a Redis Cluster cannot lend its connections")
     raise ConfigurationError(
         f"a {type(found).__module__}.{type(found).__qualname__} is no client or pool of redis-py: "
         "hand a redis.Redis over, or give connect() a URL"

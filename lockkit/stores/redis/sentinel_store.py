@@ -12,13 +12,15 @@ from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding
 from lockkit.stores.redis.connections import OwnConnections
 from lockkit.stores.redis.health import eviction, isolation
+from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.sentinel import Resolver, master_maker
+from lockkit.stores.redis.steps import ScriptSteps
 from lockkit.stores.redis.store import RedisStore
 from lockkit.stores.wires import AsyncWire
 
 
-class SentinelStore(RedisStore):
-    """``redis+sentinel://`` and ``rediss+sentinel://``."""
+class OfSentinels(ScriptSteps):
+    """Claims in the master of that moment."""
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
@@ -43,3 +45,11 @@ class SentinelStore(RedisStore):
     def health(self) -> Step[list[Finding]]:
         found = yield from eviction()
         return found + (yield from isolation())
+
+
+class SentinelStore(OfSentinels, RedisStore):
+    """``redis+sentinel://`` and ``rediss+sentinel://``."""
+
+
+class PlainSentinelStore(OfSentinels, PlainStore):
+    """The same with ``?protocol=plain``."""

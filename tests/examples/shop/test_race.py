@@ -110,7 +110,7 @@ LIKE = {
     "mysql": "mariadb", "mysql?mode=advisory": "mariadb?mode=advisory",
     "mysql?mode=row": "mariadb?mode=row", "sqlalchemy": "postgresql", "redlocks": "redlock",
     "rediss+sentinel": "redis+sentinel", "rediss+cluster": "redis+cluster",
-    "django-redis": "django-cache",
+    "django-redis": "django-cache", "redis+sentinel?protocol=plain": "redis+sentinel",
 }  # fmt: skip
 """Schemes of the same store, with other words before the hosts."""
 

@@ -28,6 +28,18 @@ class TestSentinel(OverAWire):
             yield SentinelStore(group, socket_timeout=10.0)
 
 
+class TestPlainKeysOverSentinel(OverTLS):
+    schemes = ("redis+sentinel?protocol=plain",)
+    tested = redis_store.PlainSentinelStore
+    reached = SentinelStore
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls) -> Iterator[SentinelStore]:
+        with SentinelGroup() as group:
+            yield SentinelStore(group, "protocol=plain", socket_timeout=10.0)
+
+
 # As of TLS in test_redis.
 @pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
 class TestSentinelOverTLS(OverTLS):
