@@ -18,7 +18,19 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from benchmarks import contention, handoff, orders, pair, scale, stores, takeover, tasks, views
+from benchmarks import (
+    contention,
+    handoff,
+    installed,
+    orders,
+    orders_flask,
+    pair,
+    scale,
+    stores,
+    takeover,
+    tasks,
+    views,
+)
 from benchmarks.figures import Results, Tables
 from benchmarks.tables import markdown, ratios, rows, terminal, write
 from lockkit.testing.servers import RedisServer
@@ -36,6 +48,8 @@ ON_REDIS: dict[str, Callable[[str], Results]] = {
     "contention": contention.measure,
     "tasks": tasks.measure,
     "orders": orders.measure,
+    "orders-flask": orders_flask.measure,
+    "installed": installed.measure,
     "views": views.measure,
 }
 SUITES = (*ON_REDIS, "scale", *stores.STORES)

@@ -2,7 +2,7 @@
 
 In one process, without a network in front: Django's WSGI handler is called. The row and lockkit's
 records are in PostgreSQL, under ATOMIC_REQUESTS; its locks, and all of django-idempotency-key, are
-in Redis.
+in Redis. With LOCK "never" there are none.
 """
 
 from __future__ import annotations
@@ -15,27 +15,38 @@ from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks.awake import awake
 from lockkit.testing.servers import PostgresServer
 
 __all__ = ["measure"]
 
+OURS = "lockkit_django.middleware.IdempotentOrderMiddleware"
+PLAIN, PEER = "plain view", "django-idempotency-key"
 MIDDLEWARE = {
-    "lockkit": "lockkit_django.middleware.IdempotentOrderMiddleware",
-    "plain view": None,
-    "django-idempotency-key": "idempotency_key.middleware.IdempotencyKeyMiddleware",
+    "lockkit": OURS,
+    "lockkit LOCK=never": OURS,
+    PLAIN: None,
+    PEER: "idempotency_key.middleware.IdempotencyKeyMiddleware",
 }
 PER_TURN = 20
-TURNS = 25
+TURNS = 40
 
 Send = Callable[[str], None]
+Turns = dict[str, list[float]]
+"""Of each peer, the seconds that a request took, in each turn."""
 
 
 def measure(url: str) -> dict[str, dict[str, float]]:
-    """Requests per second, first ones and replays; the peers take turns. A plain view has none."""
+    """Requests per second, and what they cost beside others in the same turn."""
+    return measured_in_child(_work, url)
+
+
+def measured_in_child(work: Callable[..., None], url: str) -> dict[str, dict[str, float]]:
+    """What ``work`` sends, which it gets the URLs of Redis and of a database, and a pipe for."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with PostgresServer() as server:
-        worker = context.Process(target=_work, args=(url, server.create_database(), theirs))
+        worker = context.Process(target=work, args=(url, server.create_database(), theirs))
         worker.start()
         theirs.close()
         try:
@@ -46,39 +57,54 @@ def measure(url: str) -> dict[str, dict[str, float]]:
 
 
 def _work(redis_url: str, database_url: str, parent: Connection) -> None:
+    from django.test import override_settings
+
     _set_up(redis_url, database_url)
     senders = {peer: _sender(middleware) for peer, middleware in MIDDLEWARE.items()}
-    firsts: dict[str, list[float]] = {peer: [] for peer in senders}
-    replays: dict[str, list[float]] = {peer: [] for peer in senders if MIDDLEWARE[peer]}
-    for turn in range(TURNS + 1):
-        for peer, send in senders.items():
-            orders = [f"{peer} {turn} {number}" for number in range(PER_TURN)]
-            firsts[peer].append(_turn(send, orders))
-            if peer in replays:
-                replays[peer].append(_turn(send, orders))
-    parent.send(_summary(firsts, replays))
+    firsts: Turns = {peer: [] for peer in senders}
+    replays: Turns = {peer: [] for peer in senders if MIDDLEWARE[peer]}
+    turns = [(turn, peer) for turn in range(TURNS + 1) for peer in senders]
+    with awake():
+        for turn, peer in turns:
+            send, orders = senders[peer], [f"{peer} {turn} {n}" for n in range(PER_TURN)]
+            lock = "never" if "never" in peer else "always"
+            with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/"], "LOCK": lock}):
+                firsts[peer].append(turn_of(send, orders))
+                if peer in replays:
+                    replays[peer].append(turn_of(send, orders))
+    figures = summary("order", firsts, replays)
+    for peer, found in replays.items():
+        figures[peer]["order_replay_cost"] = _beside(found, replays[PEER])
+    parent.send(figures)
 
 
-def _summary(
-    firsts: dict[str, list[float]], replays: dict[str, list[float]]
-) -> dict[str, dict[str, float]]:
+def summary(name: str, firsts: Turns, replays: Turns) -> dict[str, dict[str, float]]:
     """The first turn of each is for warming up."""
-    figures = {peer: {"order_first": _median(rates)} for peer, rates in firsts.items()}
-    for peer, rates in replays.items():
-        figures[peer]["order_replay"] = _median(rates)
+    figures: dict[str, dict[str, float]] = {}
+    for peer, seconds in firsts.items():
+        cost = _beside(seconds, firsts[PLAIN])
+        figures[peer] = {f"{name}_first": _rate(seconds), f"{name}_cost": cost}
+    for peer, seconds in replays.items():
+        figures[peer][f"{name}_replay"] = _rate(seconds)
     return figures
 
 
-def _median(rates: list[float]) -> float:
-    return statistics.median(rates[1:])
+def _rate(seconds: list[float]) -> float:
+    return 1 / statistics.median(seconds[1:])
 
 
-def _turn(send: Send, orders: Iterable[str]) -> float:
-    """Requests per second."""
+def _beside(seconds: list[float], others: list[float]) -> float:
+    """Times the others', turn by turn."""
+    pairs = zip(seconds[1:], others[1:], strict=True)
+    return statistics.median(mine / theirs for mine, theirs in pairs)
+
+
+def turn_of(send: Send, orders: Iterable[str]) -> float:
+    """Seconds for a request."""
     start = time.perf_counter()
     for order_id in orders:
         send(order_id)
-    return PER_TURN / (time.perf_counter() - start)
+    return (time.perf_counter() - start) / PER_TURN
 
 
 def _set_up(redis_url: str, database_url: str) -> None:
@@ -92,7 +118,7 @@ def _set_up(redis_url: str, database_url: str) -> None:
         ALLOWED_HOSTS=["*"],
         ROOT_URLCONF=__name__,
         INSTALLED_APPS=["django.contrib.contenttypes", "lockkit_django"],
-        DATABASES={"default": _database(database_url)},
+        DATABASES={"default": database(database_url)},
         CACHES={
             "default": {
                 "BACKEND": "django.core.cache.backends.redis.RedisCache",
@@ -100,6 +126,7 @@ def _set_up(redis_url: str, database_url: str) -> None:
             }
         },
         LOCKKIT={"default": redis_url},
+        LOCKKIT_ORDERS={"PATHS": ["^/"]},
         IDEMPOTENCY_KEY={
             "CONFLICT_STATUS_CODE": None,  # a replay has the status of the first
             "STORAGE": {"CLASS": "idempotency_key.storage.CacheKeyStorage"},
@@ -115,7 +142,7 @@ def _set_up(redis_url: str, database_url: str) -> None:
         cursor.execute("CREATE TABLE sale (id BIGSERIAL PRIMARY KEY, sku TEXT NOT NULL)")
 
 
-def _database(url: str) -> dict[str, Any]:
+def database(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     return {
         "ENGINE": "django.db.backends.postgresql",
@@ -133,7 +160,8 @@ def _sender(middleware: str | None) -> Send:
     from django.core.handlers.wsgi import WSGIHandler
     from django.test import RequestFactory, override_settings
 
-    with override_settings(MIDDLEWARE=[middleware] if middleware else []):
+    used = [middleware] if middleware else []
+    with override_settings(MIDDLEWARE=used, LOCKKIT_ORDERS={"PATHS": ["^/"]}):
         handler = WSGIHandler()
     factory = RequestFactory(headers={"Authorization": "Token a"})
 

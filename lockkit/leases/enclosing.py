@@ -118,9 +118,10 @@ class EnclosingClient(LockClient):
     def _class(
         self, in_atomic: InAtomic = "refuse", until: Until | None = None
     ) -> Callable[..., Lock]:
-        check_in_atomic(in_atomic)
-        check_until(until)
+        if in_atomic != "refuse":
+            check_in_atomic(in_atomic)
         if until is not None:
+            check_until(until)
             return partial(CommitLock, self._transactions)
         return _EnclosingLock if in_atomic == "refuse" else Lock
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.model.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
 from lockkit.model.log import log
 from lockkit.orders import refusals
-from lockkit.orders.decisions import Decision, Proceed, Replay
+from lockkit.orders.decisions import NO_LEASE, Decision, Proceed, Replay
 from lockkit.orders.record import (
     UNLIMITED,
     VERSION,
@@ -40,13 +40,24 @@ _TAG = re.compile(r" #([0-9a-f]{12})$")
 class Admission:
     """Whether the view of one order may run."""
 
-    def __init__(self, orders: Orders, order: Order, means: Means) -> None:
+    def __init__(self, orders: Orders, order: Order, means: Means, *, locks: bool = True) -> None:
+        """``locks``: False if the unique key of the record decides alone."""
         self.order = order
         self._orders = orders
         self._settings = orders.settings
         self._means = means
+        self._locks = locks
 
-    async def admit(self) -> Decision:
+    async def admit(self, *, looks: bool) -> Decision:
+        """``looks``: for a record, before it takes the lock."""
+        if not (looks or self.order.stale):
+            try:
+                return await self._enter(None)
+            except BackendError:  # an answer that is stored needs no lock
+                known = judge(self.order, await self._find(fresh=False))
+                if known is None:
+                    raise
+                return await self._told(known)
         found = self._without_the_lock(await self._find(fresh=False))
         known = judge(self.order, found)
         if known is not None:
@@ -58,14 +69,14 @@ class Admission:
 
         If the lock is free, the process has died. Under the lock, the record says what it is.
         """
-        if found is None or self._orders.claims or not is_unanswered(found):
+        if found is None or self._orders.claims or not (self._locks and is_unanswered(found)):
             return found
         return replace(found, state=RecordState.RUNNING)
 
     async def _enter(self, found: Record | None) -> Decision:
         """Take the lock. If nobody held it, the unique key decides, without another look."""
         try:
-            lease = await self._acquire(0)
+            lease = await self._acquire(0) if self._locks else NO_LEASE
         except LockHeld as held:
             if _asks_for_something_else(self.order, held.holder):
                 return refusals.DIFFERENT
@@ -93,11 +104,11 @@ class Admission:
         try:
             answer = await self._decide(lease, is_sure=is_sure)
         except BaseException:  # also if interrupted: nobody else has the lease
-            await value(self._means.give(lease))
+            await self._give_back(lease)
             raise
         if isinstance(answer, Proceed):
             return await self._let_in(answer)
-        await value(self._means.give(lease))
+        await self._give_back(lease)
         return answer
 
     async def _decide(self, lease: Any, *, is_sure: bool = True) -> Decision:
@@ -134,7 +145,7 @@ class Admission:
             await self._undo(decision)
             raise
         if not isinstance(answer, Proceed):
-            await value(self._means.give(lease))
+            await self._give_back(lease)
         return answer
 
     async def _claim(self, decision: Proceed) -> Decision:
@@ -204,9 +215,13 @@ class Admission:
             try:
                 await self.forget(decision)
             finally:
-                await value(self._means.give(decision.lease))
+                await self._give_back(decision.lease)
         finally:
             await self.forget(decision)
+
+    async def _give_back(self, lease: Any) -> None:
+        if lease is not NO_LEASE:
+            await value(self._means.give(lease))
 
     async def _find(self, *, fresh: bool) -> Record | None:
         """``fresh``: where writes go, never in a replica."""
@@ -215,8 +230,11 @@ class Admission:
 
     async def _acquire(self, seconds: float) -> Any:
         """Wait at most ``seconds`` for a lease. Errors as of ``Lock.acquire``."""
-        lock = self._means.locks.lock(self.order.lock_name, label=self.order.label)
-        return await value(lock.acquire(seconds))
+        locks = self._means.locks
+        make = locks.makers.get(Admission)
+        if make is None:
+            make = locks.makers[Admission] = locks.maker("mutex")
+        return await value(make(self.order.lock_name, self.order.label).acquire(seconds))
 
 
 def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from lockkit.model.errors import ConfigurationError
 from lockkit.orders.order import Order
 from lockkit.orders.record import Record, Snapshot
 from lockkit.orders.refusals import (
@@ -16,11 +17,29 @@ from lockkit.web.refusal import Refusal
 REPLAYED_HEADER = ("Idempotent-Replayed", "true")
 
 
+class NoLease:
+    """In the place of a lease, with LOCK "never": nothing is held, and nothing can be lost."""
+
+    name = "no lock"
+    released, lost = True, False
+
+    def check(self) -> None: ...
+
+    @property
+    def fencing_token(self) -> int:
+        raise ConfigurationError(
+            "an order has no fencing token without a lock: LOCKKIT_ORDERS['LOCK'] is 'never'"
+        )
+
+
+NO_LEASE = NoLease()
+
+
 class Proceed(NamedTuple):
     """Run the view. The caller now owns the lease, and releases it when all is over."""
 
     order: Order
-    lease: Any  #: a Lease or AsyncLease, of the client that the flow ran with
+    lease: Any  #: a Lease or AsyncLease, of the client that the flow ran with; or NO_LEASE
     replaces: bool = False  #: an expired record with this key is in the way, or an orphan
     orphan: bool = False  #: an earlier try was begun, and its end is not known: ORPHANS "retry"
     until: float = 0.0  #: by the monotonic clock, when a duplicate has waited for WAIT seconds

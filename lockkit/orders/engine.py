@@ -11,7 +11,7 @@ from lockkit.model.errors import BackendError
 from lockkit.model.log import log
 from lockkit.orders import refusals
 from lockkit.orders.admission import Admission
-from lockkit.orders.decisions import Decision, Discard, Forget, Keep, Proceed
+from lockkit.orders.decisions import NO_LEASE, Decision, Discard, Forget, Keep, Proceed
 from lockkit.orders.forms import PREFIX, FormIds, form_order
 from lockkit.orders.order import (
     IdSource,
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 LONGEST = 255
 """Characters of a path that are shown: it comes from a client, and is kept with each record."""
 
+MOST_SEEN = 4096
+"""Keys of orders, half a megabyte, of which some are forgotten earlier than others."""
+
 
 class Orders:
     """The rules for one application; thread-safe, and shared by all its requests.
@@ -51,11 +54,15 @@ class Orders:
         self.claims = settings.claims
         self.waiting_room = WaitingRoom()
         self._forms = forms
+        self._seen = [""] * MOST_SEEN
 
     def covers(self, method: str, path: str) -> bool:
         """Whether a request may be an order. ``path`` begins with a slash."""
-        is_method = method in self.settings.methods
-        return is_method and any(pattern.search(path) for pattern in self.settings.paths)
+        if method in self.settings.methods:
+            for pattern in self.settings.paths:
+                if pattern.search(path):
+                    return True
+        return False
 
     def hook(self, name: str) -> Callable[..., Any] | None:
         """The function that the settings name. Raises ConfigurationError."""
@@ -85,17 +92,34 @@ class Orders:
             return refusals.missing(" or ".join(map(str, chain)))
         return order_id
 
-    def admit(self, order: Order) -> Flow[Decision]:
-        """Whether the view may run for this order now. With STORE "redis" it is then claimed."""
+    def admit(self, order: Order, *, key_decides: bool = False) -> Flow[Decision]:
+        """Whether the view may run for this order now. With STORE "redis" it is then claimed.
+
+        ``key_decides``: the view runs only after the record was inserted, so there is no need to
+        look for one before. It is looked for if this process has seen the order lately. With LOCK
+        "never" there is no lock, either.
+        """
         until = time.monotonic() + self.settings.wait
-        return _closed(until, lambda means: Admission(self, order, means).admit())
+        looks = not (key_decides and self._is_new(order.key))
+        locks = not (key_decides and self.settings.never_locks)
+        return _closed(
+            until, lambda means: Admission(self, order, means, locks=locks).admit(looks=looks)
+        )
+
+    def _is_new(self, key: str) -> bool:
+        """Whether this key is not among those that this process has seen lately. It is now."""
+        slot = hash(key) % MOST_SEEN
+        known, self._seen[slot] = self._seen[slot], key
+        return known != key
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
         """After a duplicate key: another try was first, and one of the two has lost its lease."""
         order, lease = decision.order, decision.lease
         return _closed(
             decision.until,
-            lambda means: Admission(self, order, means).look_again(lease, is_sure=False),
+            lambda means: Admission(self, order, means, locks=lease is not NO_LEASE).look_again(
+                lease, is_sure=False
+            ),
         )
 
     def settle(
@@ -187,7 +211,7 @@ class Orders:
 
 def _printable(text: str) -> str:
     """For people, and for databases that refuse NUL."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _closed(until: float, flow: Flow[Decision]) -> Flow[Decision]:

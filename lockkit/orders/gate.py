@@ -102,7 +102,8 @@ async def enter(visit: Visit, way: Way) -> Any:
     order = await way.do(visit.identify)
     if not isinstance(order, Order):
         return order
-    decision = await way.ask(visit.orders.admit(order), visit)
+    flow = visit.orders.admit(order, key_decides=visit.options.atomic)
+    decision = await way.ask(flow, visit)
     if not isinstance(decision, Proceed):
         return await way.do(_answer, visit, order, decision)
     opened = visit.open(decision)  # before awaiting: a cancellation must find it

@@ -176,11 +176,12 @@ class OrderInDatabase(OpenOrder):
         rows.insert(database, record, replaces=replaces, wait=wait)
 
     def _write(self, database: rows.Database, record: Record | None) -> None:
-        """``record``: None to delete what was written when the order began."""
+        """The last of a transaction. ``record``: None to delete what was written when the order
+        began."""
         if record is None:
-            rows.forget(database, self.order.key)
+            rows.forget(database, self.order.key, commit=True)
         else:
-            rows.update(database, record)
+            rows.update(database, record, commit=True)
 
     def _keep_refusal(self, record: Record, response: Any) -> Any:
         """Write the record of an order that changed nothing, in a transaction of its own.

@@ -258,10 +258,7 @@ def fingerprint_of(request: OrderRequest) -> str:
         request.sent_path or request.path,
         request.media_type,
     ]
-    parts += _group(sorted(request.query, key=_name))
-    parts += _group(sorted(form, key=_name))
-    parts += _group(sorted(files, key=_name))
-    parts.append(payload.body)
+    parts += [*_group(request.query), *_group(form), *_group(files), payload.body]
     return f"{FINGERPRINT_VERSION}:{_digest(parts)}"
 
 
@@ -270,15 +267,17 @@ def _name(pair: Sequence[str]) -> str:
     return pair[0]
 
 
-def _group(rows: Iterable[Sequence[str]]) -> list[str]:
+def _group(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of equal length after their number, so that no row looks like one of the next group."""
-    flat = [list(row) for row in rows]
-    return [str(len(flat)), *(text for row in flat for text in row)]
+    if not rows:
+        return ["0"]
+    in_order = sorted(rows, key=_name)
+    return [str(len(in_order)), *(text for row in in_order for text in row)]
 
 
 def _digest(parts: Iterable[str | bytes]) -> str:
-    digest = hashlib.sha256()
+    whole = bytearray()
     for part in parts:
         raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        digest.update(len(raw).to_bytes(8, "big") + raw)
-    return digest.hexdigest()
+        whole += len(raw).to_bytes(8, "big") + raw
+    return hashlib.sha256(whole).hexdigest()

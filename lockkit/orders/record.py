@@ -45,6 +45,8 @@ KEPT_HEADERS = (
 )
 """All other headers are made anew for each reply, or belong to one client (Set-Cookie)."""
 
+_PROPER = {name.lower(): name for name in KEPT_HEADERS}
+
 LONGEST_HEADERS = 8 * 1024
 """Characters of the kept headers: a view may make a Location from what its client sent."""
 
@@ -113,8 +115,7 @@ def recorded(columns: Mapping[str, Any], left: int) -> Record:
     """A record from the columns of a table, with any values in them. ``left``: microseconds."""
     texts = [columns[name] for name in ("order_id", "request", "fingerprint", "state", "headers")]
     numbers = [columns[name] for name in ("status", "version", "expires")]
-    is_read = all(isinstance(text, str) for text in texts)
-    is_read = is_read and all(type(number) is int for number in numbers)
+    is_read = {*map(type, texts)} == {str} and {*map(type, numbers)} == {int}
     if not (is_read and isinstance(columns["body"], bytes | memoryview)):
         return unreadable(str(columns["key"]))
     status, version, _ = numbers
@@ -179,7 +180,7 @@ def snapshot_of(response: OrderResponse, max_body: int) -> tuple[RecordState, Sn
 
 
 def dump_headers(headers: Iterable[tuple[str, str]]) -> str:
-    return json.dumps([list(pair) for pair in headers], ensure_ascii=True)
+    return json.dumps(list(headers))
 
 
 def load_headers(text: str) -> tuple[tuple[str, str], ...]:
@@ -192,8 +193,9 @@ def load_headers(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _kept(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    proper = {name.lower(): name for name in KEPT_HEADERS}
-    return tuple((proper[name.lower()], value) for name, value in headers if name.lower() in proper)
+    return tuple(
+        [(_PROPER[low], value) for name, value in headers if (low := name.lower()) in _PROPER]
+    )
 
 
 def _are_short(headers: Iterable[tuple[str, str]]) -> bool:
@@ -201,7 +203,7 @@ def _are_short(headers: Iterable[tuple[str, str]]) -> bool:
 
 
 def _encoded(headers: Iterable[tuple[str, str]]) -> bool:
-    return any(
-        name.lower() == "content-encoding" and value.strip().lower() not in ("", "identity")
-        for name, value in headers
-    )
+    for name, value in headers:
+        if name.lower() == "content-encoding" and value.strip().lower() not in ("", "identity"):
+            return True
+    return False

@@ -110,5 +110,7 @@ def too_large(request: OrderRequest, limit: int) -> bool:
     if request.content_length is not None and request.content_length > limit:
         return True
     payload = request.payload()
+    if not (payload.form or payload.files):
+        return len(payload.body) > limit
     files = sum(each.size for each in payload.files)
     return len(payload.body) + files + sum(len(v) for _, v in payload.form) > limit

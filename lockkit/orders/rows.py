@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from lockkit.orders.order import FINGERPRINT_VERSION
 from lockkit.orders.record import (
@@ -30,28 +31,35 @@ from lockkit.orders.record import (
 )
 
 TABLE = "lockkit_order"
-COLUMNS = (
-    *("key", "order_id", "request", "fingerprint", "state", "version", "status"),
-    *("headers", "body"),
-)
+CHANGED = ("state", "status", "headers", "body")
+COLUMNS = ("key", "order_id", "request", "fingerprint", "version", *CHANGED)
 
 
 _ON_MYSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _CLOCKS = {
     "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
-    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)",
+    "postgresql": "CAST(date_part('epoch', statement_timestamp()) * 1000000 AS bigint)",
     "mysql": _ON_MYSQL,
     "mariadb": _ON_MYSQL,
 }
 """They are constant within a statement, so that an index of times can be used, but go on in a
 transaction. SQLite's is the clock of its host."""
 
-Execute = Callable[[str], Sequence[Any] | None]
-"""Runs one statement on the connection that claims, in any state; returns the first row."""
+_BOUND = (
+    "SELECT set_config('lockkit.before', current_setting('lock_timeout'), true), "
+    "set_config('lock_timeout', %s, true)"
+)
+_UNBOUND = "SELECT set_config('lock_timeout', current_setting('lockkit.before'), true)"
+"""Of PostgreSQL: a limit of waits for this transaction, and the one from before it."""
 
 LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE = "55P03"
+DIVISION_BY_ZERO = "22012"
 LOCK_WAIT_TIMEOUT = 1205
+
+
+Step = tuple[str, tuple[object, ...]]
+"""A statement and its parameters."""
 
 
 class Database(Protocol):
@@ -61,74 +69,108 @@ class Database(Protocol):
     def vendor(self) -> str:
         """The name that Django and SQLAlchemy use."""
 
-    def run(self, sql: str, *parameters: object) -> Any:
-        """The rows of a statement, or the number that it changed. ``%s`` is a parameter."""
+    def run(self, *steps: Step, commit: bool = False) -> Any:
+        """Statements in this order, in one message if that can be. Returns the rows of the last, or
+        the number that it changed. ``%s`` is a parameter.
+
+        ``commit``: they are the last of their transaction, so COMMIT may go with them. The adapter
+        commits in any case.
+        """
 
     def say(self, sql: str) -> Sequence[Any] | None:
         """Run a statement, also in a transaction that has failed, and return the first row."""
 
 
+class _Statements(NamedTuple):
+    """The statements about one record, in the words of one database."""
+
+    find: str
+    insert: str
+    expired: str  #: delete it if it is expired
+    update: str
+    forget: str
+
+
+def _statements(vendor: str) -> _Statements:
+    """Not kept where the clock is a number."""
+    return _kept_statements(vendor) if vendor in _CLOCKS else _statements_of(vendor)
+
+
+def _statements_of(vendor: str) -> _Statements:
+    of_key, now = f"WHERE {_quoted(vendor, 'key')} = %s", clock_of(vendor)
+    names = [_quoted(vendor, name) for name in COLUMNS]
+    columns, marks = ", ".join(names), _marks(COLUMNS)
+    update = f"UPDATE {TABLE} SET {', '.join(f'{name} = %s' for name in CHANGED)} {of_key}"
+    if vendor == "postgresql":  # an error if there is no row, because a COMMIT may follow
+        update = f"WITH found AS ({update} RETURNING 1) SELECT 1 / count(*) FROM found"
+    return _Statements(
+        f"SELECT {columns}, expires, expires - {now} FROM {TABLE} {of_key}",
+        f"INSERT INTO {TABLE} ({columns}, created, expires) VALUES ({marks}, {now}, {now} + %s)",
+        f"DELETE FROM {TABLE} {of_key} AND expires <= {now}",
+        update,
+        f"DELETE FROM {TABLE} {of_key}",
+    )
+
+
+_kept_statements = lru_cache(_statements_of)
+
+
 def find(database: Database, key: str) -> Record | None:
     """The record, with the time that it has left."""
-    read = (*COLUMNS, "expires")
-    columns = ", ".join(_quoted(database, name) for name in read)
-    left = f"expires - {clock_of(database.vendor)}"
-    rows = database.run(f"SELECT {columns}, {left} FROM {TABLE} {_of_key(database)}", key)
+    rows = database.run((_statements(database.vendor).find, (key,)))
     if not rows:
         return None
-    return recorded(dict(zip(read, rows[0], strict=False)), rows[0][-1])
+    return recorded(dict(zip((*COLUMNS, "expires"), rows[0], strict=False)), rows[0][-1])
 
 
 def insert(database: Database, record: Record, *, replaces: bool, wait: float) -> None:
     """Insert a row, which ``replaces`` an expired one. The database refuses an existing key.
 
     Raises StillRunningError after ``wait`` seconds if another transaction has inserted the key and
-    has not ended. It must be the first write of its transaction: SQLite's driver begins a
-    transaction only at the first write, and a SAVEPOINT before that would be a transaction itself.
+    has not ended. Your own limit of waits applies again afterwards. On PostgreSQL the limit is at
+    least 0.1 seconds; on MariaDB and MySQL it is in whole seconds, at least one.
+
+    It must be the first write of its transaction: SQLite's driver begins a transaction only at the
+    first write, and a SAVEPOINT before that would be a transaction itself. The transaction must be
+    rolled back if this raises.
     """
-    with claiming(database.vendor, database.say, wait):
-        try:
-            _insert(database, record, replaces=replaces)
-        except Exception as error:
-            if is_lock_timeout(getattr(error, "orig", None) or error.__cause__):
-                raise StillRunningError from error
-            raise
-
-
-def _insert(database: Database, record: Record, *, replaces: bool) -> None:
-    now = clock_of(database.vendor)
+    said = _statements(database.vendor)
+    steps: list[Step] = [(said.insert, _values(record))]
     if replaces:  # only an expired row, because another request may have been quicker
-        expired = f"{_of_key(database)} AND expires <= {now}"
-        database.run(f"DELETE FROM {TABLE} {expired}", record.key)
-    columns = ", ".join(_quoted(database, name) for name in COLUMNS)
-    database.run(
-        f"INSERT INTO {TABLE} ({columns}, created, expires) "
-        f"VALUES ({_marks(COLUMNS)}, {now}, {now} + %s)",
-        *_values(record),
-        int(record.left * MICROSECONDS),
-    )
+        steps.insert(0, (said.expired, (record.key,)))
+    try:
+        if database.vendor == "postgresql":
+            most = str(max(round(wait * 1000), LEAST_MS))
+            database.run((_BOUND, (most,)), *steps, (_UNBOUND, ()))
+            return
+        with _bounded(database, wait):
+            database.run(*steps)
+    except Exception as error:
+        if is_lock_timeout(getattr(error, "orig", None) or error.__cause__):
+            raise StillRunningError from error
+        raise
 
 
-def update(database: Database, record: Record) -> None:
-    """Write the end of an order into the row that ``insert`` made.
+def update(database: Database, record: Record, *, commit: bool = False) -> None:
+    """Write the end of an order into the row that ``insert`` made. ``commit``: as of ``run``.
 
     Raises RuntimeError if the row is gone: a COMMIT would leave the order without a record.
     """
-    columns = ", ".join(f"{name} = %s" for name in COLUMNS[1:])
-    changed = database.run(
-        f"UPDATE {TABLE} SET {columns}, expires = {clock_of(database.vendor)} + %s "
-        f"{_of_key(database)}",
-        *_values(record)[1:],
-        int(record.left * MICROSECONDS),
-        record.key,
-    )
-    if changed != 1:
+    values = (str(record.state), *_answer(record), record.key)
+    try:
+        changed = database.run((_statements(database.vendor).update, values), commit=commit)
+    except Exception as error:
+        cause = getattr(error, "orig", None) or error.__cause__
+        if DIVISION_BY_ZERO not in _states(cause):
+            raise
+        changed = 0
+    if changed in (0, []):
         raise RuntimeError("the record of this order was deleted while its view was running")
 
 
-def forget(database: Database, key: str) -> None:
-    """Delete the row of one order."""
-    database.run(f"DELETE FROM {TABLE} {_of_key(database)}", key)
+def forget(database: Database, key: str, *, commit: bool = False) -> None:
+    """Delete the row of one order. ``commit``: as of ``run``."""
+    database.run((_statements(database.vendor).forget, (key,)), commit=commit)
 
 
 class Table(ABC):
@@ -144,15 +186,13 @@ class Table(ABC):
         Records of a newer release are left to it."""
         while True:
             with self.begin() as database:
-                key, now = _quoted(database, "key"), clock_of(database.vendor)
+                key, now = _quoted(database.vendor, "key"), clock_of(database.vendor)
                 expired = f"expires <= {now} AND version <= %s"
-                found = database.run(
-                    f"SELECT {key} FROM {TABLE} WHERE {expired} ORDER BY expires LIMIT {batch:d}",
-                    VERSION,
-                )
+                first = f"WHERE {expired} ORDER BY expires LIMIT {batch:d}"
+                found = database.run((f"SELECT {key} FROM {TABLE} {first}", (VERSION,)))
                 keys = [row[0] for row in found]
                 some = f"DELETE FROM {TABLE} WHERE {key} IN ({_marks(keys)}) AND {expired}"
-                deleted = database.run(some, *keys, VERSION) if keys else 0
+                deleted = database.run((some, (*keys, VERSION))) if keys else 0
             if not keys:
                 return
             yield deleted
@@ -161,12 +201,13 @@ class Table(ABC):
         """The keys of records that cannot be read, as far as the database can tell."""
         states = [str(state) for state in RecordState]
         with self.begin() as database:
-            found = database.run(
-                f"SELECT {_quoted(database, 'key')} FROM {TABLE} WHERE version <= %s AND NOT ("
-                f"state IN ({_marks(states)}) AND status BETWEEN 0 AND 599 "
-                f"AND fingerprint LIKE %s AND headers LIKE %s AND headers LIKE %s)",
-                *(VERSION, *states, f"{FINGERPRINT_VERSION}:%", "[%", "%]"),
+            damaged = (
+                f"SELECT {_quoted(database.vendor, 'key')} FROM {TABLE} WHERE version <= %s "
+                f"AND NOT (state IN ({_marks(states)}) AND status BETWEEN 0 AND 599 "
+                f"AND fingerprint LIKE %s AND headers LIKE %s AND headers LIKE %s)"
             )
+            like = (f"{FINGERPRINT_VERSION}:%", "[%", "%]")
+            found = database.run((damaged, (VERSION, *states, *like)))
             yield from (row[0] for row in found)
 
     def repair(self, key: str) -> bool:
@@ -179,13 +220,9 @@ class Table(ABC):
             return True
 
 
-def _quoted(database: Database, name: str) -> str:
+def _quoted(vendor: str, name: str) -> str:
     """The name in quotes: ``key`` is a keyword of MySQL."""
-    return f"`{name}`" if database.vendor in ("mysql", "mariadb") else f'"{name}"'
-
-
-def _of_key(database: Database) -> str:
-    return f"WHERE {_quoted(database, 'key')} = %s"
+    return f"`{name}`" if vendor in ("mysql", "mariadb") else f'"{name}"'
 
 
 def _marks(values: Sequence[object]) -> str:
@@ -193,12 +230,16 @@ def _marks(values: Sequence[object]) -> str:
 
 
 def _values(record: Record) -> tuple[object, ...]:
-    """In the order of COLUMNS."""
-    answer = record.snapshot
+    """In the order of COLUMNS, and then how long it lives."""
     return (
-        *(record.key, record.order_id, record.request, record.fingerprint, str(record.state)),
-        *(record.version, answer.status, dump_headers(answer.headers), answer.body),
+        *(record.key, record.order_id, record.request, record.fingerprint, record.version),
+        *(str(record.state), *_answer(record), int(record.left * MICROSECONDS)),
     )
+
+
+def _answer(record: Record) -> tuple[object, ...]:
+    answer = record.snapshot
+    return answer.status, dump_headers(answer.headers), answer.body
 
 
 def clock_of(database: str) -> str:
@@ -210,36 +251,13 @@ def clock_of(database: str) -> str:
 
 
 @contextmanager
-def claiming(database: str, execute: Execute, seconds: float) -> Iterator[None]:
-    """In the block, wait for a lock for at most ``seconds``; the old limit is back afterwards.
-
-    It must be in a transaction that is rolled back if the body raises. The limit is at least 0.1
-    seconds on PostgreSQL. On MariaDB and MySQL it is in whole seconds, at least one.
-    """
-    bound = {"postgresql": _on_postgresql, "mysql": _on_mysql, "mariadb": _on_mysql}.get(database)
-    if bound is None:
+def _bounded(database: Database, seconds: float) -> Iterator[None]:
+    """On MariaDB and MySQL: set the limit for this connection, and always undo it, because others
+    may use it later."""
+    if database.vendor not in ("mysql", "mariadb"):
         yield
         return
-    with bound(execute, seconds):
-        yield
-
-
-@contextmanager
-def _on_postgresql(execute: Execute, seconds: float) -> Iterator[None]:
-    """Set the limit for this transaction; a rollback undoes it."""
-    most = max(round(seconds * 1000), LEAST_MS)
-    row = execute(
-        f"SELECT current_setting('lock_timeout'), set_config('lock_timeout', '{most}', true)"
-    )
-    before = row[0] if row else 0
-    yield
-    execute(f"SET LOCAL lock_timeout = '{before}'")
-
-
-@contextmanager
-def _on_mysql(execute: Execute, seconds: float) -> Iterator[None]:
-    """Set the limit for this connection, and always undo it: others may use it later."""
-    execute(
+    database.say(
         "SET @lockkit_wait = @@SESSION.innodb_lock_wait_timeout, "
         f"SESSION innodb_lock_wait_timeout = {max(int(seconds), 1)}"
     )
@@ -248,13 +266,18 @@ def _on_mysql(execute: Execute, seconds: float) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(Exception):  # the connection is gone, and the limit with it
-            execute(back)
+            database.say(back)
         raise
-    execute(back)
+    database.say(back)
 
 
 def is_lock_timeout(error: BaseException | None) -> bool:
     """Whether a driver's error says that the time limit for a lock has passed."""
-    if LOCK_NOT_AVAILABLE in (getattr(error, "sqlstate", None), getattr(error, "pgcode", None)):
+    if LOCK_NOT_AVAILABLE in _states(error):
         return True
     return error is not None and error.args[:1] == (LOCK_WAIT_TIMEOUT,)
+
+
+def _states(error: BaseException | None) -> tuple[object, object]:
+    """The SQLSTATE, as drivers of PostgreSQL tell it."""
+    return getattr(error, "sqlstate", None), getattr(error, "pgcode", None)

@@ -29,6 +29,7 @@ SOURCE = "LOCKKIT_ORDERS"
 
 DATABASE, REDIS = "database", "redis"
 BLOCK, RETRY = "block", "retry"
+ALWAYS, NEVER = "always", "never"
 UNSAFE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
 HOOKS = {
@@ -68,6 +69,7 @@ class OrderSettings:
     max_waiters: int = 16  #: duplicates that wait at one time, per process
     using: str | None = None  #: database of the records; None: the routers choose
     alias: str = DEFAULT_ALIAS  #: lock alias
+    lock: str = ALWAYS  #: "never": the unique key of the record alone decides
     store: str = DATABASE  #: "database": records commit with the order; "redis": beside the locks
     orphans: str = BLOCK  #: "block": an operator decides about an orphan; "retry": it runs again
     recover: str | None = None  #: dotted path of callable(request, order_id) -> response | None
@@ -76,6 +78,10 @@ class OrderSettings:
     def claims(self) -> bool:
         """Whether records are claims beside the lock, and not rows of the order's transaction."""
         return self.store == REDIS
+
+    @property
+    def never_locks(self) -> bool:
+        return self.lock == NEVER
 
     @property
     def retries_orphans(self) -> bool:
@@ -117,6 +123,11 @@ def _check_claims(settings: OrderSettings) -> None:
         raise ConfigurationError(
             f"{SOURCE}['USING'] is for records in a database, but with STORE 'redis' they are in "
             f"the store of lock alias {settings.alias!r}. Remove one of the two"
+        )
+    if settings.never_locks:
+        raise ConfigurationError(
+            f"{SOURCE}['LOCK'] is 'never', but with STORE 'redis' the lock alone decides which try "
+            f"runs. Remove one of the two"
         )
 
 
@@ -172,6 +183,7 @@ _CHECKS: dict[str, Check] = {
     "MAX_WAITERS": required(check_count, "a number of requests: each one waiting holds a thread"),
     "USING": optional(check_text),
     "ALIAS": check_text,
+    "LOCK": one_of(ALWAYS, NEVER),
     "STORE": one_of(DATABASE, REDIS),
     "ORPHANS": one_of(BLOCK, RETRY),
     "RECOVER": optional(_dotted),

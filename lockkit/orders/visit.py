@@ -45,6 +45,9 @@ class ViewOptions:
     inside: bool = False  #: the view opens its order itself, below its own checks
 
 
+NO_OPTIONS = ViewOptions()
+
+
 def ordered_by(
     order_id: str | None = None, *, where: str = "@idempotent", **options: Any
 ) -> ViewOptions:
@@ -61,8 +64,11 @@ def exempt(view: V, /) -> V:
 
 def options_in(places: Iterable[Any]) -> ViewOptions:
     """The options of the first of these places that has any."""
-    found = (getattr(place, OPTIONS, None) for place in places)
-    return next((each for each in found if isinstance(each, ViewOptions)), ViewOptions())
+    for place in places:
+        found = getattr(place, OPTIONS, None)
+        if isinstance(found, ViewOptions):
+            return found
+    return NO_OPTIONS
 
 
 class AnsweredError(Exception):
@@ -141,6 +147,11 @@ class Visit(ABC):
     def if_checks_pass(self, give: Callable[[], Any]) -> Any:
         """What ``give`` returns if the view's checks pass now; otherwise their own answer."""
 
+    def header(self, name: str) -> str | None:
+        """A header of the request."""
+        value: str | None = self.request.headers.get(name)
+        return value
+
     def identify(self) -> Any:
         """The order; None if the request is not one; otherwise its answer."""
         options = self.options
@@ -162,7 +173,7 @@ class Visit(ABC):
         return Identity(
             scope=scope,
             user=user,
-            authorization=self.request.headers.get("Authorization"),
+            authorization=self.header("Authorization"),
             session=session,
             tenant=self._text("tenant") or "",
             guest=guest,
@@ -205,10 +216,10 @@ class Visit(ABC):
             )
 
     def _text(self, name: str) -> str | None:
-        hook = self.orders.hook(name)
-        answer = None if hook is None else hook(self.request)
+        path = getattr(self.orders.settings, name)
+        hook = path and self.orders.hook(name)
+        answer = hook(self.request) if hook else None
         if answer is not None and not isinstance(answer, str):
-            path = getattr(self.orders.settings, name)
             raise ConfigurationError(f"{path} must return a string or None, not {type(answer)}")
         return answer
 

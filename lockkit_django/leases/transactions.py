@@ -181,7 +181,7 @@ def note_each_request() -> None:
 def note_what_is_final(**_: Any) -> None:
     """What was changed where no transaction is open, such as by authentication, is committed."""
     for connection in connections.all(initialized_only=True):
-        if not user_blocks(connection):
+        if connection.vendor == "sqlite" and not user_blocks(connection):
             note_changes(connection)
 
 

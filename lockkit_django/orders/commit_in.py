@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, connections
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
@@ -125,7 +125,7 @@ class OwnTransaction(OrderInDatabase):
         try:
             replaces, wait = self.decision.replaces, self.orders.settings.wait
             with typed_errors():
-                rows.insert(Sql(self._using), done, replaces=replaces, wait=wait)
+                rows.insert(Sql(connections[self._using]), done, replaces=replaces, wait=wait)
         except DuplicateKeyError:
             raise self._stop(None) from None
         except BackendUnavailable as error:
@@ -143,7 +143,7 @@ class OwnTransaction(OrderInDatabase):
         except LeaseLost as error:
             raise self._stop(refusals.LEASE_LOST) from error
         if self._sealed is not None:
-            rows.update(Sql(self._using), self._sealed)
+            rows.update(Sql(connections[self._using]), self._sealed)
         return True
 
     def _stop(self, reject: Refusal | None) -> OrderStopped:
@@ -161,7 +161,7 @@ class OwnTransaction(OrderInDatabase):
 
     def _remember(self, record: Record) -> None:
         try:
-            rows.update(Sql(self._using), record)
+            rows.update(Sql(connections[self._using]), record)
         except (DatabaseError, InterfaceError, RuntimeError) as error:
             log.warning("the response of the order %r is not kept: %s", record.order_id, error)
 

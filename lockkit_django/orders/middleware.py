@@ -7,8 +7,9 @@ It acts in phases around the view, so that Django's own machinery stays in betwe
 - after ``get_response``: the rendered response into the record and COMMIT, or ROLLBACK;
 - at last, whatever happened: ROLLBACK if it is still open, then release the lock.
 
-The transaction of ATOMIC_REQUESTS becomes a savepoint of this one. A view with a ``lock_view``
-of its own begins under that lock, which is then released after COMMIT, too.
+The transaction of ATOMIC_REQUESTS is this one; it becomes a savepoint if another middleware comes
+after this. A view with a ``lock_view`` of its own begins under that lock, which is then released
+after COMMIT, too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.handlers.base import BaseHandler
 from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.orders import gate
 from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.visit import ViewOptions
+from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.runtime.either import at_once
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
@@ -30,8 +32,8 @@ from lockkit_django.orders.forms import tell_if_uncovered
 from lockkit_django.orders.open_order import open_order
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE
 from lockkit_django.orders.request import keep_body
-from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, options_of, order_rules
-from lockkit_django.web.view_functions import has_lock
+from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, order_rules
+from lockkit_django.web.view_functions import class_of, functions_of, is_any_locked
 
 UNCOVERED = "_lockkit_uncovered"
 """Attribute of a request whose view is not an order."""
@@ -52,6 +54,9 @@ class IdempotentOrderMiddleware:
         self.get_response = get_response
         self.process_view: Callable[..., Any] = self._process_view
         self._mode = "sync"
+        handler: Any = BaseHandler
+        wrapped = getattr(getattr(get_response, "__wrapped__", None), "__func__", None)
+        self._is_last = wrapped in (handler._get_response, handler._get_response_async)
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view
@@ -78,26 +83,26 @@ class IdempotentOrderMiddleware:
     def _process_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        return at_once(_enter(request, view, THREAD))
+        return at_once(self._enter(request, view, THREAD))
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        return await _enter(request, view, LOOP)
+        return await self._enter(request, view, LOOP)
+
+    async def _enter(self, request: HttpRequest, view: Callable[..., Any], way: Way) -> Any:
+        functions = (view, class_of(view), *functions_of(view, request.method))
+        options = options_in(functions)
+        covered = order_rules().covers(request.method or "", request.path_info)
+        if options.exempt or options.inside or not covered:
+            _stand_by(request, options)
+            return None
+        visit = Visit(request, view, options, checked=False, next_is_view=self._is_last)
+        return await entered(visit, way, begin=not is_any_locked(functions))
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> Any:
         opened = open_order(request)
         return None if opened is None else opened.fail(exception)
-
-
-async def _enter(request: HttpRequest, view: Callable[..., Any], way: Way) -> Any:
-    options = options_of(view, request.method)
-    covered = order_rules().covers(request.method or "", request.path_info)
-    if options.exempt or options.inside or not covered:
-        _stand_by(request, options)
-        return None
-    visit = Visit(request, view, options, checked=False)
-    return await entered(visit, way, begin=not has_lock(view, request.method))
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:

@@ -16,6 +16,7 @@ from django.core.files.uploadhandler import load_handler
 from django.core.handlers.wsgi import LimitedStream, WSGIRequest
 from django.http import HttpRequest, QueryDict, RawPostDataException
 from django.http.multipartparser import MultiPartParser
+from django.http.request import HttpHeaders
 from django.utils.datastructures import MultiValueDict
 
 from lockkit.model.errors import ConfigurationError
@@ -41,17 +42,18 @@ def order_request(visit: Visit) -> OrderRequest:
     request: HttpRequest = visit.request
     match = request.resolver_match
     assert match is not None  # process_view comes after the resolver
-    captured: dict[str, Any] = getattr(match, "captured_kwargs", None) or {}
-    positional = {} if captured else {str(i): value for i, value in enumerate(match.args)}
+    kwargs: dict[str, Any] = getattr(match, "captured_kwargs", None) or {}
+    if match.args and not kwargs:
+        kwargs = {str(i): value for i, value in enumerate(match.args)}
     return OrderRequest(
         method=request.method or "",
         path=request.path_info,
         route=_route(request, match.route),
-        header=request.headers.get,
+        header=visit.header,
         read_payload=lambda: _payload(request),
         read_identity=lambda: _identity(visit),
-        kwargs={**positional, **captured},
-        query=as_sent(_pairs(request.GET), lambda: query_string(request)),
+        kwargs=kwargs,
+        query=_query(request),
         media_type=(request.content_type or "").lower(),
         content_length=_content_length(request),
         sent_path=request.META["SCRIPT_NAME"] + request.META["PATH_INFO"],
@@ -69,6 +71,19 @@ def keep_body(request: HttpRequest, limit: int) -> None:
         return
     if (_content_length(request) or 0) <= limit:
         _body(request)
+
+
+def header_of(request: HttpRequest, name: str) -> str | None:
+    """As ``request.headers.get``, which looks through all of them first."""
+    key = HttpHeaders.to_wsgi_name(name)
+    value = request.META.get(key)
+    return None if value is None else str(value)
+
+
+def _query(request: HttpRequest) -> Sequence[tuple[str, str]]:
+    if not (request.META.get("QUERY_STRING") or "GET" in vars(request)):
+        return ()
+    return as_sent(_pairs(request.GET), lambda: query_string(request))
 
 
 def _is_unseen(request: HttpRequest) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import (
     DataError,
@@ -18,7 +18,10 @@ from django.db import (
 )
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
-from lockkit.orders import DuplicateKeyError, Record, rows
+from lockkit.orders import DuplicateKeyError, Record, pgwire, rows
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 try:
     from lockkit_django.models import OrderRecord
@@ -45,25 +48,43 @@ class OrderTable(rows.Table):
     def find(self, key: str, *, fresh: bool) -> Record | None:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
         with typed_errors():
-            return rows.find(Sql(alias), key)
+            return rows.find(Sql(connections[alias]), key)
 
     @contextmanager
     def begin(self) -> Iterator[Sql]:
         with typed_errors(), transaction.atomic(using=self.using, durable=True):
-            yield Sql(self.using)
+            yield Sql(connections[self.using])
 
 
 class Sql:
     """The connection of an alias, as ``lockkit.orders.rows`` uses it."""
 
-    def __init__(self, using: str) -> None:
-        self._connection = connections[using]
-        self.vendor = self._connection.vendor
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+        self.vendor = connection.vendor
 
-    def run(self, sql: str, *parameters: Any) -> Any:
-        with self._connection.cursor() as cursor:
-            cursor.execute(sql, parameters)
+    def run(self, *steps: rows.Step, commit: bool = False) -> Any:
+        connection = self._connection
+        if self.vendor == "postgresql":
+            connection.validate_no_broken_transaction()
+            if not connection.in_atomic_block:
+                connection.close_if_health_check_failed()
+                connection.ensure_connection()
+            watched = connection.execute_wrappers or connection.queries_logged
+            if not watched and pgwire.is_plain(connection.connection):
+                commit = commit and self._may_commit()
+                with connection.wrap_database_errors:
+                    return pgwire.run(connection.connection, steps, commit=commit)
+        with connection.cursor() as cursor:
+            for sql, parameters in steps:
+                cursor.execute(sql, parameters)  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else cursor.rowcount
+
+    def _may_commit(self) -> bool:
+        """Not where the transaction is a test's, or has a hook at its COMMIT: until="commit"."""
+        connection = self._connection
+        is_outermost = len(connection.atomic_blocks) == 1 and connection.commit_on_exit
+        return is_outermost and "commit" not in vars(connection)
 
     def say(self, sql: str) -> Sequence[Any] | None:
         """In the driver's own cursor: after an error Django's refuses what is not a rollback."""

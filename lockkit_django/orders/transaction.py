@@ -19,13 +19,14 @@ from lockkit_django.orders.errors import (
     unsaved,
 )
 from lockkit_django.orders.open_order import OpenOrder, SessionBefore
-from lockkit_django.orders.table import OrderTable, Sql, typed_errors
+from lockkit_django.orders.table import Sql, typed_errors
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpResponseBase
 
     from lockkit.orders import Proceed, Record
+    from lockkit_django.orders.table import OrderTable
     from lockkit_django.orders.visit import Visit
 
 FIRST_ERROR = 400
@@ -42,7 +43,7 @@ class OrderInDatabase(core.OrderInDatabase, OpenOrder):
 
     def __init__(self, visit: Visit, decision: Proceed) -> None:
         super().__init__(visit, decision)
-        self.table = OrderTable(visit.options.using or visit.orders.settings.using)
+        self.table: OrderTable = visit.records
         self._using = self.database = self.table.using
 
     def begin(self) -> None:
@@ -79,16 +80,27 @@ class SharedTransaction(OrderInDatabase):
     """BEGIN and the record before the view, COMMIT after its response is rendered."""
 
     _block: transaction.Atomic | None = None
+    _connection: BaseDatabaseWrapper  #: from ``begin`` on, of that thread
 
     def begin(self) -> None:
         super().begin()
         try:
             self._enter_block()
             with typed_errors():
-                self._insert(Sql(self._using), self.orders.running(self.order))
+                self._insert(Sql(self._connection), self.orders.running(self.order))
+            if self.visit.next_is_view:
+                self._be_request_block()
         except BaseException:  # interrupted as well: nobody else would end the transaction
             self.abandon()
             raise
+
+    def _be_request_block(self) -> None:
+        """The next ``atomic`` block is that of ATOMIC_REQUESTS: no savepoint for it."""
+        connection = self._connection
+        exempt = getattr(self.visit.view, "_non_atomic_requests", ())
+        if connection.settings_dict["ATOMIC_REQUESTS"] and self._using not in exempt:
+            self.in_request_block = True
+            vars(connection)["savepoint"] = lambda: vars(connection).pop("savepoint") and None
 
     def _end(self, response: HttpResponseBase) -> HttpResponseBase:
         if self._block is None:
@@ -103,7 +115,7 @@ class SharedTransaction(OrderInDatabase):
 
     def abandon(self) -> None:
         if self._block is not None:
-            connections[self._using].needs_rollback = True
+            self._connection.needs_rollback = True
             self._leave_block()
 
     def _conclude(self, response: HttpResponseBase) -> HttpResponseBase:
@@ -139,7 +151,7 @@ class SharedTransaction(OrderInDatabase):
         if self.failed and self.in_request_block:
             return response  # as ATOMIC_REQUESTS rolls back
         if self._is_marked_by_drf(response):
-            connections[self._using].set_rollback(False)
+            self._connection.set_rollback(False)
         if not is_rolled_back(self._using):
             return self._commit(response, None)
         if is_broken(self._using) or not self.in_request_block:
@@ -155,7 +167,7 @@ class SharedTransaction(OrderInDatabase):
 
         The view is exempt from it: else its transaction would be a savepoint here, or be this one.
         """
-        is_on = connections[self._using].settings_dict["ATOMIC_REQUESTS"]
+        is_on = self._connection.settings_dict["ATOMIC_REQUESTS"]
         exempt = is_on and not self.in_request_block
         return exempt and getattr(response, "exception", False) and not is_broken(self._using)
 
@@ -164,7 +176,7 @@ class SharedTransaction(OrderInDatabase):
         self.undone = True
         self.check_leases()
         try:
-            self._write(Sql(self._using), record)
+            self._write(Sql(self._connection), record)
             self._leave_block()
         except Exception as error:
             self.undone = not is_of_hook(error)
@@ -175,7 +187,7 @@ class SharedTransaction(OrderInDatabase):
         return response
 
     def _enter_block(self) -> None:
-        connection = connections[self._using]
+        self._connection = connection = connections[self._using]
         block = transaction.Atomic(self._using, savepoint=True, durable=True)
         try:
             _refuse_manual_commits(connection)
@@ -190,6 +202,7 @@ class SharedTransaction(OrderInDatabase):
         block, self._block = self._block, None
         self.begun = False
         if block is not None:
+            vars(self._connection).pop("savepoint", None)  # if the view has not run
             block.__exit__(None, None, None)
 
 

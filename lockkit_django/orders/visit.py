@@ -48,7 +48,7 @@ from lockkit_django.orders.answers import ORDER_ID, REFUSAL, tokens_in
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
-from lockkit_django.orders.request import order_request, value_of
+from lockkit_django.orders.request import header_of, order_request, value_of
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.transaction import SharedTransaction
 from lockkit_django.web.refusals import in_language, problem_response
@@ -89,15 +89,22 @@ LOOP = _Loop()
 
 
 class Visit(visit.Visit):
-    """``view``: what the URL leads to, or what is below ``@idempotent``."""
+    """``view``: what the URL leads to, or what is below ``@idempotent``. ``next_is_view``: Django
+    calls it next, in the transactions of ATOMIC_REQUESTS."""
 
     thread, loop = THREAD, LOOP
 
     def __init__(
-        self, request: HttpRequest, view: Any, options: ViewOptions, *, checked: bool
+        self,
+        request: HttpRequest,
+        view: Any,
+        options: ViewOptions,
+        *,
+        checked: bool,
+        next_is_view: bool = False,
     ) -> None:
         super().__init__(order_rules(), request, options, checked=checked)
-        self.view = view
+        self.view, self.next_is_view = view, next_is_view
         if not self.orders.claims:
             self.records = OrderTable(options.using or self.orders.settings.using)
 
@@ -105,6 +112,9 @@ class Visit(visit.Visit):
         order = super().identify()
         note_what_is_final()
         return order
+
+    def header(self, name: str) -> str | None:
+        return header_of(self.request, name)
 
     def read(self) -> OrderRequest:
         return order_request(self)

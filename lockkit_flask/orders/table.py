@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.log import log
-from lockkit.orders import DuplicateKeyError, Record, rows
+from lockkit.orders import DuplicateKeyError, Record, pgwire, rows
 from lockkit.orders.rows import TABLE
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class OrderTable(rows.Table):
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """The record, read outside of any transaction."""
-        self._refuse_earlier()
+        self.refuse_earlier()
         with self.typed_errors(), _for_one_query(self.engine) as connection:
             return rows.find(Sql(connection), key)
 
-    def _refuse_earlier(self) -> None:
+    def refuse_earlier(self) -> None:
         """Once. Its orders would be made again when they are repeated."""
         if self.table.info.get(EARLIER_TABLE) is False:
             return
@@ -115,11 +115,31 @@ class Sql:
         self._dialect = connection.dialect
         self.vendor = self._dialect.name
 
-    def run(self, sql: str, *parameters: object) -> Any:
-        if self._dialect.paramstyle == "qmark":
-            sql = sql.replace("%s", "?")
-        result = self._connection.exec_driver_sql(sql, parameters)
+    def run(self, *steps: rows.Step, commit: bool = False) -> Any:
+        """Past SQLAlchemy where it only hands over, unless somebody listens to its statements."""
+        heard: Any = self._connection.dispatch
+        if not (heard.before_cursor_execute or heard.after_cursor_execute):
+            driver: Any = self._connection.connection.driver_connection
+            if pgwire.is_plain(driver):
+                return self._run_on(driver, steps, commit=commit)
+        result: Any = None
+        for sql, parameters in steps:
+            said = sql.replace("%s", "?") if self._dialect.paramstyle == "qmark" else sql
+            result = self._connection.exec_driver_sql(said, parameters)
         return result.fetchall() if result.returns_rows else result.rowcount
+
+    def _run_on(self, driver: Any, steps: Sequence[rows.Step], *, commit: bool) -> Any:
+        kind: Any = self._dialect.loaded_dbapi.Error
+        try:
+            return pgwire.run(driver, steps, commit=commit)
+        except kind as error:
+            lost = self._dialect.is_disconnect(error, driver, None)
+            if lost:
+                self._connection.invalidate(error)
+            text = steps[0][0]
+            raise DBAPIError.instance(
+                text, (), error, kind, connection_invalidated=lost, dialect=self._dialect
+            ) from error
 
     def say(self, sql: str) -> Sequence[Any] | None:
         result = self._connection.exec_driver_sql(sql)

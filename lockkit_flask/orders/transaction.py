@@ -59,6 +59,7 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
         From now on the sessions of the app work inside the transaction, here.
         """
         self._before = SessionBefore()
+        self.table.refuse_earlier()
         with self.table.typed_errors():
             self.engine = self.table.engine
             self.connection = self.engine.connect()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import sqlalchemy as sa
 from asgiref.wsgi import WsgiToAsgi
@@ -16,6 +15,7 @@ from crashing import locks, points
 from crashing.configuration import CREATE, configuration
 from crashing.points import at
 from lockkit_flask import LockKit, current_lease, lock_view
+from lockkit_flask.orders.table import Sql
 
 
 class Base(DeclarativeBase):
@@ -79,17 +79,13 @@ def create_app() -> Flask:
     LockKit(app)
     app.add_url_rule("/orders/", view_func=order, methods=["POST"])
     with app.app_context():
-        sa.event.listen(db.engine, "after_cursor_execute", _after)
         if os.environ.pop(CREATE, None):
             db.create_all()
         db.engine.dispose()  # this process forks
     return app
 
 
-def _after(_connection: Any, _cursor: Any, sql: str, *_: object) -> None:
-    points.statement(sql)
-
-
+Sql.run = points.stopping(Sql.run)  # type: ignore[method-assign]
 app = create_app()
 wsgi = points.wsgi(app)
 asgi = points.asgi(WsgiToAsgi(wsgi))

@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GATE", "HEADER", "OWN_POINTS", "POINTS", "asgi", "at", "statement", "wsgi"]
+__all__ = ["GATE", "HEADER", "OWN_POINTS", "POINTS", "asgi", "at", "stopping", "wsgi"]
 
 GATE = "CRASHING_GATE"
 HEADER = "X-Stop"
@@ -69,12 +69,30 @@ def at(where: str) -> None:
             Path(os.environ[GATE]).read_bytes()  # a pipe: ends when it was opened for writing
 
 
-def statement(sql: str) -> None:
-    """To be called after each: a record is written at BEGIN, and again before COMMIT."""
+def stopping(run: Callable[..., Any]) -> Callable[..., Any]:
+    """What sends statements of orders, in any framework.
+
+    COMMIT may go with the last of them, in one message: then it stops before that.
+    """
+
+    def stopped(self: Any, *steps: Any, commit: bool = False) -> Any:
+        said = " ".join(sql for sql, _ in steps)
+        if commit:
+            _statement(said)
+        result = run(self, *steps, commit=commit)
+        if not commit:
+            _statement(said)
+        return result
+
+    return stopped
+
+
+def _statement(sql: str) -> None:
+    """A record is written at BEGIN, and again before COMMIT."""
     if RECORDS in sql:
-        if sql.startswith("INSERT"):
+        if "INSERT INTO" in sql:
             at("recorded")
-        elif sql.startswith("UPDATE"):
+        elif "UPDATE " in sql:
             at("committing")
 
 

@@ -110,11 +110,11 @@ def _break_on_demand(app: Flask) -> None:
     orders = app_locks(app).orders
     assert orders is not None
     records: Any = orders.records
-    find = records.find
+    typed_errors = records.typed_errors
 
-    def find_or_fail(key: str, *, fresh: bool) -> Any:
+    def fail_on_demand() -> Any:
         if request.headers.get("X-Down"):
             raise BackendUnavailable("down")
-        return find(key, fresh=fresh)
+        return typed_errors()
 
-    records.find = find_or_fail
+    records.typed_errors = fail_on_demand

@@ -166,7 +166,27 @@ class Mixed(IdempotentMixin, APIView):
         return Response(where("mixed").content.decode(), 201)
 
 
+def swallows_in_request(request: HttpRequest) -> HttpResponse:
+    """Under ATOMIC_REQUESTS."""
+    number = sell("swallows")
+    _wrong_statement()
+    return HttpResponse(f"sold {number}", status=201)
+
+
+def ends_it(request: HttpRequest) -> HttpResponse:
+    """The transaction, behind Django's back; what follows is another one."""
+    connections["orders"].connection.rollback()
+    return HttpResponse(f"sold {sell('ends')}", status=201)
+
+
+def fenced(request: Any) -> HttpResponse:
+    return HttpResponse(str(request.order.fencing_token), status=201)
+
+
 urlpatterns = [
+    path("orders/fenced", fenced),
+    path("orders/swallows-in-request", swallows_in_request),
+    path("orders/ends-it", ends_it),
     path("orders/quick", quick),
     path("orders/waits", waits),
     path("orders/swallows", swallows),

@@ -421,6 +421,8 @@ def test_a_large_body_that_may_bring_an_id_is_refused(source: str, media_type: s
         {"STORE": "redis"},
         {"STORE": "redis", "NAMESPACE": ""},
         {"STORE": "redis", "NAMESPACE": "shop", "USING": "default"},
+        {"STORE": "redis", "NAMESPACE": "shop", "LOCK": "never"},
+        {"LOCK": "sometimes"},
         {"NAMESPACE": 7},
         {"NAMESPACE": None},
         {"ORPHANS": "forget"},

@@ -84,11 +84,12 @@ def reset() -> None:
     elsewhere.before_update.clear()
 
 
-def project(wait: float = SECONDS) -> Any:
+def project(wait: float = SECONDS, **settings: Any) -> Any:
+    orders = {"PATHS": ["^/orders/"], "USING": "orders", "WAIT": wait, **settings}
     return override_settings(
         ROOT_URLCONF="orders_django.elsewhere",
         MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"],
-        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "USING": "orders", "WAIT": wait},
+        LOCKKIT_ORDERS=orders,
     )
 
 
@@ -132,6 +133,46 @@ def test_of_many_at_once_one_takes_effect(kind: str, send: Any) -> None:
     assert sorted(REPLAYED in answer for answer in answers) == [False, *[True] * 5]
     assert len({answer.content for answer in answers}) == 1
     assert (elsewhere.calls, counts()) == ([kind], (1, 1))
+
+
+@pytest.mark.parametrize("kind", ["quick", "commits"])
+def test_without_locks_one_takes_effect_all_the_same(kind: str, send: Any) -> None:
+    with project(LOCK="never"):
+        answers = [future.result(SECONDS) for future in [send(kind) for _ in range(6)]]
+    assert {answer.status_code for answer in answers} == {201}
+    assert sorted(REPLAYED in answer for answer in answers) == [False, *[True] * 5]
+    assert len({answer.content for answer in answers}) == 1
+    assert (elsewhere.calls, counts()) == ([kind], (1, 1))
+
+
+@pytest.mark.parametrize("end", ["commits", "fails"])
+def test_without_locks_a_duplicate_waits_for_the_key(end: str, send: Any, database: Any) -> None:
+    kind = "waits?fail" if end == "fails" else "waits"
+    with project(LOCK="never"):
+        first = send(kind)
+        assert elsewhere.started.wait(SECONDS)
+        assert not list(locks["default"].holders())
+        second = send(kind)
+        until(lambda: ask(database, BLOCKED[database.vendor]))
+        assert elsewhere.calls == ["waits"]
+        elsewhere.go_on.set()
+        answers = [first.result(SECONDS), second.result(SECONDS)]
+    assert [a.status_code for a in answers] == [500 if end == "fails" else 201, 201]
+    assert [REPLAYED in answer for answer in answers] == [False, end == "commits"]
+    assert counts() == (1, 1)
+
+
+def test_without_locks_a_duplicate_waits_no_longer_than_wait(send: Any) -> None:
+    with project(wait=1, LOCK="never"):
+        first = send("waits")
+        assert elsewhere.started.wait(SECONDS)
+        second = buy("waits")
+        assert (second.status_code, second.json()["code"]) == (409, "order-running")
+        assert elsewhere.patience()
+        elsewhere.go_on.set()
+        assert first.result(SECONDS).status_code == 201
+        assert REPLAYED in buy("waits")
+    assert (elsewhere.calls, counts()) == (["waits"], (1, 1))
 
 
 def test_who_has_waited_sees_what_was_committed_meanwhile(send: Any) -> None:

@@ -52,19 +52,22 @@ class Machine(NamedTuple):
 def machine(
     url: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Machine]]:
-    """``machine(wait=…)``: each has locks of its own, so that only the unique key is common."""
+    """``machine(WAIT=…)``: each has locks of its own, so that only the unique key is common."""
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
     with ExitStack() as stack:
-        yield lambda wait=60: stack.enter_context(_machine(url, level, wait))
+        yield lambda **settings: stack.enter_context(_machine(url, level, settings))
+
+
+ORDERS = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": 60}
 
 
 @contextmanager
-def _machine(url: str, level: str, wait: float) -> Iterator[Machine]:
+def _machine(url: str, level: str, settings: dict[str, Any]) -> Iterator[Machine]:
     app = create_app(
         SQLALCHEMY_DATABASE_URI=url,
         SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level},
         LOCKKIT_URL="memory://",
-        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": wait},
+        LOCKKIT_ORDERS={**ORDERS, **settings},
     )
     made = Machine(app, threading.Semaphore(0), threading.Event())
 
@@ -130,9 +133,11 @@ class Posts:
         return self.answers
 
 
-def test_duplicates_at_once_are_one_order(machine: Callable[[], Machine]) -> None:
-    """Under one lock: who waited sees the winner's record, whatever was read before."""
-    shop, posts = machine(), Posts()
+@pytest.mark.parametrize("lock", ["always", "never"])
+def test_duplicates_at_once_are_one_order(machine: Callable[..., Machine], lock: str) -> None:
+    """Under one lock, or with the unique key alone: who waited sees the winner's record, whatever
+    was read before."""
+    shop, posts = machine(LOCK=lock), Posts()
     for _ in range(DUPLICATES):
         posts.start(shop)
     assert shop.inside.acquire(timeout=60)
@@ -157,7 +162,7 @@ def test_a_second_runner_waits_for_the_key_no_longer_than_wait(
     machine: Callable[..., Machine],
 ) -> None:
     """It has its answer while the first one is paused, and leaves its connection as it was."""
-    first, second, posts = machine(), machine(wait=1), Posts()
+    first, second, posts = machine(), machine(WAIT=1), Posts()
     second.app.add_url_rule("/patience", view_func=_patience, methods=["POST"])
     before = second.app.test_client().post("/patience").text
     posts.start(first)

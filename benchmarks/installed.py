@@ -1,0 +1,81 @@
+"""A project that has lockkit_django installed and does not use it: what its own queries cost.
+
+Two processes take turns, one of which has the app in INSTALLED_APPS. Each asks PostgreSQL, in a
+transaction, for one row and for 10,000 IDs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from lockkit.testing.servers import PostgresServer
+
+__all__ = ["measure"]
+
+APPS = {"lockkit": ["lockkit_django"], "without lockkit_django": []}
+TURNS = 60
+QUERIES = {"one_row_us": (1, 200), "many_ids_us": (10_000, 3)}
+"""How many IDs, and how often in a turn."""
+
+
+def measure(_redis: str) -> dict[str, dict[str, float]]:
+    """Microseconds of CPU for a query."""
+    context = multiprocessing.get_context("spawn")
+    with PostgresServer() as server:
+        url = server.create_database()
+        ours: dict[str, Connection] = {}
+        workers = []
+        for peer, apps in APPS.items():
+            ours[peer], theirs = context.Pipe()
+            worker = context.Process(target=_work, args=(url, apps, theirs))
+            worker.start()
+            workers.append(worker)
+            theirs.close()
+        took = {peer: {key: [_turn(ours[peer], key)] for key in QUERIES} for peer in ours}
+        for _ in range(TURNS):
+            for key in QUERIES:
+                for peer, link in ours.items():
+                    took[peer][key].append(_turn(link, key))
+        for link in ours.values():
+            link.send(None)
+        for worker in workers:
+            worker.join()
+    return {
+        peer: {key: statistics.median(each[1:]) for key, each in figures.items()}
+        for peer, figures in took.items()
+    }
+
+
+def _turn(link: Connection, key: str) -> float:
+    link.send(key)
+    seconds: float = link.recv()
+    return seconds * 1e6
+
+
+def _work(url: str, apps: list[str], parent: Connection) -> None:
+    import django
+    from django.conf import settings
+    from django.db import connection, transaction
+
+    from benchmarks.orders import database
+
+    settings.configure(DATABASES={"default": database(url)}, INSTALLED_APPS=apps)
+    django.setup()
+
+    def asked(count: int) -> Any:
+        marks = ", ".join(["%s"] * count)
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT 1 WHERE 1 IN ({marks})", range(count))
+            return cursor.fetchone()
+
+    while (key := parent.recv()) is not None:
+        count, times = QUERIES[key]
+        with transaction.atomic():
+            start = time.process_time()
+            for _ in range(times):
+                asked(count)
+            parent.send((time.process_time() - start) / times)

@@ -1,0 +1,174 @@
+"""Orders on PostgreSQL: the messages to the server, and what must hold although they are so few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from database_settings import complete, postgresql
+from django.core.management import call_command
+from django.db import connections
+from django.test import Client, override_settings
+from django_project.shop.models import Sale
+from orders_django import elsewhere
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+from lockkit_django.orders.visit import order_rules
+
+REPLAYED = "Idempotent-Replayed"
+MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
+AFTER_OURS = "django.middleware.gzip.GZipMiddleware"
+
+
+@pytest.fixture(autouse=True)
+def database(postgres_url: str, django_db_blocker: Any) -> Iterator[Any]:
+    """The alias ``orders``, migrated; it has the records and ATOMIC_REQUESTS."""
+    connections.settings["orders"] = {
+        **complete(postgresql(postgres_url)),
+        "ATOMIC_REQUESTS": True,
+        "CONN_MAX_AGE": None,
+    }
+    elsewhere.calls.clear()
+    with django_db_blocker.unblock():
+        connection = connections["orders"]
+        call_command("migrate", "lockkit_django", database="orders", verbosity=0)
+        with connection.schema_editor() as editor:
+            editor.create_model(Sale)
+        with project():
+            yield connection
+        connection.close()
+    del connections["orders"]
+    del connections.settings["orders"]
+
+
+def project(*middleware: str, **settings: Any) -> Any:
+    orders = {"PATHS": ["^/orders/"], "USING": "orders", **settings}
+    return override_settings(
+        ROOT_URLCONF="orders_django.elsewhere",
+        MIDDLEWARE=[MIDDLEWARE, *middleware],
+        LOCKKIT_ORDERS=orders,
+    )
+
+
+def buy(kind: str, order_id: str = "A-1", body: bytes = b"{}") -> Any:
+    headers = {"Idempotency-Key": order_id, "Authorization": "Token a"}
+    client = Client(raise_request_exception=False, headers=headers)
+    return client.post(f"/orders/{kind}", body, "application/json")
+
+
+def counts() -> tuple[int, int]:
+    return Sale.objects.using("orders").count(), OrderRecord.objects.using("orders").count()
+
+
+def as_another_process() -> None:
+    """Which has not seen these orders."""
+    order_rules.cache_clear()
+
+
+@pytest.fixture
+def said(database: Any) -> Callable[[Callable[[], Any]], list[str]]:
+    """The messages that reach the server meanwhile: it tells how long each took."""
+    heard: list[str] = []
+
+    def note(notice: Any) -> None:
+        heard.append(notice.message_primary.partition(" ms  statement: ")[2])
+
+    def listen(work: Callable[[], Any]) -> list[str]:
+        with database.cursor() as cursor:
+            cursor.execute("SET client_min_messages = log")
+            cursor.execute("SET log_min_duration_statement = 0")
+        database.connection.add_notice_handler(note)
+        heard.clear()
+        work()
+        database.connection.remove_notice_handler(note)
+        return list(filter(None, heard))
+
+    return listen
+
+
+def test_a_first_order_is_as_many_messages_as_its_bare_view(said: Any) -> None:
+    buy("quick", "warm")
+    with project(PATHS=["^/elsewhere/"]):
+        assert [each.split()[0] for each in said(lambda: buy("quick"))] == [
+            "BEGIN",
+            "INSERT",
+            "COMMIT",
+        ]
+    begin, sale, end = said(lambda: buy("quick"))
+    assert begin.startswith("BEGIN;") and "INSERT INTO lockkit_order" in begin
+    assert sale.startswith("INSERT")
+    assert "UPDATE lockkit_order" in end and end.endswith(";COMMIT")
+    (replay,) = said(lambda: buy("quick"))
+    assert replay.startswith("SELECT")
+
+
+def test_a_middleware_after_ours_has_the_view_in_a_savepoint(said: Any) -> None:
+    with project(AFTER_OURS):
+        words = [each.split()[0] for each in said(lambda: buy("quick"))]
+    assert words[1:-1] == ["SAVEPOINT", "INSERT", "RELEASE"]
+
+
+def test_a_process_that_has_not_seen_the_order_replays_it() -> None:
+    first = buy("quick")
+    as_another_process()
+    again = buy("quick")
+    assert (again.content, REPLAYED in again) == (first.content, True)
+    as_another_process()
+    assert buy("quick", body=b'{"n": 2}').status_code == 422
+    as_another_process()
+    OrderRecord.objects.using("orders").update(expires=1)
+    assert REPLAYED not in buy("quick")
+    assert (elsewhere.calls, counts()) == (["quick"] * 2, (2, 1))
+    assert not list(locks["default"].holders())
+
+
+def test_an_answer_that_is_stored_needs_no_lock() -> None:
+    buy("quick")
+    with override_settings(LOCKKIT={"default": "redis://127.0.0.1:1/0"}):
+        as_another_process()
+        assert REPLAYED in buy("quick")
+        assert buy("quick", "B-1").json()["code"] == "order-store-unavailable"
+    assert elsewhere.calls == ["quick"]
+
+
+def test_without_locks_no_lock_store_is_asked(said: Any) -> None:
+    nowhere = override_settings(LOCKKIT={"default": "redis://127.0.0.1:1/0"})
+    with nowhere, project(LOCK="never"):
+        assert len(said(lambda: buy("quick"))) == 3
+        as_another_process()
+        assert REPLAYED in buy("quick")
+        assert buy("quick", body=b'{"n": 2}').status_code == 422
+        assert buy("fenced", "B-1").status_code == 500  # it has no fencing token
+        assert buy("commits", "C-1").json()["code"] == "order-store-unavailable"
+    assert (elsewhere.calls, counts()) == (["quick"], (1, 1))
+
+
+def test_an_error_that_the_view_hides_is_seen_under_atomic_requests() -> None:
+    answers = [buy("swallows-in-request") for _ in range(2)]
+    assert [answer.json()["code"] for answer in answers] == ["order-not-saved"] * 2
+    assert counts() == (0, 0)
+
+
+def test_a_view_that_ends_the_transaction_itself_saves_nothing() -> None:
+    assert buy("ends-it").status_code == 500
+    assert counts() == (0, 0)
+
+
+def test_records_change_in_their_place(database: Any) -> None:
+    """The end of an order touches no index, and there is none that nobody asks for."""
+    for number in range(50):
+        buy("quick", f"A-{number}")
+    with database.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute(
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables "
+            "WHERE relname = 'lockkit_order'"
+        )
+        updated, hot = cursor.fetchone()
+        cursor.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'lockkit_order'")
+        indexes = [name for (name,) in cursor.fetchall()]
+    assert updated == 50
+    assert hot > 40  # not where a page is full
+    assert len(indexes) == 2, indexes
