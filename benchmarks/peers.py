@@ -124,6 +124,53 @@ class Advisory:
         self._connection.execute("SELECT pg_advisory_unlock(%s)", (self._key,))
 
 
+class TwoUpdates:
+    """The least that a row can be taken and freed by: one durable UPDATE, and one that is not where
+    a session can choose. No TTL, no owner, no waiting."""
+
+    def __init__(self, url: str, name: str) -> None:
+        where = url.partition("?")[0]
+        if where.startswith("postgresql:"):
+            import psycopg
+
+            durable = psycopg.connect(where, autocommit=True)
+            later = psycopg.connect(where, autocommit=True, options="-c synchronous_commit=off")
+            self._take, self._free = durable.cursor(), later.cursor()
+        else:
+            self._take = self._free = _mysql(where).cursor()
+        self._take.execute("CREATE TABLE IF NOT EXISTS by_hand (name varchar(64) PRIMARY KEY, "
+                           "holder varchar(64) NOT NULL, fence bigint NOT NULL)")  # fmt: skip
+        self._take.execute("DELETE FROM by_hand")
+        self._take.execute("INSERT INTO by_hand VALUES (%s, '', 0)", (name,))
+        self._name = name
+
+    def acquire(self) -> None:
+        self._token = secrets.token_hex(16)
+        values = (self._token, self._name)
+        self._take.execute(
+            "UPDATE by_hand SET holder = %s, fence = fence + 1 WHERE name = %s AND holder = ''",
+            values,
+        )
+
+    def release(self) -> None:
+        values = (self._name, self._token)
+        self._free.execute("UPDATE by_hand SET holder = '' WHERE name = %s AND holder = %s", values)
+
+
+def _mysql(url: str) -> Any:
+    import pymysql  # type: ignore[import-untyped]  # it ships no types
+
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname or "",
+        port=parts.port or 0,
+        user=parts.username or "",
+        password=parts.password or "",
+        database=parts.path.lstrip("/"),
+        autocommit=True,
+    )
+
+
 class SqlalchemyDlock:
     """sqlalchemy-dlock: pg_advisory_lock over a connection of SQLAlchemy's."""
 
@@ -147,16 +194,7 @@ class GetLock:
     """GET_LOCK by hand: no TTL, no owner."""
 
     def __init__(self, url: str, name: str) -> None:
-        import pymysql  # type: ignore[import-untyped]  # it ships no types
-
-        parts = urlsplit(url)
-        self._cursor = pymysql.connect(
-            host=parts.hostname or "",
-            port=parts.port or 0,
-            user=parts.username or "",
-            password=parts.password or "",
-            autocommit=True,
-        ).cursor()
+        self._cursor = _mysql(url.partition("?")[0]).cursor()
         self._name = f"by-hand:{name}"
 
     def acquire(self) -> None:
@@ -236,6 +274,7 @@ PEERS: dict[str, Callable[[str, str], Peer]] = {
     "python-redis-lock": PythonRedisLock,
     "raw socket": RawSocket,
     "pg_advisory_lock": Advisory,
+    "two UPDATEs": TwoUpdates,
     "sqlalchemy-dlock": SqlalchemyDlock,
     "GET_LOCK": GetLock,
     "flock": Flock,
