@@ -114,7 +114,7 @@ class Postgres(SessionServer):
 
 class Advisory(Postgres):
     name = "PostgreSQL advisory"
-    takes = b"pg_try_advisory_lock"
+    takes = b"lockkit_take"
 
     def dialect(self) -> Dialect:
         return PostgresAdvisory()

@@ -313,6 +313,17 @@ def test_clients_of_one_url_close_only_what_is_theirs(connect: Connect) -> None:
         assert others.lock("b", timeout=A_SECOND).acquire().release()
 
 
+def test_a_pair_is_two_requests(connect: Connect, server: SessionServer) -> None:
+    """On PostgreSQL both were planned when the session began."""
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        lock = connect(server.through(proxy.port)).lock("a")
+        lock.acquire().release()
+        before = proxy.requests
+        for _ in range(5):
+            lock.acquire().release()
+        assert proxy.requests - before == 10
+
+
 def test_a_connection_that_breaks_leaves_nothing_at_the_server(
     connect: Connect, server: SessionServer
 ) -> None:

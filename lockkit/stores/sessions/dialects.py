@@ -6,6 +6,7 @@ whether the session has the lock.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import sha256
@@ -25,6 +26,9 @@ YES = frozenset({"t", "1"})
 
 class Dialect(ABC):
     """Of one server and one mode. A ``key`` stands for a name and is safe in a statement."""
+
+    prepared: ClassVar[str] = ""
+    """What each session is told first."""
 
     begins: ClassVar[bool] = False
     """A take that got nothing has begun what must be ended."""
@@ -132,5 +136,6 @@ def waiting(rows: Rows) -> int:
     return int(rows[0][2] or 0)
 
 
+@functools.lru_cache(1024)
 def digest(name: str) -> bytes:
     return sha256(name.encode()).digest()

@@ -49,7 +49,9 @@ REFUSALS = ("authentication failed", "no pg_hba.conf entry", "no password", "doe
 class PostgresConnection(Connection):
     """One connection of psycopg's."""
 
-    def __init__(self, arguments: Mapping[str, Any], *, may_be_pooled: bool = False) -> None:
+    def __init__(
+        self, arguments: Mapping[str, Any], prepared: str = "", *, may_be_pooled: bool = False
+    ) -> None:
         self._results: list[PGresult] = []
         try:
             self._driver = psycopg.connect(**arguments, autocommit=True)
@@ -59,6 +61,8 @@ class PostgresConnection(Connection):
         self.descriptor = self._libpq.socket
         try:
             self._set_up(may_be_pooled=may_be_pooled)
+            if prepared:
+                self._driver.execute(prepared)
         except psycopg.Error as error:
             self.close()
             raise no_connection(error) from error
@@ -137,11 +141,8 @@ class PostgresConnection(Connection):
         with_rows = [result for result in results if result.status == ExecStatus.TUPLES_OK]
         if not with_rows:
             return []
-        last = with_rows[-1]
-        return [
-            [_text(last.get_value(row, column)) for column in range(last.nfields)]
-            for row in range(last.ntuples)
-        ]
+        value, columns = with_rows[-1].get_value, range(with_rows[-1].nfields)
+        return [[_text(value(row, c)) for c in columns] for row in range(with_rows[-1].ntuples)]
 
     def _refusal(self, result: PGresult) -> Refused | SessionEnded:
         code = _text(result.error_field(DiagnosticField.SQLSTATE)) or ""

@@ -10,6 +10,9 @@ from typing import ClassVar
 from lockkit.stores.sessions.connection import Connection
 from lockkit.stores.sessions.dialects import KEPT_DAYS, PRUNED, Dialect, OfRows, digest
 
+SILENCE = "case when {0} <> '' then set_config('idle_session_timeout', {0}, false) end"
+"""Not in versions that have no such setting."""
+
 
 class Postgres(Dialect):
     """What its two modes have in common. ``silence`` is an expression."""
@@ -36,19 +39,26 @@ class Postgres(Dialect):
 
 
 class PostgresAdvisory(Postgres):
-    """pg_advisory_lock, of the first 64 bits of the name's SHA-256."""
+    """pg_advisory_lock, of the first 64 bits of the name's SHA-256. To plan the statements takes
+    longer than to carry them out, so that is done once for each session. ``silence`` is a text."""
+
+    prepared: ClassVar[str] = (
+        "deallocate all; "  # of whoever had the session of a pooler
+        "prepare lockkit_take(bigint, text) as "
+        "select pg_backend_pid(), taken, case when not taken then (select count(*) "
+        "from pg_locks where locktype = 'advisory' and not granted "
+        "and (classid::bigint << 32 | objid::bigint) = $1 and objsubid = 1) end, "
+        f"{SILENCE.format('$2')} from (select pg_try_advisory_lock($1) as taken offset 0) tried; "
+        "prepare lockkit_free(bigint) as "
+        "select pg_backend_pid(), pg_advisory_unlock($1), pg_advisory_unlock_all(); "
+        f"prepare lockkit_beat(text) as select pg_backend_pid(), true, {SILENCE.format('$1')}"
+    )
 
     def key_of(self, name: str) -> str:
         return str(int.from_bytes(digest(name)[:8], "big", signed=True))
 
     def take(self, key: str, silence: str) -> str:
-        high, low = int(key) >> 32 & 0xFFFFFFFF, int(key) & 0xFFFFFFFF
-        return (
-            "select pg_backend_pid(), taken, case when not taken then (select count(*) "
-            "from pg_locks where locktype = 'advisory' and not granted "
-            f"and classid = {high} and objid = {low} and objsubid = 1) end, {silence} "
-            f"from (select pg_try_advisory_lock({key}) as taken offset 0) tried"
-        )
+        return f"execute lockkit_take({key}, {silence})"
 
     def join(self, key: str) -> str:
         return f"select pg_backend_pid(), 't', pg_advisory_lock({key})"
@@ -60,10 +70,13 @@ class PostgresAdvisory(Postgres):
         )
 
     def free(self, key: str, *, held: bool) -> str:
-        return f"select pg_backend_pid(), pg_advisory_unlock({key}), pg_advisory_unlock_all()"
+        return f"execute lockkit_free({key})"
 
     def beat(self, silence: str) -> str:
-        return f"select pg_backend_pid(), true, {silence}"
+        return f"execute lockkit_beat({silence})"
+
+    def silence(self, ttl: float, connection: Connection) -> str:
+        return f"'{milliseconds(ttl)}'" if connection.ends_silence else "null"
 
     def is_endless(self, connection: Connection) -> bool:
         return not connection.ends_silence

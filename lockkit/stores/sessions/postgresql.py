@@ -35,7 +35,7 @@ class PostgresSessions(SessionStore):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
         options = said(settings)
-        connect = partial(_connect, options, _arguments(settings, options))
+        connect = partial(_connect, options, _arguments(settings, options), cls.dialect.prepared)
         sessions = sessions_of(options, connect, options.max_sessions)
         return cls(sessions, cls.dialect(), settings.key_prefix)
 
@@ -73,8 +73,8 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
     return {"connect_timeout": CONNECT_SECONDS, **arguments, "client_encoding": "utf-8"}
 
 
-def _connect(options: Said, arguments: dict[str, object]) -> Connection:
+def _connect(options: Said, arguments: dict[str, object], prepared: str) -> Connection:
     from lockkit.stores.sessions.libpq import PostgresConnection
 
     given = {**arguments, **options.current_password()}
-    return PostgresConnection(given, may_be_pooled=options.session_pooler)
+    return PostgresConnection(given, prepared, may_be_pooled=options.session_pooler)

@@ -114,15 +114,15 @@ class Session:
         self.connection = connection
 
     def _saying(self, statement: str, seconds: float | None) -> Work[Rows]:
-        cancelled = yield from self._settle()
+        cancelled = (yield from self._settle()) if self._is_owed else False
         self._send(statement, waits=False)
         try:
-            return (yield from self._reply(seconds))
+            return (yield from self._reply(seconds, is_sent=True))
         except Refused as refusal:
             if not (cancelled and refusal.code in CANCELLED):
                 raise
         self._send(statement, waits=False)  # it was this one that was cancelled, too late
-        return (yield from self._reply(seconds))
+        return (yield from self._reply(seconds, is_sent=True))
 
     def _posting(self, statement: str) -> Work[None]:
         yield from self._settle()
@@ -199,21 +199,23 @@ class Session:
                 yield from self._reply(max(deadline - now(), 0.0))
         return cancels
 
-    def _reply(self, seconds: float | None = None) -> Work[Rows]:
-        rows = yield from self._read(ANSWER_SECONDS if seconds is None else seconds)
+    def _reply(self, seconds: float | None = None, *, is_sent: bool = False) -> Work[Rows]:
+        """``is_sent``: just now, so there is nothing to read yet."""
+        rows = yield from self._read(ANSWER_SECONDS if seconds is None else seconds, is_sent)
         if rows is None:
             raise OutcomeUnknown("the database server did not answer in time")
         return rows
 
-    def _read(self, seconds: float) -> Work[Rows | None]:
+    def _read(self, seconds: float, waits: bool = False) -> Work[Rows | None]:
         connection = self._open_connection()
         deadline, blocks = now() + seconds, connection.reads_block
         while True:
             if blocks and self._got is None:  # else an interrupt came after it was read
                 yield Ready(connection.descriptor, max(deadline - now(), 0.0))
                 yield Blocking(self._fetch)
-            elif not blocks:
+            elif not (blocks or waits):
                 self._fetch()
+            waits = False
             if self._got is not None:
                 return self._told(connection)
             left = deadline - now()
