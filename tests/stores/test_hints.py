@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
 import os
 import secrets
 import signal
@@ -28,7 +30,7 @@ from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.runtime import process
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import inbox
+from lockkit.stores.sql import hints, inbox
 from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued
 from lockkit.testing.faulty import Fault, give_faulty_wires
 
@@ -296,21 +298,41 @@ def test_behind_one_who_cannot_send_waiters_poll_after_the_first_time(locks: Loc
     assert woken(client, other)
 
 
-def test_without_sockets_it_polls(
-    locks: Locks, path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_sockets_it_polls_and_says_so(
+    locks: Locks, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As in a sandbox that forbids them, or on a file system that has none."""
     client, other = locks(), locks()
     lease = other.lock("a").acquire()
     monkeypatch.setattr(socket, "AF_UNIX", 999)
-    with ThreadPoolExecutor() as threads:
+    with caplog.at_level(logging.INFO, "lockkit"), ThreadPoolExecutor() as threads:
         waiting = threads.submit(client.lock("a").acquire)
         queued(other, "a", 1)
-        eventually(lambda: inbox_of(client)._pause)
+        eventually(lambda: f"waiters for locks poll {path}: no socket" in caplog.text)
         lease.release()
         assert waiting.result(10).release()
     assert not inbox_of(client).is_open
     assert not sockets(path.parent)
+
+
+def test_a_socket_that_cannot_be_made_for_a_while(
+    locks: Locks, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where too many files are open."""
+    client, other = locks(), locks()
+    lease = other.lock("a").acquire()
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with ThreadPoolExecutor() as threads:
+        with monkeypatch.context() as patch:
+            patch.setattr(hints, "_unix_socket", refused)
+            waiting = threads.submit(client.lock("a").acquire)
+            eventually(lambda: inbox_of(client)._pause)
+        listening(client)
+        lease.release()
+        assert waiting.result(10).release()
 
 
 # A hint that is not one

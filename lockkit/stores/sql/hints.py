@@ -6,6 +6,7 @@ by the process that made it; if that was killed, by the next one that listens.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from lockkit.model.errors import BackendUnavailable
+from lockkit.model.errors import BackendUnavailable, UnsupportedCapability
 from lockkit.runtime import process
 
 CHANNEL: Final = r"lockkit_[0-9a-f]{16}"
@@ -31,6 +32,8 @@ MOST: Final = 256
 TICK: Final = 0.1
 """Seconds after which it is asked at the latest whether those who are ahead still live."""
 
+PASSING: Final = {errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM, errno.ENOSPC}
+
 
 class HintSocket:
     """A socket beside a database: an ``Ear``."""
@@ -38,7 +41,7 @@ class HintSocket:
     descriptor: int | None = None
 
     def __init__(self, database: str, channel: str) -> None:
-        """Raises BackendUnavailable."""
+        """Raises UnsupportedCapability, or BackendUnavailable if it may pass."""
         path = _path(database, channel)
         try:
             self._socket = _unix_socket()
@@ -49,7 +52,8 @@ class HintSocket:
                 self.close()
                 raise
         except OSError as error:
-            raise BackendUnavailable(f"no socket beside {database}: {error.strerror}") from error
+            kind = BackendUnavailable if error.errno in PASSING else UnsupportedCapability
+            raise kind(f"no socket can be made beside it: {error}") from error
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
@@ -57,7 +61,7 @@ class HintSocket:
         """Returns after TICK at the latest. Raises nothing."""
         self._poll.poll(min(seconds, TICK) * 1e3)
         found: list[str] = []
-        with suppress(BlockingIOError):
+        with suppress(OSError):
             while len(found) < MOST:
                 found.append(str(self._socket.recv(LONGEST_HINT), "ascii", "replace"))
         return found
