@@ -50,6 +50,9 @@ OF_SQLALCHEMY = {"sqlalchemy", "postgresql", "mysql", "mariadb"}
 
 WITH_MODES = {*OF_SQLALCHEMY, "django"}
 
+NAMED = ("postgresql", "mysql", "mariadb")
+"""Databases that a URL leads to, and no alias or engine."""
+
 DATABASES = {"psycopg", "pgsql", "oracle", "mssql"}
 
 OF_A_CLUSTER = "redis://", "lockkit.stores.redis.handed_cluster:HandedClusterStore", "client"
@@ -120,9 +123,11 @@ def _built_in(settings: AliasSettings) -> str | None:
         return SCHEMES.get(base)
     if f"{base}?mode={mode}" not in SCHEMES:
         known = [TABLE, *(key.partition("=")[2] for key in SCHEMES if key.startswith(f"{base}?"))]
+        there = [f"{key}://…?mode={mode}" for key in NAMED if f"{key}?mode={mode}" in SCHEMES]
+        hint = f"; its sessions lock by the database's own URL, {' or '.join(there)}"
         raise ConfigurationError(
             f"the lock alias {settings.alias!r}: {base}:// has no mode {mode!r}; "
-            f"a database may have {', '.join(known)}"
+            f"a database may have {', '.join(known)}{hint * bool(there)}"
         )
     return SCHEMES[f"{base}?mode={mode}"]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 from bouncer import BouncerServer
 from servers_of_sessions import (
@@ -42,6 +45,8 @@ from lockkit.testing.store import Store
 TTL = 1.5
 LONG = 30.0
 A_SECOND = 1.0
+
+OURS = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 
 Connect = Callable[..., lockkit.LockClient]
 
@@ -379,6 +384,24 @@ def test_what_it_cannot_is_refused(connect: Connect) -> None:
         locks.semaphore("a", 2)
     with pytest.raises(UnsupportedCapability, match="redis"):
         locks.rwlock("a")
+
+
+def test_what_operators_see_and_do(connect: Connect, server: SessionServer) -> None:
+    """As docs/sessions.md says."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "lockkit", "--url", server.url, "locks"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (shown.returncode, "nothing can be listed" in shown.stderr) == (1, True)
+    if server.name == "PostgreSQL advisory":
+        lease = connect().lock("a").acquire()
+        with psycopg.connect(server.url.partition("?")[0], autocommit=True) as operator:
+            holds = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            (row,) = operator.execute(f"{holds} AND database = {OURS}").fetchall()
+            operator.execute("SELECT pg_terminate_backend(%s)", row)
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert not lease.release()
 
 
 def test_ten_thousand_names_have_as_many_keys(server: SessionServer) -> None:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_line import locks as locks_command
@@ -17,7 +19,7 @@ from damaging import EXAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import make_digest_acl
 from tls_ends import TLSEnd
 
@@ -34,6 +36,8 @@ from lockkit.model.errors import (
     UnsupportedCapability,
 )
 from lockkit.model.types import Busy, Mode, alive_for
+from lockkit.stores.zookeeper.nodes import guid_of
+from lockkit.stores.zookeeper.requests import Reply
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
@@ -523,3 +527,22 @@ def test_a_client_that_is_forgotten_ends_its_sessions(server: ZooKeeperServer, u
 
     forget()
     eventually(lambda: 7000 not in timeouts(server))
+
+
+@pytest.mark.parametrize("number", ["2147483647", "-2147483648"])
+def test_a_claim_without_a_number_of_its_own_is_given_up(
+    locks: lockkit.LockClient, number: str
+) -> None:
+    """No test can make two thousand million nodes, so here the server's part is played."""
+    store: Any = locks.store
+    request = claim("a")
+    session = SimpleNamespace(watches={})
+    step = store.acquire(request)
+    next(step)
+    step.send(Reply(session, [[]]))  # nobody is there
+    path = f"{store.folder('a')}/{guid_of(request.token)}-{number}"
+    leaving = step.send(Reply(session, [(path, SimpleNamespace(czxid=7)), [path]]))
+    assert len(leaving.payload.requests) == len(("the node", "its folder"))
+    with pytest.raises(BackendUnavailable, match="no number left"):
+        step.send(Reply(session, [True, NotEmptyError()]))
+    assert store._nodes.get(request.token) is None

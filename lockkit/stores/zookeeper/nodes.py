@@ -20,6 +20,10 @@ NUMBER = 10
 """Digits that ZooKeeper puts behind the name of a sequential node."""
 
 
+LAST_NUMBER = 2**31 - 1
+"""The server's counter ends here: from then on it gives this number, or a negative one, to many."""
+
+
 class Watch:
     """It tells the claim behind a node of its end. kazoo keeps it until then."""
 
@@ -172,6 +176,12 @@ def guid_of(token: str) -> str:
 def route_of(request: Request) -> int:
     """A session has the timeout that its claims asked for as their ttl."""
     return max(int(request.ttl * 1000), 1)
+
+
+def is_numbered(path: str) -> bool:
+    """Whether its number tells who came before whom."""
+    number = path.rpartition("/")[2][33:]
+    return number.isdecimal() and int(number) < LAST_NUMBER
 
 
 def in_order(names: Any) -> list[str]:

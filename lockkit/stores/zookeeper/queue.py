@@ -12,7 +12,7 @@ from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Busy, Gone, Grant, Mode, Request, alive_for
 from lockkit.stores.zookeeper.failures import SessionEnded, reason, refused, told
 from lockkit.stores.zookeeper.listing import ZooKeeperListing
-from lockkit.stores.zookeeper.nodes import Node, Nodes, guid_of, in_order, route_of
+from lockkit.stores.zookeeper.nodes import Node, Nodes, guid_of, in_order, is_numbered, route_of
 from lockkit.stores.zookeeper.record import encoded, holder_of
 from lockkit.stores.zookeeper.requests import (
     Ask,
@@ -33,6 +33,11 @@ from lockkit.stores.zookeeper.settings import Configuration
 
 TRIES = 5
 """The folder of a name comes and goes with those who use it."""
+
+EXHAUSTED = (
+    "ZooKeeper has no number left for another claim on this name: it had 2**31 since the name was "
+    "last free. It counts anew once nobody holds it and nobody waits for it"
+)
 
 FIRST = "0000000000"
 """The number of the first node of a folder."""
@@ -144,6 +149,10 @@ class ZooKeeperQueue(ZooKeeperListing):
             return None
         path, seen = made
         node.placed(path, seen.czxid)
+        if not is_numbered(path):
+            yield from self.leave(node)
+            self._nodes.forget(request.token)
+            raise BackendUnavailable(EXHAUSTED)
         try:
             if watched is not None:
                 watched.answered(told(others.pop(), NoNodeError))
