@@ -26,6 +26,7 @@ from benchmarks import (
     orders_flask,
     pair,
     scale,
+    start,
     stores,
     takeover,
     tasks,
@@ -51,6 +52,7 @@ ON_REDIS: dict[str, Callable[[str], Results]] = {
     "orders-flask": orders_flask.measure,
     "installed": installed.measure,
     "views": views.measure,
+    "start": start.measure,
 }
 SUITES = (*ON_REDIS, "scale", *stores.STORES)
 

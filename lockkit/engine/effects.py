@@ -5,8 +5,6 @@ error of the store, an interrupt and a cancellation are thrown in at the ``yield
 and how a reply is read is written once, for threads and for tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 

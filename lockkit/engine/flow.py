@@ -8,7 +8,7 @@ with blocking calls or with awaits, so the two cannot drift apart. Whatever inte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lockkit.engine.effects import Later, Step
 from lockkit.engine.holding import broke_off, give_back
@@ -28,6 +28,7 @@ from lockkit.model.types import (
     Busy,
     Gone,
     Grant,
+    Granted,
     Kind,
     Mode,
     Owner,
@@ -55,16 +56,6 @@ DEBUG = 10
 LATE = 1 / 3
 """Part of the time of a grant by message. If no more is left when its waiter hears of it, as in a
 process that is busy, the waiter asks the store, which makes it whole."""
-
-
-class Granted(NamedTuple):
-    """The end of a successful acquire."""
-
-    request: Request
-    fence: int | None
-    deadline: float  #: of the local clock; past it the lease is lost
-    now: float
-    whole: bool = True  #: granted for its whole ttl
 
 
 def acquire(

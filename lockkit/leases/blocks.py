@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
 
-L = TypeVar("L", bound="_Entered")
+
+class _Entered(Protocol):
+    """A lease, or those of several names."""
+
+    def _belong_to(self, block: Block | None) -> None: ...
+    def _leaving(self, error: type[BaseException] | None) -> Step[None]: ...
+    def _releasing(self) -> Step[bool]: ...
+    def _extending(self, ttl: float | None) -> Step[None]: ...
+
+
+L = TypeVar("L", bound=_Entered)
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,15 +85,6 @@ def begun(manager: object) -> Block | None:
     _looked_up.last = None
     found = None if block is None else block()
     return block if found is not None and found.args[0] is manager else None
-
-
-class _Entered(Protocol):
-    """A lease, or those of several names."""
-
-    def _belong_to(self, block: Block | None) -> None: ...
-    def _leaving(self, error: type[BaseException] | None) -> Step[None]: ...
-    def _releasing(self) -> Step[bool]: ...
-    def _extending(self, ttl: float | None) -> Step[None]: ...
 
 
 if TYPE_CHECKING:

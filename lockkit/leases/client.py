@@ -31,10 +31,16 @@ if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.contract import Store
 
+    _Kinds = Kinds["Lock", "Lease"]
+    _ThreadLock = ThreadLock["Lease"]
+    _BaseLock = BaseLock["Lease"]
+else:  # a name that is a text is compiled, which takes as long as a tenth of the import
+    _Kinds, _ThreadLock, _BaseLock = Kinds, ThreadLock, BaseLock
+
 R = TypeVar("R")
 
 
-class LockClient(Kinds["Lock", "Lease"]):
+class LockClient(_Kinds):
     """Locks in one store: ``lock``, ``semaphore``, ``rwlock``, ``multi``.
 
     Thread-safe; cheap to keep, so make one per process and alias.
@@ -119,7 +125,7 @@ class LockClient(Kinds["Lock", "Lease"]):
         return Lease(self, hold, entry)
 
 
-class Lock(ThreadLock["Lease"], BaseLock["Lease"]):
+class Lock(_ThreadLock, _BaseLock):
     """A claim on a name, to be made any number of times, from any thread. Holds nothing itself."""
 
     __slots__ = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lockkit.engine import flow
 from lockkit.engine.effects import Step
@@ -14,12 +14,11 @@ from lockkit.leases.reentry import Entries, Entry
 from lockkit.model.checks import check_on_lost, check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.model.names import check_name
-from lockkit.model.types import UNSET, Kind, Mode, Request, Unset, Usage
+from lockkit.model.types import UNSET, Kind, Mode, Request, Terms, Unset, Usage
 from lockkit.runtime import entrants
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.tokens import new_token
-from lockkit.stores.contract import Reentrant
-from lockkit.stores.fair import queued
+from lockkit.stores.contract import Reentrant, Waited
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
@@ -31,15 +30,6 @@ REMEMBERED_NAMES = 1024
 
 REENTERED = {Kind.RW, Kind.REENTRANT}
 """Whoever holds such a name may enter it again."""
-
-
-class Terms(NamedTuple):
-    """What a lock asks for, whatever its name; checked."""
-
-    usage: Usage
-    ttl: float
-    timeout: float | None
-    on_lost: Callable[[Any], object] | None = None
 
 
 class Keeper(Protocol):
@@ -58,7 +48,7 @@ class BaseClient(ABC, Generic[AnyLease]):
     def __init__(self, store: Store, settings: AliasSettings) -> None:
         self.settings = settings
         self.store = store
-        self._queue = queued(store)
+        self._queue = store if isinstance(store, Waited) else _behind_a_queue(store)
         self._entries = Entries()
         self._held_for: dict[str, float] = {}
         self.makers: dict[Hashable, Any] = {}
@@ -101,6 +91,12 @@ class BaseClient(ABC, Generic[AnyLease]):
 
     def _timeout(self, timeout: object) -> float | None:
         return check_timeout("timeout", timeout)
+
+
+def _behind_a_queue(store: Store) -> Waited:
+    from lockkit.stores.fair import FairQueue  # for few stores
+
+    return FairQueue(store)
 
 
 class BaseLock(Generic[AnyLease]):

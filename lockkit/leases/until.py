@@ -15,11 +15,10 @@ from lockkit.leases.client import Lease, Lock
 from lockkit.leases.lease import give_back
 from lockkit.leases.lock import REENTERED
 from lockkit.model.errors import ConfigurationError, OpenTransaction
-from lockkit.model.types import Unset
+from lockkit.model.types import Terms, Unset
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
-    from lockkit.leases.lock import Terms
 
 InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]

@@ -28,7 +28,10 @@ Every error has a ``name``, can be pickled, and contains no token, password or U
 
 from __future__ import annotations
 
-from lockkit.model.types import Owner
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockkit.model.types import Owner
 
 UNNAMED = "the name"
 """Stands for the lock's name in the text of an error, if the store does not know the name."""

@@ -4,8 +4,6 @@ Names never collide by accident or by malice. A value is percent-encoded in a na
 cannot contain the separator ``:``. The same data gives the same name in a view and in a task.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The keyword arguments of clients and locks, for type checkers and for the error at run time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 

@@ -1,7 +1,5 @@
 """Settings: a mapping of aliases, like Django's CACHES, validated before anything connects."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step, at_once
 from lockkit.model.checks import unknown_key
@@ -32,6 +32,7 @@ from lockkit.model.types import (
     Gone,
     Grant,
     LockInfo,
+    Page,
     Release,
     Renewal,
     Request,
@@ -177,13 +178,6 @@ class ProcessLocal(Store):
 
 class HostLocal(Store):
     """Excludes only on this host."""
-
-
-class Page(NamedTuple):
-    """Some rows, and where the next page begins; None: that was the last one."""
-
-    infos: list[LockInfo]
-    cursor: Any = None
 
 
 class Listed(Store):

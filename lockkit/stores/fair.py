@@ -33,11 +33,6 @@ POLL = 0.01
 """Seconds, more or less, between the polls of the first in the queue."""
 
 
-def queued(store: Store) -> Waited:
-    """The store itself, if claims wait there."""
-    return store if isinstance(store, Waited) else FairQueue(store)
-
-
 class _Waiter:
     def __init__(self, token: str) -> None:
         self.token = token

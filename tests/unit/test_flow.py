@@ -11,7 +11,6 @@ from asking import Asked, AskingStore, Attempt, Extend, Free, Wait, Why, Withdra
 
 from lockkit.engine import flow, holding
 from lockkit.engine.effects import Later
-from lockkit.engine.flow import Granted
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -24,6 +23,7 @@ from lockkit.model.types import (
     Busy,
     Gone,
     Grant,
+    Granted,
     Kind,
     LockInfo,
     LockState,

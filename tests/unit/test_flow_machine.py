@@ -21,7 +21,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lockkit.engine import flow, holding
 from lockkit.engine.effects import Later
-from lockkit.engine.flow import Granted
 from lockkit.engine.grant import SECOND, State
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -31,7 +30,7 @@ from lockkit.model.errors import (
     OutcomeUnknown,
     UpgradeRefused,
 )
-from lockkit.model.types import Grant, Kind, Mode, Request
+from lockkit.model.types import Grant, Granted, Kind, Mode, Request
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.stores import memory

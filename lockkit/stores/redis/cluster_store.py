@@ -18,8 +18,7 @@ import redis.asyncio
 from lockkit.engine.effects import Exchange, Step
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Finding
-from lockkit.stores.contract import Page
+from lockkit.model.types import Finding, Page
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
 from lockkit.stores.redis.health import eviction
 from lockkit.stores.redis.hosts import Hosts, Node, Remap, check_remap, read_hosts

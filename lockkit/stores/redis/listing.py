@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import DamagedRecord, LockError
-from lockkit.model.types import LockInfo
-from lockkit.stores.contract import Page
+from lockkit.model.types import LockInfo, Page
 from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.layout import encoded
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Protocol

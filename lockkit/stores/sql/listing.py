@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import LayoutMismatch
-from lockkit.model.types import LockInfo
+from lockkit.model.types import LockInfo, Page
 from lockkit.runtime.wires import Lane, call
-from lockkit.stores.contract import Listed, Page
+from lockkit.stores.contract import Listed
 from lockkit.stores.sql.codec import row_id
 from lockkit.stores.sql.connector import Connector, Parameters
 from lockkit.stores.sql.dialect import Dialect

@@ -11,8 +11,8 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendError, BackendUnavailable
-from lockkit.model.types import LockInfo, LockState, Owner, Release
-from lockkit.stores.contract import Listed, Page
+from lockkit.model.types import LockInfo, LockState, Owner, Page, Release
+from lockkit.stores.contract import Listed
 from lockkit.stores.zookeeper.failures import reason, refused, told
 from lockkit.stores.zookeeper.nodes import in_order
 from lockkit.stores.zookeeper.record import QUEUE_SHOWN, decoded, encoded, info_of, seen

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import StoreRefused
-from lockkit.model.types import LockInfo, LockState
-from lockkit.stores.contract import Page
+from lockkit.model.types import LockInfo, LockState, Page
 from lockkit.stores.redis.plain.language import PlainLanguage
 from lockkit.stores.redis.replies import info_of, waiting_of
 from lockkit.stores.redis.scripts import call, call_all, look

@@ -1,0 +1,77 @@
+"""The start of a process: what is imported, so that an import and a first lock are quick.
+
+Counted, and not timed. How long it takes: ``make bench BENCH_ARGS="--only start"``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MOST_MODULES = 40
+"""Of ours, for ``import lockkit``: each is looked up, read and run."""
+
+COMPILED = """
+import json, sys
+seen = []
+sys.addaudithook(lambda event, found: event == "compile" and seen.append(str(found[0])))
+import lockkit
+print(json.dumps([text for text in seen if "lambda _cls" not in text]))
+"""
+"""But for the constructors that named tuples make of themselves."""
+
+
+def told(program: str, *arguments: str) -> Any:
+    """What a new interpreter prints."""
+    command = [sys.executable, "-c", program, *arguments]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)
+    return json.loads(ran.stdout)
+
+
+def imported(before: str, program: str) -> set[str]:
+    """The modules that a program needs beyond those of another."""
+    return set(
+        told(
+            f"import json, sys; {before}; before = set(sys.modules); {program}; "
+            "print(json.dumps([*{*sys.modules} - before]))"
+        )
+    )
+
+
+def first_lock(url: str) -> str:
+    return f"lockkit.connect({url!r}).lock('a').acquire().release()"
+
+
+def of_asyncio(modules: set[str]) -> set[str]:
+    return {name for name in modules if "asyncio" in name or ".aio" in name}
+
+
+def test_the_import_of_lockkit_is_few_modules() -> None:
+    ours = {name for name in imported("pass", "import lockkit") if name.startswith("lockkit")}
+    assert len(ours) <= MOST_MODULES, sorted(ours)
+
+
+def test_the_import_of_lockkit_compiles_nothing() -> None:
+    """An annotation that is a text, of a named tuple or in a base class, is compiled by typing: the
+    first one takes as long as a tenth of the import."""
+    told("import lockkit; print(0)")  # whoever is first writes the compiled modules
+    assert told(COMPILED) == []
+
+
+def test_the_first_lock_on_redis_needs_nothing_of_asyncio(redis_url: str) -> None:
+    """redis-py itself does."""
+    modules = imported("import redis, lockkit", first_lock(redis_url))
+    assert "lockkit.stores.redis.store" in modules
+    assert not of_asyncio(modules)
+    assert len(modules) <= MOST_MODULES, sorted(modules)
+
+
+def test_the_first_lock_on_sqlite_needs_nothing_of_servers(tmp_path: Path) -> None:
+    modules = imported("import lockkit", first_lock(f"sqlite:///{tmp_path}/locks.sqlite3"))
+    assert "lockkit.stores.sql.sqlite" in modules
+    assert not of_asyncio(modules)
+    assert not {"ssl", "sqlalchemy", "lockkit.stores.sql.alchemy", "redis"} & modules
