@@ -13,9 +13,11 @@ import lockkit
 from lockkit import LockClient, aio
 from lockkit.model.errors import LeaseLost
 from lockkit.model.types import Kind, LockState, alive_for
+from lockkit.testing.servers import RedisServer
 
 TTL = 3.0
 ALIVE = alive_for(TTL)
+PATIENCE = 0.4
 NAME = "stock:42"
 SOON = 30.0
 
@@ -67,6 +69,10 @@ def handed(request: pytest.FixtureRequest, locks: aio.AsyncLockClient, other: Lo
         return found
 
     return lease
+
+
+def stand_still(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 async def queued(other: LockClient) -> None:
@@ -129,6 +135,22 @@ async def test_its_holder_was_told_that_it_is_lost(handed: Handed, other: LockCl
     with pytest.raises(LeaseLost):
         await lease.extend()
     assert not await lease.release()
+
+
+async def test_what_was_not_listened_to_is_no_silence(redis_server: RedisServer) -> None:
+    """The loop stands still for longer than the server may take, and then it has that time."""
+    options = {"socket_timeout": PATIENCE}
+    with redis_server.client() as admin:
+        async with aio.connect(redis_server.url, options=options) as locks:
+            async with locks.lock("first"):
+                pass
+            admin.client_pause(round(SOON * 1000), all=False)
+            asking = asyncio.create_task(locks.lock(NAME).acquire())
+            await asyncio.sleep(0)
+            stand_still(2 * PATIENCE)
+            await asyncio.sleep(PATIENCE / 4)
+            admin.client_unpause()
+            assert await (await asking).release()
 
 
 @pytest.mark.parametrize("url", ["", "?protocol=plain"], indirect=True)

@@ -142,11 +142,15 @@ class Line(asyncio.BufferedProtocol):
             future.set_result(reply)
 
     def _look(self) -> None:
-        """The first that is owed has been asked for longest."""
+        """The first that is owed has been asked for longest. While the loop was blocked, nobody
+        listened: that was no silence of the server's."""
+        late = self._loop.time() - self._timer.when() if self._timer else 0.0
         self._timer = None
         if not self._owed:
             return
         left = self._owed[0][2] + self.patience - now()
+        if late > self.patience / 10:
+            left = self.patience
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
         else:
