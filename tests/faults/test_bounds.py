@@ -20,7 +20,7 @@ import lockkit
 from lockkit.engine import grant, state
 from lockkit.model.errors import KindMismatch, LeaseLost
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import Busy, Grant, Kind, Mode, Request, alive_for
+from lockkit.model.types import Busy, Grant, Kind, Mode, Renewal, Request, alive_for
 from lockkit.stores.redis import protocol
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.stores.registry import load_store
@@ -189,6 +189,25 @@ def test_many_are_extended_in_many_short_scripts(
     assert scripts >= 2 * MANY / 100
     assert stats["cmdstat_hvals"]["calls"] <= scripts
     assert _commands(admin) <= 8 * 2 * MANY
+
+
+def test_those_who_share_a_row_are_extended_at_once(in_sql: Counted) -> None:
+    """And what is written of one of them is written of all."""
+    others = claim("mutex", name="another")
+    in_sql.backend.acquire(others)
+    readers = [claim("reader", ttl=300.0) for _ in range(FEW)]
+    for reader in readers:
+        in_sql.backend.acquire(reader)
+    gone = claim("reader")
+
+    def extend(number: int, *requests: Request) -> list[Renewal]:
+        return in_sql.backend.extend([r._replace(number=number, ttl=600.0) for r in requests])
+
+    one = in_sql.cost(lambda: extend(1, readers[0], others))
+    assert in_sql.cost(lambda: extend(2, readers[0], others, gone, *readers[1:])) == one
+    renewals = extend(1, readers[0], gone, others, *readers[1:])  # held up on their way
+    assert [renewal.left is None for renewal in renewals] == [False, True, *[False] * FEW]
+    assert all(renewal.left is None or renewal.left > 500 for renewal in renewals)
 
 
 def test_no_script_reads_all_of_what_grows() -> None:

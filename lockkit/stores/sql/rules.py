@@ -35,8 +35,12 @@ def released(request: Request, state: grant.State, now: int) -> grant.Outcome[Re
     return grant.release(state, request, now)
 
 
-def extended(request: Request, state: grant.State, now: int) -> grant.Outcome[Renewal]:
-    return grant.extend(state, request, now)
+def extended(
+    requests: Sequence[Request], state: grant.State, now: int
+) -> grant.Outcome[list[Renewal]]:
+    """All of one name at once: each by itself would write down all who share it."""
+    outcomes = [grant.extend(state, request, now) for request in requests]
+    return grant.Outcome([o.reply for o in outcomes], any(o.changed for o in outcomes))
 
 
 def messages(handoffs: Sequence[Grant], waiters: Mapping[str, Waiter], now: int) -> dict[str, str]:

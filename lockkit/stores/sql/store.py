@@ -143,7 +143,7 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         self.connector.forget()
 
     def _extend_all(self, requests: Sequence[Request]) -> list[Renewal]:
-        """Read many rows at once; write each by itself, as every step does.
+        """Read many rows at once; write each by itself, as every step does, and once.
 
         Never in a transaction: a process that is paused within one would hold up everybody.
         """
@@ -151,7 +151,11 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         for start in range(0, len(requests), READ_AT_ONCE):
             batch = [stored(request) for request in requests[start : start + READ_AT_ONCE]]
             rows = self._read_many({row_id(self._prefix, request.name) for request in batch})
-            renewals += [self._extend_if_readable(request, rows) for request in batch]
+            names: dict[str, list[Request]] = {}
+            for request in batch:
+                names.setdefault(request.name, []).append(request)
+            told = {name: iter(self._extend_if_readable(name, names[name], rows)) for name in names}
+            renewals += [next(told[request.name]) for request in batch]
         return renewals
 
     def _step(
@@ -218,27 +222,31 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
                 self.connector.tell(channel, message.partition(" ")[0])
         return Applied(outcome.reply, version is None, state)
 
-    def _extend(self, request: Request, rows: dict[str, Row]) -> Renewal:
+    def _extend(
+        self, name: str, requests: Sequence[Request], rows: dict[str, Row]
+    ) -> list[Renewal]:
         """By the row that was read; if it has changed since, in a step of its own."""
-        row = row_id(self._prefix, request.name)
+        row = row_id(self._prefix, name)
         if row not in rows:
-            return Renewal(None)
-        rule = partial(extended, request)
+            return [Renewal(None)] * len(requests)
+        rule = partial(extended, requests)
         try:
             reply, _, state = self._renewals.use(
-                lambda c: self._apply(c, row, request.name, rows[row], rule)
+                lambda c: self._apply(c, row, name, rows[row], rule)
             )
         except Missed:
-            return self._step(request.name, rule, self._renewals)
-        self._note(request.name, state, self._renewals)
+            return self._step(name, rule, self._renewals)
+        self._note(name, state, self._renewals)
         return reply
 
-    def _extend_if_readable(self, request: Request, rows: dict[str, Row]) -> Renewal:
+    def _extend_if_readable(
+        self, name: str, requests: Sequence[Request], rows: dict[str, Row]
+    ) -> list[Renewal]:
         """One row that cannot be read does not keep the others from being renewed."""
         try:
-            return self._extend(request, rows)
+            return self._extend(name, requests, rows)
         except (LayoutMismatch, DamagedRecord) as error:
-            return Renewal(None, error)
+            return [Renewal(None, error)] * len(requests)
 
     def _read_many(self, ids: set[str]) -> dict[str, Row]:
         statement = expanded(self._dialect.read_many, len(ids))
