@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, cast
 from flask import current_app
 from werkzeug.local import LocalProxy
 
-from lockkit.leases.by_alias import AsyncClientsByAlias, ClientsByAlias
+from lockkit.leases.by_alias import ClientsByAlias
 from lockkit.leases.enclosing import locked_by_alias
 from lockkit.model.errors import ConfigurationError
-from lockkit_flask.leases.client import AsyncFlaskLockClient, FlaskLockClient
+from lockkit_flask.leases.client import FlaskLockClient
 from lockkit_flask.leases.db_session import behind
 
 if TYPE_CHECKING:
     from flask import Flask
 
     from lockkit_flask.conf import Config
+    from lockkit_flask.leases.aio_client import AsyncClients
     from lockkit_flask.orders.gate import Gate
 
 EXTENSION = "lockkit"
@@ -35,9 +36,18 @@ class AppLocks(ClientsByAlias[FlaskLockClient]):
         super().__init__(lambda: config.aliases, FlaskLockClient)
         self.config = config
         self.orders: Gate | None = None  #: None: LOCKKIT_ORDERS is not set
-        self.in_loop = AsyncClientsByAlias(self, AsyncFlaskLockClient)
+        self._in_loop: AsyncClients | None = None
         for alias in self:
             self[alias]
+
+    @property
+    def in_loop(self) -> AsyncClients:
+        """Made for the first coroutine that asks."""
+        from lockkit_flask.leases.aio_client import AsyncClients, AsyncFlaskLockClient
+
+        with self._mutex:
+            self._in_loop = self._in_loop or AsyncClients(self, AsyncFlaskLockClient)
+            return self._in_loop
 
 
 def app_locks(app: Flask | None = None) -> AppLocks:
@@ -51,7 +61,7 @@ def app_locks(app: Flask | None = None) -> AppLocks:
 locks = cast(AppLocks, LocalProxy(app_locks))
 """The clients of the current app by alias, wherever there is an app context."""
 
-alocks = cast("AsyncClientsByAlias[AsyncFlaskLockClient]", LocalProxy(lambda: app_locks().in_loop))
+alocks = cast("AsyncClients", LocalProxy(lambda: app_locks().in_loop))
 """The async clients of the running event loop. Flask gives every async view a loop of its own, so
 a client lives as long as one request: use ``locks`` where blocking does no harm."""
 

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from lockkit.leases.enclosing import AsyncEnclosingClient, EnclosingClient
+from lockkit.leases.enclosing import EnclosingClient
 from lockkit.model.checks import unknown_key
-from lockkit.per_loop import PerLoop
 from lockkit.runtime import process
 from lockkit.stores.registry import load_store
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
 
 C = TypeVar("C", bound=EnclosingClient)
-A = TypeVar("A", bound=AsyncEnclosingClient)
 
 
 class ClientsByAlias(Generic[C]):
@@ -72,16 +70,3 @@ class ClientsByAlias(Generic[C]):
         if self._settings is None:
             self._settings = self._read()
         return self._settings
-
-
-class AsyncClientsByAlias(PerLoop[A]):
-    """``clients["default"]``: one client per alias and running event loop, of the store of the
-    blocking client. It is closed at the end of its loop, also of the short loop of one async view.
-    """
-
-    def __init__(self, clients: ClientsByAlias[C], kind: type[A]) -> None:
-        super().__init__(lambda alias: kind.beside(clients[alias]))
-        self._aliases = clients
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._aliases)

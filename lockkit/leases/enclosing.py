@@ -14,7 +14,6 @@ from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Literal,
     Protocol,
     TypeVar,
@@ -23,7 +22,6 @@ from typing import (
 )
 
 from lockkit.engine.effects import Step
-from lockkit.leases.aio_client import AsyncLock, AsyncLockClient
 from lockkit.leases.client import Lease, Lock, LockClient
 from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorating import refuse_bare
@@ -51,7 +49,8 @@ from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import Unset
 
 if TYPE_CHECKING:
-    from lockkit.leases.multi import AsyncMultiLock, MultiLock
+    from lockkit.leases.aio_client import AsyncLockClient
+    from lockkit.leases.multi import MultiLock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -138,50 +137,6 @@ class _EnclosingLock(Lock):
         if not self._is_inside():
             self._client._refuse(self.name)
         return super()._acquiring(timeout, on_lost)
-
-
-class AsyncEnclosingClient(AsyncLockClient):
-    """The async twin of ``EnclosingClient``. ``until`` is refused."""
-
-    _lock_class: ClassVar[type[AsyncEnclosingLock]]
-    _own_options = TransactionOptions.__optional_keys__
-
-    if TYPE_CHECKING:
-
-        def lock(self, name: str, **options: Unpack[_MutexOptions]) -> AsyncLock: ...
-        def semaphore(
-            self, name: str, permits: int, **options: Unpack[_LockOptions]
-        ) -> AsyncLock: ...
-        def rwlock(self, name: str, **options: Unpack[_OwnedOptions]) -> RWLock[AsyncLock]: ...
-        def of_kind(self, kind: str, name: str, **options: Unpack[_KindOptions]) -> AsyncLock: ...
-        def multi(
-            self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
-        ) -> AsyncMultiLock: ...
-
-    @staticmethod
-    @abstractmethod
-    async def _refuse(name: str) -> None:
-        """As of the blocking twin."""
-
-    def _class(
-        self, in_atomic: InAtomic = "refuse", until: Until | None = None
-    ) -> Callable[..., AsyncLock]:
-        check_in_atomic(in_atomic)
-        only_blocking(until)
-        return self._lock_class if in_atomic == "refuse" else AsyncLock
-
-
-class AsyncEnclosingLock(AsyncLock):
-    __slots__ = ()
-    _client: AsyncEnclosingClient
-
-    async def _allow(self) -> None:
-        """Raises as the blocking twin."""
-        if not self._is_inside():
-            await self._client._refuse(self.name)
-
-
-AsyncEnclosingClient._lock_class = AsyncEnclosingLock
 
 
 class Locked(Protocol):

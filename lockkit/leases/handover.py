@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockkit.leases.aio_client import AsyncLease
 from lockkit.leases.client import Lease, LockClient
-from lockkit.leases.multi import MultiLease
+from lockkit.leases.multi import AsyncMultiLease, MultiLease
 from lockkit.model.errors import ConfigurationError
 from lockkit.runtime import entrants
 
@@ -21,7 +20,7 @@ def handed_over(lease: AnyAsyncLease, client: LockClient) -> AnyLease:
     No I/O. ``lease`` counts as released then. Raises what the start of a thread raises: then all
     is as before. Limit: not for a claim that other leases share, or with an ``on_lost``.
     """
-    leases = [lease] if isinstance(lease, AsyncLease) else [lease[name] for name in lease]
+    leases = [lease[name] for name in lease.names]
     for each in leases:
         if each._hold.on_lost or each._hold.users > 1:
             raise ConfigurationError(f"{each!r} cannot be handed over: it is not for it alone")
@@ -35,12 +34,11 @@ def handed_over(lease: AnyAsyncLease, client: LockClient) -> AnyLease:
     blocking = [Lease(client, each._hold) for each in leases]
     for each in leases:
         each._hand_over()
-    return blocking[0] if isinstance(lease, AsyncLease) else MultiLease(client, blocking)
+    return MultiLease(client, blocking) if isinstance(lease, AsyncMultiLease) else blocking[0]
 
 
 def leave_thread(lease: AnyLease) -> None:
     """The lease goes on without the thread that took it: what runs there next does not enter by it,
     nor by whatever else the thread had entered before."""
-    leases = [lease] if isinstance(lease, Lease) else [lease[name] for name in lease]
-    for each in leases:
+    for each in (lease[name] for name in lease.names):
         entrants.part_from_thread(each._hold.request.entrant)

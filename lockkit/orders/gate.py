@@ -16,7 +16,6 @@ from lockkit.orders.open_order import OrderStopped
 from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
 from lockkit.orders.redis_records import RedisRecords
-from lockkit.runtime.aio_run import carried_on
 from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import Refusal
 
@@ -64,6 +63,8 @@ async def adrive(
     flow: Flow[R], store: Any, locks: AsyncLockClient, recover: RecoverHook | None = None
 ) -> R:
     """Run a flow to its end, awaiting each step."""
+    from lockkit.runtime.aio_run import carried_on  # who blocks does without asyncio
+
     return await flow(Means(store, locks, recover, give_back_async, carried_on))
 
 

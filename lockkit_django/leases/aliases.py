@@ -10,7 +10,8 @@ from typing import Any
 
 from django.core.signals import setting_changed
 
-from lockkit.leases.by_alias import AsyncClientsByAlias, ClientsByAlias
+from lockkit.leases.aio_enclosing import AsyncClientsByAlias
+from lockkit.leases.by_alias import ClientsByAlias
 from lockkit.leases.enclosing import locked_by_alias
 from lockkit_django.conf import lock_settings
 from lockkit_django.leases.client import AsyncDjangoLockClient, DjangoLockClient

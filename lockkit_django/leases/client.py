@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 
 from lockkit.leases.aio_client import AsyncLease
-from lockkit.leases.enclosing import AsyncEnclosingClient, AsyncEnclosingLock, EnclosingClient
+from lockkit.leases.aio_enclosing import AsyncEnclosingClient, AsyncEnclosingLock
+from lockkit.leases.enclosing import EnclosingClient
 from lockkit.leases.lease import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
 from lockkit.runtime.aio_run import to_its_end

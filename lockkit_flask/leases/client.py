@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app
 
-from lockkit.leases.enclosing import AsyncEnclosingClient, EnclosingClient
+from lockkit.leases.enclosing import EnclosingClient
 from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases import db_session, request_leases
@@ -45,14 +45,6 @@ class FlaskLockClient(EnclosingClient):
 
     _transactions = staticmethod(open_transactions)
     _refuse = staticmethod(db_session.end_read)
-
-
-class AsyncFlaskLockClient(AsyncEnclosingClient):
-    """The async twin of ``FlaskLockClient``."""
-
-    @staticmethod
-    async def _refuse(name: str) -> None:
-        db_session.end_read(name)
 
 
 class _OfOrder(Transaction):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from flask import Flask, current_app, has_app_context
 from flask.cli import ScriptInfo
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.operate.commands import OrderRecords, run
 from lockkit_flask.operate.checks import every_finding
 from lockkit_flask.state import app_locks
+
+if TYPE_CHECKING:
+    from lockkit.operate.commands import OrderRecords
 
 T = TypeVar("T")
 
@@ -34,7 +36,9 @@ class _Mount(click.Command):
 )
 @click.pass_context
 def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
-    """The exit statuses are those of ``lockkit.operate.commands``."""
+    """The exit statuses are those of ``lockkit.operate.commands``, which servers do without."""
+    from lockkit.operate.commands import run
+
     app = _app(ctx)
     with app.app_context():
         found = _settled(app_locks)
@@ -60,6 +64,8 @@ def _settled(step: Callable[[], T]) -> T:
 
 def _order_records() -> OrderRecords:
     """The binds that the settings and the views name. Orders in Redis have nothing to prune."""
+    from lockkit.operate.commands import OrderRecords
+
     orders = app_locks().orders
     if orders is None:
         return OrderRecords({}, (), "this app has no orders: LOCKKIT_ORDERS is not set")

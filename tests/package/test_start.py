@@ -75,3 +75,12 @@ def test_the_first_lock_on_sqlite_needs_nothing_of_servers(tmp_path: Path) -> No
     assert "lockkit.stores.sql.sqlite" in modules
     assert not of_asyncio(modules)
     assert not {"ssl", "sqlalchemy", "lockkit.stores.sql.alchemy", "redis"} & modules
+
+
+def test_an_app_of_flask_needs_neither_asyncio_nor_the_commands() -> None:
+    make = "app = flask.Flask('shop'); app.config['LOCKKIT_URL'] = "
+    make += "'memory://'; lockkit_flask.LockKit(app)"
+    modules = imported("import flask, lockkit", f"import lockkit_flask; {make}")
+    assert "lockkit_flask.extension" in modules
+    assert not of_asyncio(modules)
+    assert "lockkit.operate.commands" not in modules

@@ -1,0 +1,17 @@
+"""The asyncio twin of ``client``, for an app with async views. Others do without asyncio."""
+
+from __future__ import annotations
+
+from lockkit.leases.aio_enclosing import AsyncClientsByAlias, AsyncEnclosingClient
+from lockkit_flask.leases import db_session
+
+
+class AsyncFlaskLockClient(AsyncEnclosingClient):
+    """The async twin of ``FlaskLockClient``."""
+
+    @staticmethod
+    async def _refuse(name: str) -> None:
+        db_session.end_read(name)
+
+
+AsyncClients = AsyncClientsByAlias[AsyncFlaskLockClient]
