@@ -1,7 +1,8 @@
 """``python -m benchmarks [--format table|markdown|json] [--only pair …] [--minutes 10]``.
 
 Each suite runs in a process of its own: one that breaks or hangs does not end the others.
-``--readme`` puts the rows that matter into README.md. ``--save FILE`` keeps what was found, and
+``--readme`` puts the rows that matter into README.md; with ``--only planning``, which is measured
+alone, the curves into docs/planning.md. ``--save FILE`` keeps what was found, and
 ``--load FILE`` shows it again.
 """
 
@@ -14,24 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks import (
-    contention,
-    handoff,
-    installed,
-    orders,
-    orders_flask,
-    pair,
-    scale,
-    start,
-    stores,
-    takeover,
-    tasks,
-    views,
-)
+from benchmarks import planning, stores
 from benchmarks.figures import Results, Tables
 from benchmarks.tables import markdown, ratios, rows, terminal, write
 from lockkit.testing.servers import RedisServer
@@ -42,25 +30,30 @@ LIMIT = 240.0
 
 README = Path(__file__).parents[1] / "README.md"
 
-ON_REDIS: dict[str, Callable[[str], Results]] = {
-    "pair": pair.measure,
-    "handoff": handoff.measure,
-    "takeover": takeover.measure,
-    "contention": contention.measure,
-    "tasks": tasks.measure,
-    "orders": orders.measure,
-    "orders-flask": orders_flask.measure,
-    "installed": installed.measure,
-    "views": views.measure,
-    "start": start.measure,
-}
-SUITES = (*ON_REDIS, "scale", *stores.STORES)
+ON_REDIS = (
+    "pair",
+    "handoff",
+    "takeover",
+    "contention",
+    "tasks",
+    "orders",
+    "orders_flask",
+    "installed",
+    "views",
+    "start",
+    "scale",
+)
+"""Modules; each is imported where it is measured, so that one that cannot be fails alone."""
+
+SUITES = (*ON_REDIS, *stores.STORES)
 
 
 def main() -> int:
     options = _options()
     if options.alone:
         return _alone(options)
+    if options.only == ["planning"]:
+        return planning.main(options.curves, writes=options.readme)
     tables: Tables = json.loads(options.load.read_text()) if options.load else {}
     failed = {}
     for suite in () if options.load else options.only:
@@ -81,7 +74,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks", description=__doc__)
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
-    parser.add_argument("--only", nargs="+", choices=SUITES, default=SUITES)
+    parser.add_argument("--only", nargs="+", choices=(*SUITES, "planning"), default=SUITES)
+    curves = tuple(planning.CURVES)
+    parser.add_argument("--curves", nargs="+", choices=curves, default=curves, help="of planning")
     parser.add_argument("--minutes", type=float, default=1.0, help="of renewing 10,000 leases")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the figures here, as JSON")
     parser.add_argument("--load", type=Path, metavar="FILE", help="show these, measure nothing")
@@ -136,11 +131,10 @@ def _alone(options: argparse.Namespace) -> int:
         if suite in stores.STORES:
             found = stores.measure(suite)
         else:
+            measure = import_module(f"benchmarks.{suite}").measure
+            more = {"seconds": options.minutes * MINUTE} if suite == "scale" else {}
             with RedisServer() as server:
-                if suite == "scale":
-                    found = scale.measure(server.url, options.minutes * MINUTE)
-                else:
-                    found = ON_REDIS[suite](server.url)
+                found = measure(server.url, **more)
     print(json.dumps(found))
     return 0
 

@@ -16,7 +16,7 @@ TURNS = 60
 
 
 def measure(
-    url: str, peers: Sequence[str] = ON_REDIS, pairs: int = PAIRS
+    url: str, peers: Sequence[str] = ON_REDIS, pairs: int = PAIRS, turns: int = TURNS
 ) -> dict[str, dict[str, float]]:
     """Microseconds per acquire and release; the peers take turns every few milliseconds."""
     locks = {peer: make(peer, url, "pair") for peer in peers}
@@ -24,7 +24,7 @@ def measure(
         _turn(lock, 5 * pairs)
     times: dict[str, list[float]] = {peer: [] for peer in locks}
     with awake():
-        for _ in range(TURNS):
+        for _ in range(turns):
             for peer, lock in locks.items():
                 times[peer].append(_turn(lock, pairs))
     return {peer: {"pair_us": statistics.median(values)} for peer, values in times.items()}

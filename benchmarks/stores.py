@@ -13,7 +13,7 @@ import lockkit
 from benchmarks import contention, handoff, pair
 from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
 
-__all__ = ["STORES", "measure"]
+__all__ = ["STORES", "measure", "with_table"]
 
 PAIRS = 10
 ROUNDS = 2
@@ -40,16 +40,16 @@ def _file() -> Iterator[str]:
 @contextmanager
 def _postgres(mode: str) -> Iterator[str]:
     with PostgresServer("fsync=on") as server:
-        yield _with_table(f"{server.url}?mode={mode}")
+        yield with_table(f"{server.url}?mode={mode}")
 
 
 @contextmanager
 def _mariadb(mode: str) -> Iterator[str]:
     with MariaDBServer("--innodb-flush-log-at-trx-commit=1") as server:
-        yield _with_table(f"{server.url.replace('mysql://', 'mariadb://')}?mode={mode}")
+        yield with_table(f"{server.url.replace('mysql://', 'mariadb://')}?mode={mode}")
 
 
-def _with_table(url: str) -> str:
+def with_table(url: str) -> str:
     client = lockkit.connect(url)
     if not url.endswith("?mode=advisory"):
         client.store.create_table()  # type: ignore[attr-defined]

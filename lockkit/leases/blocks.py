@@ -52,7 +52,9 @@ R = TypeVar("R")
 Block = weakref.ref[partial[Any]]
 """Dead when the statement has ended."""
 
-_looked_up = threading.local()
+_looked_up: dict[int, Block] = {}
+"""By thread, from the look at ``__exit__`` to ``__enter__``. Not a ``threading.local``, which would
+take half a kilobyte of each thread for good."""
 
 
 class leaving(Generic[S, P, R]):  # noqa: N801  a decorator
@@ -74,15 +76,14 @@ class leaving(Generic[S, P, R]):  # noqa: N801  a decorator
         if manager is None:
             return self._function
         found = partial(self._function, manager)
-        _looked_up.last = weakref.ref(found)
+        _looked_up[threading.get_ident()] = weakref.ref(found)
         return found
 
 
 def begun(manager: object) -> Block | None:
     """The statement whose ``__enter__`` calls this as the first thing; None: it is another caller,
     such as an ExitStack."""
-    block: Block | None = getattr(_looked_up, "last", None)
-    _looked_up.last = None
+    block = _looked_up.pop(threading.get_ident(), None)
     found = None if block is None else block()
     return block if found is not None and found.args[0] is manager else None
 

@@ -58,7 +58,7 @@ class _Process:
 
 
 def _around(owner: Owner) -> tuple[str, str, str]:
-    """What is encoded before, between and after its thread and its label."""
+    """Those parts of the text that stand before, between and after its thread and its label."""
     mark = "\n"
     before, between, after = owner._replace(thread=mark, label=mark).encode().split(mark)
     return before, between, after

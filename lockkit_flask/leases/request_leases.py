@@ -164,7 +164,7 @@ def _at_end_of_request() -> None:
 
 
 def _all() -> list[Held]:
-    """Of the app context; a list of its own if there are none."""
+    """Those of the app context; an empty list if it has none."""
     found: list[Held] | None = getattr(behind(g), _KEY, None)
     return [] if found is None else found
 

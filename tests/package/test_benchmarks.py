@@ -1,0 +1,70 @@
+"""What the benchmarks print is what the README and the page on planning have."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+from places import ROOT
+
+ROW = re.compile(r"^\| (\S+) \| (.+) \| (lower|higher) \| [\d.,]+ \| (.*) \|$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def figures() -> ModuleType:
+    """The tests do not see the checkout's packages, so it is loaded by its path."""
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "benchmarks" / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_row_of_the_readme_says_which_way_is_better(figures: ModuleType) -> None:
+    measured = (ROOT / "README.md").read_text().partition("## Measured\n\n")[2]
+    table = measured.partition("\n\n")[0].splitlines()[2:]
+    rows = ROW.findall("\n".join(table))
+    assert len(rows) == len(table) > 0
+    for store, title, better, _ in rows:
+        keys = [key for key, figure in figures.FIGURES.items() if figure.title == title]
+        assert [figures.FIGURES[key].better for key in keys] == [better]
+        assert keys[0] in figures.IN_README[store]
+
+
+def test_figures_have_names_of_their_own(figures: ModuleType) -> None:
+    titles = [figure.title for figure in figures.FIGURES.values()]
+    assert len(set(titles)) == len(titles)
+    shown = {key for keys in figures.IN_README.values() for key in keys}
+    assert shown <= set(figures.FIGURES)
+
+
+def test_each_curve_is_on_the_page() -> None:
+    source = (ROOT / "benchmarks" / "planning.py").read_text()
+    curves = re.findall(r'^    "(\w+)": \w+,$', source.partition("CURVES:")[2], re.MULTILINE)
+    page = (ROOT / "docs" / "planning.md").read_text()
+    found = re.findall(r"<!-- measured: (\w+) -->\n((?:\|.*\|\n){3,})<!-- end -->", page)
+    assert [name for name, _ in found] == curves
+    assert len(curves) > 3
+
+
+def test_a_suite_that_fails_does_not_end_the_others() -> None:
+    """Without a PATH there are no servers."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | {"PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--only", "pair", "takeover"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pair failed: " in done.stderr
+    assert "takeover failed: " in done.stderr
+    assert done.stdout.startswith("store")
