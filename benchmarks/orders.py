@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.awake import awake
 from lockkit.testing.servers import PostgresServer
 
 __all__ = ["measure"]
@@ -64,14 +63,13 @@ def _work(redis_url: str, database_url: str, parent: Connection) -> None:
     firsts: Turns = {peer: [] for peer in senders}
     replays: Turns = {peer: [] for peer in senders if MIDDLEWARE[peer]}
     turns = [(turn, peer) for turn in range(TURNS + 1) for peer in senders]
-    with awake():
-        for turn, peer in turns:
-            send, orders = senders[peer], [f"{peer} {turn} {n}" for n in range(PER_TURN)]
-            lock = "never" if "never" in peer else "always"
-            with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/"], "LOCK": lock}):
-                firsts[peer].append(turn_of(send, orders))
-                if peer in replays:
-                    replays[peer].append(turn_of(send, orders))
+    for turn, peer in turns:
+        send, orders = senders[peer], [f"{peer} {turn} {n}" for n in range(PER_TURN)]
+        lock = "never" if "never" in peer else "always"
+        with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/"], "LOCK": lock}):
+            firsts[peer].append(turn_of(send, orders))
+            if peer in replays:
+                replays[peer].append(turn_of(send, orders))
     figures = summary("order", firsts, replays)
     for peer, found in replays.items():
         figures[peer]["order_replay_cost"] = _beside(found, replays[PEER])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.awake import awake
 from benchmarks.orders import PER_TURN, PLAIN, Send, Turns, measured_in_child, summary, turn_of
 
 if TYPE_CHECKING:
@@ -35,12 +34,11 @@ def _work(redis_url: str, database_url: str, parent: Connection) -> None:
     firsts: Turns = {peer: [] for peer in senders}
     replays: Turns = {peer: [] for peer in senders if ORDERS[peer]}
     turns = [(turn, peer) for turn in range(TURNS + 1) for peer in senders]
-    with awake():
-        for turn, peer in turns:
-            send, orders = senders[peer], [f"{peer} {turn} {n}" for n in range(PER_TURN)]
-            firsts[peer].append(turn_of(send, orders))
-            if peer in replays:
-                replays[peer].append(turn_of(send, orders))
+    for turn, peer in turns:
+        send, orders = senders[peer], [f"{peer} {turn} {n}" for n in range(PER_TURN)]
+        firsts[peer].append(turn_of(send, orders))
+        if peer in replays:
+            replays[peer].append(turn_of(send, orders))
     parent.send(summary("flask", firsts, replays))
 
 

@@ -15,6 +15,7 @@ after COMMIT, too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -33,7 +34,7 @@ from lockkit_django.orders.open_order import open_order
 from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, order_rules
-from lockkit_django.web.view_functions import class_of, functions_of, is_any_locked
+from lockkit_django.web.view_functions import HAS_LOCK, class_of, functions_of
 
 UNCOVERED = "_lockkit_uncovered"
 """Attribute of a request whose view is not an order."""
@@ -91,18 +92,24 @@ class IdempotentOrderMiddleware:
         return await self._enter(request, view, LOOP)
 
     async def _enter(self, request: HttpRequest, view: Callable[..., Any], way: Way) -> Any:
-        functions = (view, class_of(view), *functions_of(view, request.method))
-        options = options_in(functions)
+        options, is_locked = _marks(view, request.method)
         covered = order_rules().covers(request.method or "", request.path_info)
         if options.exempt or options.inside or not covered:
             _stand_by(request, options)
             return None
         visit = Visit(request, view, options, checked=False, next_is_view=self._is_last)
-        return await entered(visit, way, begin=not is_any_locked(functions))
+        return await entered(visit, way, begin=not is_locked)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> Any:
         opened = open_order(request)
         return None if opened is None else opened.fail(exception)
+
+
+@lru_cache(maxsize=1024)
+def _marks(view: Callable[..., Any], method: str | None) -> tuple[ViewOptions, bool]:
+    """What decorators have said of a view: its options, and whether it takes a lock of its own."""
+    functions = (view, class_of(view), *functions_of(view, method))
+    return options_in(functions), any(hasattr(each, HAS_LOCK) for each in functions)
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:

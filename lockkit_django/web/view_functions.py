@@ -13,7 +13,7 @@ the marks of their decorators. Nothing of DRF or Ninja is imported to look into 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,11 +96,7 @@ def mark_locked(view: V, view_lock: ViewLock) -> V:
 
 def has_lock(view: Any, method: str | None = None) -> bool:
     """Whether a view, or one of the functions for this HTTP method, is so decorated."""
-    return is_any_locked((view, *functions_of(view, method)))
-
-
-def is_any_locked(functions: Iterable[Any]) -> bool:
-    return any(hasattr(each, HAS_LOCK) for each in functions)
+    return any(hasattr(each, HAS_LOCK) for each in (view, *functions_of(view, method)))
 
 
 def view_locks_of(view: Any, method: str | None = None) -> tuple[ViewLock, ...]:
