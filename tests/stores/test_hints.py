@@ -164,13 +164,12 @@ def test_a_handoff_takes_three_requests_however_long_it_is_held(locks: Locks) ->
     """One to queue, one when it is told, one to release; by polling there are dozens."""
     fault = Fault()
     client, other = locks(fault=fault), locks()
-    assert woken(client, other)
+    at_least_once(lambda: woken(client, other))
 
     def three() -> bool:
         with fault:
             asked = fault.asked
-            assert woken(client, other)
-        return fault.asked - asked <= 3
+            return woken(client, other) and fault.asked - asked <= 3
 
     at_least_once(three)
 
@@ -209,7 +208,7 @@ def test_more_hints_than_a_socket_holds(locks: Locks, path: Path) -> None:
             os.kill(crew.pid, signal.SIGCONT)
             assert line_of(crew) == "all"
             took = now() - released
-        return took < PROMPT / 4
+        return took < PROMPT / 2
 
     at_least_once(scene)
 
@@ -272,7 +271,7 @@ def test_those_who_wait_behind_another_machine_or_container_poll(locks: Locks) -
     """A hint may not reach them from there."""
     fault = Fault()
     client, other = locks(fault=fault), locks()
-    assert woken(client, other), "it would be told by others"
+    at_least_once(lambda: woken(client, other))  # it is told by others
     elsewhere = process.owner("job")._replace(space="another.container")
     claim = hold(other, "a", owner=elsewhere)
     with ThreadPoolExecutor() as threads, fault:
@@ -288,14 +287,14 @@ def test_those_who_wait_behind_another_machine_or_container_poll(locks: Locks) -
 def test_behind_one_who_cannot_send_waiters_poll_after_the_first_time(locks: Locks) -> None:
     """A sandbox may forbid it, or SELinux between two services."""
     client, other, mute = locks(), locks(), locks()
-    assert woken(client, other)
+    at_least_once(lambda: woken(client, other))
     vars(mute.store.connector).update(tell=lambda *_: None)  # type: ignore[attr-defined]
     woken(client, mute)
     started = now()
     for _ in range(4):
         woken(client, mute)
     assert now() - started < 4 * PROMPT
-    assert woken(client, other)
+    at_least_once(lambda: woken(client, other))
 
 
 def test_without_sockets_it_polls_and_says_so(
@@ -365,7 +364,7 @@ def test_a_forged_hint_grants_nothing(locks: Locks, path: Path) -> None:
 
 def test_other_datagrams_are_ignored(locks: Locks, path: Path) -> None:
     client, other = locks(), locks()
-    assert woken(client, other)
+    at_least_once(lambda: woken(client, other))
 
     def scene() -> bool:
         address = socket_of(client, path.parent)
@@ -417,7 +416,7 @@ def test_a_row_cannot_name_another_socket(locks: Locks, path: Path) -> None:
 
 def test_nobody_has_a_socket_who_has_not_waited(locks: Locks, path: Path) -> None:
     client, other = locks(), locks()
-    assert woken(client, other)
+    at_least_once(lambda: woken(client, other))
     assert len(sockets(path.parent)) == 1
     client.close()
     eventually(lambda: not sockets(path.parent))
@@ -437,13 +436,13 @@ def test_a_process_that_ends_removes_its_socket(locks: Locks, path: Path) -> Non
 def test_the_next_removes_the_socket_of_a_process_that_was_killed(locks: Locks, path: Path) -> None:
     """And no other one."""
     client, other, third = locks(), locks(), locks()
-    assert woken(client, other)
+    at_least_once(lambda: woken(client, other))
     lease = other.lock("a").acquire()
     with running(WAITER, path, "a"):
         eventually(lambda: len(sockets(path.parent)) == 2)
     assert lease.release()
     assert len(sockets(path.parent)) == 2
-    assert woken(third, other)
+    at_least_once(lambda: woken(third, other))
     assert sockets(path.parent) == {f".{inbox_of(one).channel}" for one in (client, third)}
 
 
@@ -452,7 +451,7 @@ def test_those_who_may_lock_may_wake(locks: Locks, path: Path, mode: int, socket
     path.touch()
     path.chmod(mode)
     client = locks()
-    assert woken(client, locks())
+    at_least_once(lambda: woken(client, locks()))
     assert stat.S_IMODE(os.stat(socket_of(client, path.parent)).st_mode) == socket_mode
 
 
@@ -462,7 +461,7 @@ def test_a_waiter_of_root_is_told_by_the_database_s_user(locks: Locks, path: Pat
     path.touch()
     os.chown(path, 1234, 1234)
     client = locks()
-    assert woken(client, locks())
+    at_least_once(lambda: woken(client, locks()))
     status = os.stat(socket_of(client, path.parent))
     assert (status.st_uid, status.st_gid) == (1234, 1234)
 
@@ -477,11 +476,11 @@ def test_a_path_that_is_too_long_for_a_socket(locks: Locks, tmp_path: Path) -> N
 
 def test_a_forked_child_listens_for_itself(locks: Locks, path: Path) -> None:
     client, other = locks(), locks()
-    assert woken(client, other)
+    at_least_once(lambda: woken(client, other))
     channel = inbox_of(client).channel
 
     def child() -> None:
-        assert woken(client, other, "b")
+        at_least_once(lambda: woken(client, other, "b"))
         assert inbox_of(client).channel != channel
         client.close()
         eventually(lambda: sockets(path.parent) == {f".{channel}"})
