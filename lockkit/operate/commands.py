@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lockkit.model.errors import BackendError, LockError, StoreRefused
+from lockkit.model.errors import BackendError, ConfigurationError, LockError, StoreRefused
 from lockkit.operate.arguments import OPTIONS, HelpAsked, parse
 from lockkit.operate.change import release, resolve
 from lockkit.operate.console import Closed, Console, Exit, Readable, UsageError, Writable
@@ -49,8 +50,8 @@ def run(
     returns its client; it is called only for the aliases that are looked at, and the client is
     never closed here. The streams default to the process's own. color: None means colour on a
     terminal, unless NO_COLOR is set. records: returns the databases with records of orders; called
-    for ``locks prune`` only. findings: returns the faults of the application's routes; called for
-    ``locks check`` only. Raises nothing that a user can cause.
+    for ``locks list`` and ``locks prune`` only. findings: returns the faults of the application's
+    routes; called for ``locks check`` only. Raises nothing that a user can cause.
     """
     out, err = stdout or sys.stdout or Closed(), stderr or sys.stderr or Closed()
     console = Console(out, err, stdin or sys.stdin or Closed(), color)
@@ -59,6 +60,9 @@ def run(
         arguments = parse(argv, prog)
         stores = Stores(clients, console)
         match arguments.command:
+            case "list" if not arguments.alias:  # else those of an alias are asked for
+                with suppress(ConfigurationError):  # there are none, or another command says why
+                    stores.orders = records()
             case "prune":
                 return prune(records(), arguments, console)
             case "check":

@@ -93,7 +93,8 @@ class _Look:
 
     def _matching(self) -> Iterator[list[Row]]:
         arguments = self._arguments
-        for page in self._stores.pages(self._aliases, limits=_limits(arguments)):
+        pages = self._stores.pages(self._aliases, limits=_limits(arguments))
+        for page in itertools.chain(pages, self._stores.damaged_orders()):
             rows = [row for row in page if _matches(row, arguments)]
             if rows:
                 self._matched = True

@@ -16,6 +16,7 @@ from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import Growth, Stuck, remark, stuck
 from lockkit.operate.text import ELLIPSIS, escape, printable
+from lockkit.operate.upkeep import OrderRecords, remedy
 from lockkit.stores.contract import ProcessLocal
 
 ClientFactory = Callable[[], LockClient]
@@ -75,6 +76,7 @@ class Stores:
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
         self._looked_at: list[str] = []
         self._growth = Growth()
+        self.orders = OrderRecords({}, ())
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
         """The aliases asked for, or all. Raises UsageError."""
@@ -133,6 +135,18 @@ class Stores:
         every = itertools.chain.from_iterable(self.pages(aliases))
         return [row for row in every if row.info.name.startswith(start)]
 
+    def damaged_orders(self) -> Iterator[list[Row]]:
+        """The records of orders that cannot be read, of each database that is looked at."""
+        for name in self.orders.looked_at:
+            try:
+                keys = list(self.orders.databases[name].unreadable())
+            except (BackendError, ConfigurationError) as error:
+                is_down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
+                (self.down if is_down else self.wrong)[f"database {name}"] = str(error)
+                self._console.complain(f"database {escape(name)}: {printable(str(error))}")
+                continue
+            yield [_damaged_order(name, key) for key in keys]
+
     def ending(self) -> Exit:
         if self.down:
             return Exit.STORE_DOWN
@@ -160,6 +174,12 @@ class Stores:
         if failed:
             failed[0][alias] = failed[1]
             self._console.complain(f"alias {escape(alias)}: {printable(failed[1])}")
+
+
+def _damaged_order(database: str, key: str) -> Row:
+    damage = f"its record in the database {escape(database)} {remedy(database, key)}"
+    info = LockInfo(f"order:{key}", LockState.DAMAGED, damage=damage)
+    return Row(database, info, stuck(info))
 
 
 def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:

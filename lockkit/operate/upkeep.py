@@ -37,6 +37,15 @@ class OrderRecords(NamedTuple):
     databases: Mapping[str, RecordTable]
     usual: tuple[str, ...]
     why_none: str = "the records of orders are in Redis, where they expire by themselves"
+    looked_at: tuple[str, ...] = ()  #: by ``locks list``
+
+
+def remedy(name: str, key: str) -> str:
+    """What to do about a record in this database that cannot be read."""
+    return (
+        "cannot be read, so its duplicates get 503. Once you know that it has not taken effect, "
+        f"run locks prune --database {escape(name)} --unreadable order:{escape(key)}"
+    )
 
 
 def no_records() -> OrderRecords:
@@ -98,9 +107,7 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
             deleted += count
         for key in table.unreadable():
             console.complain(
-                f"database {escape(name)}: the record of order:{escape(key)} cannot be read, so "
-                "its duplicates get 503. Once you know that it has not taken effect, run "
-                f"locks prune --database {escape(name)} --unreadable order:{escape(key)}"
+                f"database {escape(name)}: the record of order:{escape(key)} {remedy(name, key)}"
             )
     except BackendError as error:
         console.complain(f"database {escape(name)}: {printable(str(error))}")

@@ -20,7 +20,6 @@ from lockkit.model.types import LeaseState, Release, Renewal, Request, drift
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import Schedule
 from lockkit.runtime.watchdog import Watchdog
-from lockkit.stores.fair import queued as queued_store
 from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
@@ -262,7 +261,7 @@ def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
         raise BackendUnavailable("it is down")
 
     store.release = release  # type: ignore[method-assign]
-    watchdog = Watchdog(Renewing(queued_store(store), store.wire(), settings_from_url("memory://")))
+    watchdog = Watchdog(Renewing(store, store.wire(), settings_from_url("memory://")))
     for token in "abc":
         watchdog._schedule.withdraw(request(token), now())
     watchdog.work()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
@@ -72,7 +73,9 @@ def _order_records() -> OrderRecords:
     """Every database may have some, of views with a database of their own."""
     rules = order_rules().settings
     databases = {alias: OrderTable(alias) for alias in connections}
-    return OrderRecords(databases, () if rules.claims else (OrderTable(rules.using).using,))
+    usual = () if rules.claims else (OrderTable(rules.using).using,)
+    has_orders = getattr(settings, "LOCKKIT_ORDERS", None) is not None
+    return OrderRecords(databases, usual, looked_at=usual if has_orders else ())
 
 
 def _parsed(parser: CommandParser, args: Any = None, namespace: Any = None) -> Any:

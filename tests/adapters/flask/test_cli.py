@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from flask_project import db
 
+from lockkit.operate.console import Exit
 from lockkit_flask import lock_view, locks
 
 if TYPE_CHECKING:
@@ -106,6 +107,9 @@ def test_a_record_that_cannot_be_read(
     result = runner.invoke(args=["locks", "prune"])
     assert f"locks prune --database default --unreadable order:{'a' * 64}" in result.output
     assert "b" * 64 not in result.output
+    listed = runner.invoke(args=["locks", "--format", "jsonl", "--fail-on-stuck"])
+    assert (f"order:{'a' * 64}" in listed.output, listed.exit_code) == (True, Exit.STUCK)
+    assert "b" * 64 not in listed.output
     assert runner.invoke(args=["locks", "prune", "--unreadable", "b" * 64]).exit_code == 1
     assert runner.invoke(args=["locks", "prune", "--unreadable", "a" * 64]).exit_code == 0
     with app.app_context():

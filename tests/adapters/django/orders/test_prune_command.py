@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from typing import Any
 
@@ -23,6 +24,12 @@ def prune(*argv: str, **options: Any) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
     call_command("locks", "prune", *argv, stdout=out, stderr=err, **options)
     return out.getvalue(), err.getvalue()
+
+
+def listing(*argv: str) -> str:
+    out = io.StringIO()
+    call_command("locks", *argv, stdout=out, stderr=io.StringIO())
+    return out.getvalue()
 
 
 def record(key: str, *, left: float, version: int = VERSION) -> None:
@@ -144,6 +151,11 @@ def test_a_record_that_cannot_be_read(column: str, value: object) -> None:
     advice = f"locks prune --database default --unreadable order:{'a' * 64}"
     assert advice in err or (column, value) in OF_ANOTHER_TYPE
     assert "b" * 64 not in err
+    if advice in err:
+        (listed,) = json.loads(listing("--format", "json"))["locks"]
+        assert (listed["name"], listed["state"]) == (f"order:{'a' * 64}", "damaged")
+        assert listing("--stuck", "--format", "jsonl").count(advice) == 1
+    assert listing("--alias", "default", "--format", "jsonl") == ""
     with pytest.raises(CommandError):
         prune("--unreadable", "b" * 64)
     assert prune("--unreadable", f"order:{'a' * 64}")[0].endswith("is deleted\n")
