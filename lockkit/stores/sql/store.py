@@ -51,7 +51,8 @@ BUSY_SECONDS = 5.0
 """A step is tried for so long while others write; then the store is unavailable."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02
-"""Seconds between two tries of a step: doubled each time, up to the second."""
+"""Seconds between two tries of a step: none at first, as what was in the way is done by then; then
+doubled each time, up to the second."""
 
 READ_AT_ONCE = 100
 """Rows that a renewal reads at once. It writes them soon after, so few will have changed."""
@@ -266,7 +267,7 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
 
     def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
         """Try a step again while somebody else is faster or the store is busy."""
-        pause, end = FIRST_PAUSE, None
+        pause, end = 0.0, None
         while True:
             try:
                 return slot.use(step)
@@ -276,5 +277,6 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
                     raise BackendUnavailable(
                         f"the lock database was busy for {self._busy_seconds:g} s"
                     ) from missed.__cause__
-            time.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            if pause:
+                time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(max(pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
