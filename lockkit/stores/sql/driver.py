@@ -6,21 +6,12 @@ import functools
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from lockkit.stores.sql.connector import Connection, Parameters, Result
 from lockkit.stores.sql.vendor import Vendor
 
 PARAMETER = re.compile(r":([a-z]\w*)")
-
-_POSITIONAL: Final = {"format": "%s", "qmark": "?"}
-
-
-class _Text(NamedTuple):
-    """A statement in the style of a driver."""
-
-    text: str
-    names: tuple[str, ...] | None  #: of its parameters in their order; None: it knows names
 
 
 class DriverConnection(Connection):
@@ -36,14 +27,14 @@ class DriverConnection(Connection):
         self.driver = driver
         self.descriptor = _descriptor(driver)
         self._error: type[Exception] = module.Error
-        self._style: str = module.paramstyle
+        self._mark = "?" if module.paramstyle == "qmark" else "%s"  # drivers of names take both
         self._vendor = vendor
         self._remedy = remedy
         self._forget = forget
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
-        text, names = styled(statement, self._style)
-        values = parameters if names is None else [parameters[name] for name in names]
+        text, names = styled(statement, self._mark)
+        values = [parameters[name] for name in names]
         try:
             cursor = self.driver.cursor()
             try:
@@ -63,14 +54,9 @@ class DriverConnection(Connection):
 
 
 @functools.cache
-def styled(statement: str, style: str) -> _Text:
-    """``:named`` parameters as the driver has them."""
-    if style == "named":
-        return _Text(statement, None)
-    if (mark := _POSITIONAL.get(style)) is not None:
-        names = tuple(PARAMETER.findall(statement))
-        return _Text(PARAMETER.sub(mark, statement), names)
-    return _Text(PARAMETER.sub(r"%(\1)s", statement), None)
+def styled(statement: str, mark: str) -> tuple[str, list[str]]:
+    """With this mark for each of the ``:named`` parameters, and their names in this order."""
+    return PARAMETER.sub(mark, statement), PARAMETER.findall(statement)
 
 
 def _descriptor(driver: Any) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lockkit.engine import grant
 from lockkit.engine.state import Waiter
-from lockkit.model.types import Busy, Gone, Grant, Owner, Release, Renewal, Request
+from lockkit.model.types import Busy, Gone, Grant, Owner, Renewal, Request
 from lockkit.runtime import process
 from lockkit.stores.sql.codec import token_digest
 
@@ -29,10 +29,6 @@ def taken_over(
                 break
             waiter.alive = now
     return grant.acquire(state, request, now)
-
-
-def released(request: Request, state: grant.State, now: int) -> grant.Outcome[Release]:
-    return grant.release(state, request, now)
 
 
 def extended(

@@ -38,7 +38,7 @@ from lockkit.stores.sql.listing import TableListing
 from lockkit.stores.sql.polling import pause
 from lockkit.stores.sql.pruning import PRUNE_EVERY, prune_some
 from lockkit.stores.sql.rows import Row, repaired, state_of
-from lockkit.stores.sql.rules import extended, messages, released, stored, taken_over
+from lockkit.stores.sql.rules import extended, messages, stored, taken_over
 from lockkit.stores.sql.shortcuts import Tried, free, take
 from lockkit.stores.sql.words import values_of
 from lockkit.stores.wires import AsyncWire
@@ -114,7 +114,9 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         mine = stored(request)
         first = None if request.queued or request.unsure else partial(free, self.connector, mine)
         return call(
-            lambda: self._step(mine.name, partial(released, mine), first=first),
+            lambda: self._step(
+                mine.name, lambda state, now: grant.release(state, mine, now), first=first
+            ),
             Lane.ENDING,
             request.token,
         )
