@@ -58,6 +58,7 @@ FIGURES = {
     "flask_view_us": Figure("Flask: a request of a view with a lock, µs", LOWER),
     "flask_own_us": Figure("Flask: what lock_view adds to the lock, µs", LOWER),
     "import_ms": Figure("import: CPU above a bare interpreter's, ms", LOWER),
+    "client_ms": Figure("import of its client: CPU above a bare interpreter's, ms", LOWER),
     "first_redis_ms": Figure("the first lock of a process on Redis: CPU, ms", LOWER),
     "first_sqlite_ms": Figure("the first lock of a process on SQLite: CPU, ms", LOWER),
     "flask_ms": Figure("import of lockkit_flask: CPU, ms", LOWER),

@@ -23,6 +23,7 @@ PROGRAMS = {
     ("typing", "import_ms"): "import typing",
     ("redis-py", "import_ms"): "import redis",
     ("lockkit", "import_ms"): "import lockkit",
+    ("lockkit", "client_ms"): "from lockkit import LockClient",
     ("redis-py", "first_redis_ms"): REDIS_PY,
     ("lockkit", "first_redis_ms"): FIRST,
     ("lockkit", "first_sqlite_ms"): FIRST.replace("{url!r}", "{file!r}"),

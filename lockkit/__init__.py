@@ -9,39 +9,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
-
-from lockkit.leases.client import Lease, Lock, LockClient
-from lockkit.leases.default_store import connection_settings
-from lockkit.model.errors import (
-    AcquireTimeout,
-    BackendError,
-    BackendUnavailable,
-    ConfigurationError,
-    DamagedRecord,
-    DriverMissing,
-    InvalidName,
-    KindMismatch,
-    LayoutMismatch,
-    LeaseLost,
-    LockError,
-    LockHeld,
-    OpenTransaction,
-    OutcomeUnknown,
-    StoreRefused,
-    TooManySessions,
-    TooManyWaiters,
-    UnknownBackend,
-    UnsupportedCapability,
-    UpgradeRefused,
-)
-from lockkit.model.names import name
-from lockkit.model.options import ClientOptions
-from lockkit.model.types import LeaseState, LockInfo, LockState, Owner
-from lockkit.stores.registry import load_store
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from lockkit.leases.client import Lease, Lock, LockClient
     from lockkit.leases.decorator import locked
+    from lockkit.model.errors import (
+        AcquireTimeout,
+        BackendError,
+        BackendUnavailable,
+        ConfigurationError,
+        DamagedRecord,
+        DriverMissing,
+        InvalidName,
+        KindMismatch,
+        LayoutMismatch,
+        LeaseLost,
+        LockError,
+        LockHeld,
+        OpenTransaction,
+        OutcomeUnknown,
+        StoreRefused,
+        TooManySessions,
+        TooManyWaiters,
+        UnknownBackend,
+        UnsupportedCapability,
+        UpgradeRefused,
+    )
+    from lockkit.model.names import name
+    from lockkit.model.options import ClientOptions
+    from lockkit.model.types import LeaseState, LockInfo, LockState, Owner
 
     __version__: str
 
@@ -91,23 +90,39 @@ def connect(
     max_queue, options, backend. Nothing is connected before the first lock. Raises
     ConfigurationError.
     """
+    from lockkit.leases.client import LockClient
+    from lockkit.leases.default_store import connection_settings
+    from lockkit.stores.registry import load_store
+
     settings = connection_settings(url, client, options)
     return LockClient(load_store(settings), settings)
 
 
+_PLACES = {
+    "leases.client": ("Lease", "Lock", "LockClient"),
+    "leases.decorator": ("locked",),
+    "model.names": ("name",),
+    "model.types": ("LeaseState", "LockInfo", "LockState", "Owner"),
+}
+
+
 def __getattr__(attribute: str) -> Any:
-    """Import at first use what is seldom needed and slow to import."""
-    if attribute == "locked":
-        from lockkit.leases.decorator import locked
+    """Import at first use: many a program imports more than it runs."""
+    from importlib import import_module
 
-        return locked
     if attribute == "aio":
-        import importlib
-
-        return importlib.import_module("lockkit.aio")
+        return import_module("lockkit.aio")
     if attribute == "__version__":
         return _version()
-    raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
+    if attribute not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
+    place = next((place for place, names in _PLACES.items() if attribute in names), "model.errors")
+    found = globals()[attribute] = getattr(import_module(f"{__name__}.{place}"), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
 
 
 def _version() -> str:

@@ -119,9 +119,9 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         permits: for a semaphore only. Other arguments as in ``lock``. Raises ConfigurationError.
         """
         name, label = self._name(name), check_label(options.pop("label", ""))
-        return self.maker(kind, **options)(name, label)
+        return self._maker(kind, **options)(name, label)
 
-    def maker(self, kind: str, *, where: str = "of_kind()", **options: Any) -> Callable[..., L]:
+    def _maker(self, kind: str, *, where: str = "of_kind()", **options: Any) -> Callable[..., L]:
         """Makes locks of a kind, whose options are checked now, once for all of them: it gets a
         checked name and a label. ``where``: for the error."""
         semaphore = kind == "semaphore"
@@ -180,7 +180,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
                 raise ConfigurationError(f"{name!r} is not a lock name: multi('a', 'b')")
         in_order = sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
         label = check_label(options.pop("label", ""))
-        make = self.maker(kind, where="multi()", **options)
+        make = self._maker(kind, where="multi()", **options)
         return [make(self._name(name), label) for name in in_order]
 
     @property

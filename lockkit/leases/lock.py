@@ -51,8 +51,8 @@ class BaseClient(ABC, Generic[AnyLease]):
         self._queue = store if isinstance(store, Waited) else _behind_a_queue(store)
         self._entries = Entries()
         self._held_for: dict[str, float] = {}
-        self.makers: dict[Hashable, Any] = {}
-        """What ``maker`` has made, for those that use it again and again."""
+        self._makers: dict[Hashable, Any] = {}
+        """What ``_maker`` has made, for those that use it again and again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.settings.alias!r} at {self.settings.shown_location}>"

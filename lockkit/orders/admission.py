@@ -231,9 +231,9 @@ class Admission:
     async def _acquire(self, seconds: float) -> Any:
         """Wait at most ``seconds`` for a lease. Errors as of ``Lock.acquire``."""
         locks = self._means.locks
-        make = locks.makers.get(Admission)
+        make = locks._makers.get(Admission)
         if make is None:
-            make = locks.makers[Admission] = locks.maker("mutex")
+            make = locks._makers[Admission] = locks._maker("mutex")
         return await value(make(self.order.lock_name, self.order.label).acquire(seconds))
 
 

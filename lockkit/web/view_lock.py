@@ -164,10 +164,10 @@ class ViewLock:
         """What was checked once is kept by the client, which has settings of its own."""
         is_owned = owner and self._options["kind"] in ENTERED
         if len(names) == 1 and not is_owned:
-            make = client.makers.get((self, timeout))
+            make = client._makers.get((self, timeout))
             if make is None:
-                make = client.maker(ttl=self.ttl, timeout=timeout, **self._options)
-                client.makers[self, timeout] = make
+                make = client._maker(ttl=self.ttl, timeout=timeout, **self._options)
+                client._makers[self, timeout] = make
             return make(names[0], label)
         options = {**self._options, "ttl": self.ttl, "timeout": timeout, "label": label}
         if is_owned:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 MOST_MODULES = 40
-"""Of ours, for ``import lockkit``: each is looked up, read and run."""
+"""Of ours, for a client: each is looked up, read and run."""
 
 COMPILED = """
 import json, sys
 seen = []
 sys.addaudithook(lambda event, found: event == "compile" and seen.append(str(found[0])))
-import lockkit
+from lockkit import LockClient, name
 print(json.dumps([text for text in seen if "lambda _cls" not in text]))
 """
 """But for the constructors that named tuples make of themselves."""
@@ -50,28 +50,42 @@ def of_asyncio(modules: set[str]) -> set[str]:
     return {name for name in modules if "asyncio" in name or ".aio" in name}
 
 
-def test_the_import_of_lockkit_is_few_modules() -> None:
-    ours = {name for name in imported("pass", "import lockkit") if name.startswith("lockkit")}
-    assert len(ours) <= MOST_MODULES, sorted(ours)
+def ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.startswith("lockkit")}
 
 
-def test_the_import_of_lockkit_compiles_nothing() -> None:
+def test_the_import_of_lockkit_imports_what_is_used() -> None:
+    assert ours(imported("pass", "import lockkit")) == {"lockkit"}
+    errors = imported("pass", "from lockkit import LockError")
+    assert ours(errors) == {"lockkit", "lockkit.model", "lockkit.model.errors"}
+
+
+def test_a_client_is_few_modules() -> None:
+    found = ours(imported("pass", "from lockkit import LockClient"))
+    assert len(found) <= MOST_MODULES, sorted(found)
+
+
+def test_a_client_compiles_nothing() -> None:
     """An annotation that is a text, of a named tuple or in a base class, is compiled by typing: the
     first one takes as long as a tenth of the import."""
-    told("import lockkit; print(0)")  # whoever is first writes the compiled modules
+    told(
+        "from lockkit import LockClient, name; print(0)"
+    )  # whoever is first writes the compiled modules
     assert told(COMPILED) == []
 
 
 def test_the_first_lock_on_redis_needs_nothing_of_asyncio(redis_url: str) -> None:
     """redis-py itself does."""
-    modules = imported("import redis, lockkit", first_lock(redis_url))
+    modules = imported("import redis, lockkit; lockkit.LockClient", first_lock(redis_url))
     assert "lockkit.stores.redis.store" in modules
     assert not of_asyncio(modules)
     assert len(modules) <= MOST_MODULES, sorted(modules)
 
 
 def test_the_first_lock_on_sqlite_needs_nothing_of_servers(tmp_path: Path) -> None:
-    modules = imported("import lockkit", first_lock(f"sqlite:///{tmp_path}/locks.sqlite3"))
+    modules = imported(
+        "import lockkit; lockkit.LockClient", first_lock(f"sqlite:///{tmp_path}/locks.sqlite3")
+    )
     assert "lockkit.stores.sql.sqlite" in modules
     assert not of_asyncio(modules)
     assert not {"ssl", "sqlalchemy", "lockkit.stores.sql.alchemy", "redis"} & modules
@@ -80,7 +94,8 @@ def test_the_first_lock_on_sqlite_needs_nothing_of_servers(tmp_path: Path) -> No
 def test_an_app_of_flask_needs_neither_asyncio_nor_the_commands() -> None:
     make = "app = flask.Flask('shop'); app.config['LOCKKIT_URL'] = "
     make += "'memory://'; lockkit_flask.LockKit(app)"
-    modules = imported("import flask, lockkit", f"import lockkit_flask; {make}")
+    before = "import flask, lockkit; lockkit.LockClient"
+    modules = imported(before, f"import lockkit_flask; {make}")
     assert "lockkit_flask.extension" in modules
     assert not of_asyncio(modules)
     assert "lockkit.operate.commands" not in modules
