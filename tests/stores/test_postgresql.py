@@ -112,3 +112,36 @@ def test_a_row_that_somebody_has_locked_is_waited_for(
         assert not taking.done()
         other.commit()
         assert taking.result(10).release()
+
+
+@pytest.mark.parametrize(
+    "change", ["DEALLOCATE ALL", "ALTER TABLE lockkit_lock ALTER state TYPE varchar"]
+)
+def test_statements_that_were_prepared_in_vain(
+    locks: Locks, admin: psycopg.Connection, change: str
+) -> None:
+    """By a pooler's reset, or a change of the table: they are sent as they are, from then on."""
+    client: Any = locks()
+    client.lock("a").acquire().release()
+    prepared = client.store._steps.use(lambda c: c.execute("TABLE pg_prepared_statements", {}))
+    assert {row[0].rpartition("_")[0] for row in prepared.rows} == {"lockkit_write"}
+    client.store._steps.use(lambda c: c.execute(change, {}))
+    for _ in range(3):
+        with client.lock("a"):
+            assert locks().lock("a").try_acquire() is None
+    assert not client.store._steps.use(lambda c: c._prepared)
+
+
+def test_a_statement_by_whose_name_there_is_another_one(locks: Locks) -> None:
+    """Behind a pooler, by another release: it is not used."""
+    client: Any = locks()
+    client.lock("a").acquire().release()
+    ours = client.store._steps.use(lambda c: c.execute("TABLE pg_prepared_statements", {})).rows
+
+    def forget(connection: Any) -> None:
+        connection._prepared.clear()
+
+    client.store._steps.use(forget)
+    with client.lock("a") as lease:
+        assert lease.fencing_token
+    assert ours

@@ -15,6 +15,7 @@ from database_settings import complete, environment, postgresql
 from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
+from django_pairs import Proxied, requests_of_pairs
 from system_checks import shown_until_silenced
 
 import lockkit
@@ -164,6 +165,14 @@ def test_waiters_hear_from_wherever_the_settings_lead(
 def listens(server: PostgresServer, database: str) -> bool:
     sql = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %%' AND datname = '%s'"
     return int(server.execute(sql % database)) == 1
+
+
+def test_a_pair_is_two_statements(
+    database: dict[str, Any], proxy: Proxied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the driver: Django's cursors, which time and log them, are not in the way."""
+    run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)
+    assert requests_of_pairs(database, proxy, monkeypatch, 5) == 10
 
 
 def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

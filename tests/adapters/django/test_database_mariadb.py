@@ -12,6 +12,7 @@ import pytest
 import pytest_django
 from database_settings import complete, environment, mariadb
 from django.db import connections
+from django_pairs import Proxied, requests_of_pairs
 from orders_django import mysql
 
 import lockkit
@@ -105,3 +106,10 @@ def test_a_request_s_transaction_is_left_alone(
         cursor.execute("ROLLBACK")
         cursor.execute("SELECT count(*) FROM stock")
         assert cursor.fetchone() == (0,)
+
+
+def test_a_pair_is_two_statements(
+    database: dict[str, Any], proxy: Proxied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate(database)
+    assert requests_of_pairs(database, proxy, monkeypatch, 5) == 10
