@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from steps import Steps
 
 from lockkit.model.settings import settings_from_url
+from lockkit.model.types import LockState
 from lockkit.stores.registry import load_store
 from lockkit.stores.sql import create_table
 
@@ -140,7 +141,8 @@ def texts(text: str) -> st.SearchStrategy[str]:
 @st.composite
 def sqlite_damages(draw: st.DrawFn, store: Store) -> Callable[[], None]:
     """Any column of SQLite takes a value of any type."""
-    name, column = draw(st.sampled_from(NAMES)), draw(st.sampled_from(["state", "name", *NUMBERS]))
+    columns = ["state", "name", "prefix", *NUMBERS]
+    name, column = draw(st.sampled_from(NAMES)), draw(st.sampled_from(columns))
     anything: st.SearchStrategy[Any] = (
         st.binary(max_size=20)
         | st.integers(-(2**63), 2**63 - 1)
@@ -185,6 +187,23 @@ def test_whatever_stands_in_postgresql(postgresql: PostgreSQL, data: st.DataObje
     postgresql.put(postgresql.sound)
     data.draw(postgresql_damages(postgresql))()
     check(postgresql)
+
+
+@pytest.mark.parametrize("says", ["", "D", "{words}", b"d", 7], ids=repr)
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_prefix_that_is_another(request: pytest.FixtureRequest, kind: str, says: Any) -> None:
+    """Its row is locked by its id, and shown."""
+    if kind == "postgresql" and not isinstance(says, str):
+        return  # it keeps texts only
+    store: Store = request.getfixturevalue(kind)
+    store.put(store.sound)
+    store.change(MUTEX, "prefix", says)
+    (info,) = [info for info in store.backend.holders() if info.name == MUTEX]
+    assert info.state is LockState.DAMAGED
+    assert f"the key prefix {says!r}" in info.damage or isinstance(says, int)  # a column of text
+    (same,) = store.backend.holders(MUTEX)
+    assert same.state is LockState.HELD
+    assert all(isinstance(prefix, str) for prefix in store.backend.prefixes())
 
 
 def test_a_version_that_does_not_grow_grants_to_one(sqlite: SQLite) -> None:

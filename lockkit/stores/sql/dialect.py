@@ -28,6 +28,7 @@ class Dialect:
     insert: str
     update: str
     page: str
+    others: str  #: the rows of other prefixes, or of ours if theirs is damaged
     stale: str
     delete: str
     put: str

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import LayoutMismatch
-from lockkit.model.types import LockInfo, Page
+from lockkit.model.types import LockInfo, LockState, Page
 from lockkit.runtime.wires import Lane, call
 from lockkit.stores.contract import Listed
 from lockkit.stores.sql.codec import row_id
@@ -21,11 +21,18 @@ PAGE = 500
 """Rows per request of a listing."""
 
 
+STRAYED = (
+    "the row says the key prefix {!r}, so not all is told of it: set prefix to {!r} in the row "
+    "with the id {!r}"
+)
+
+
 class _Cursor(NamedTuple):
     """Where a listing goes on: after this row; None: all were read, and one could not be."""
 
     after: str | None = ""
     unreadable: LayoutMismatch | None = None
+    others: bool = False  #: the rows of other prefixes are looked through
 
 
 class TableListing(Listed):
@@ -63,7 +70,7 @@ class TableListing(Listed):
         if not self.connector.has_anything():
             return {}
         found = self._rows(self._dialect.prefixes, {"prefix": self._prefix})
-        return {prefix: bool(has_locks) for prefix, has_locks in found}
+        return {str(prefix): bool(has_locks) for prefix, has_locks in found}
 
     def _page(self, name: str | None, cursor: _Cursor) -> Page:
         """So that neither memory nor a read transaction grows with what is held.
@@ -77,10 +84,11 @@ class TableListing(Listed):
         if name is not None:
             (row,) = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
             return Page(list(infos(name, row)))
-        values: Parameters = {"after": cursor.after or "", "prefix": self._prefix, "most": PAGE}
-        rows = self._rows(self._dialect.page, values)
         found: list[LockInfo] = []
-        after, unreadable = cursor
+        if cursor.others:
+            return self._strayed(found, cursor)
+        after, unreadable, _ = cursor
+        rows = self._rows(self._dialect.page, self._after(cursor))
         for now, after, version, one, fence, text in rows:
             try:
                 found += infos_of_row(self._prefix, after, one, (now, version, fence, text))
@@ -88,4 +96,19 @@ class TableListing(Listed):
                 unreadable = unreadable or error
         if len(rows) == PAGE:
             return Page(found, _Cursor(after, unreadable))
-        return Page(found, unreadable and _Cursor(None, unreadable))
+        return self._strayed(found, _Cursor("", unreadable, others=True))
+
+    def _strayed(self, found: list[LockInfo], cursor: _Cursor) -> Page:
+        """Rows of ours whose prefix is damaged: they are locked by their ids all the same."""
+        rows = self._rows(self._dialect.others, self._after(cursor))
+        found += [
+            LockInfo(name, LockState.DAMAGED, damage=STRAYED.format(says, self._prefix, key))
+            for key, name, says in rows
+            if isinstance(name, str) and row_id(self._prefix, name) == key
+        ]
+        if len(rows) == PAGE:
+            return Page(found, cursor._replace(after=rows[-1][0]))
+        return Page(found, cursor.unreadable and _Cursor(None, cursor.unreadable))
+
+    def _after(self, cursor: _Cursor) -> Parameters:
+        return {"after": cursor.after or "", "prefix": self._prefix, "most": PAGE}

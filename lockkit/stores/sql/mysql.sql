@@ -58,6 +58,10 @@ FROM lockkit_lock
 WHERE id > :after AND CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) AND state <> ''
 ORDER BY id LIMIT :most
 
+-- name: others
+SELECT id, name, prefix FROM lockkit_lock
+WHERE id > :after AND CAST(prefix AS BINARY) <> CAST(:prefix AS BINARY) AND state <> '' ORDER BY id LIMIT :most
+
 -- name: stale
 SELECT id, version, fence, state
 FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most) AS looked_at

@@ -56,6 +56,10 @@ SELECT {clock}, id, version, name, fence, state
 FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
 ORDER BY id LIMIT :most
 
+-- name: others
+SELECT id, name, prefix FROM lockkit_lock
+WHERE id > :after AND prefix <> :prefix AND state <> '' ORDER BY id LIMIT :most
+
 -- name: stale
 SELECT id, version, fence, state
 FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most)
