@@ -33,6 +33,7 @@ README = Path(__file__).parents[1] / "README.md"
 ON_REDIS = (
     "pair",
     "handoff",
+    "queue",
     "takeover",
     "contention",
     "tasks",

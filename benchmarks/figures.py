@@ -25,6 +25,8 @@ FIGURES = {
     "handoff_p50_ms": Figure("handoff p50, ms", LOWER),
     "handoff_p99_ms": Figure("handoff p99, ms", LOWER),
     "long_p50_ms": Figure("handoff p50 after about 1 s, ms", LOWER),
+    "tried_us": Figure("10,000 waiters: a try, µs", LOWER),
+    "refused_us": Figure("10,000 waiters: a refusal by MAX_QUEUE, µs", LOWER),
     "takeover_p95_ms": Figure("takeover after SIGKILL: p95 past the TTL, ms", LOWER),
     "per_second": Figure("8 processes: acquired/s", HIGHER),
     "wait_p50_ms": Figure("8 processes: wait p50, ms", LOWER),

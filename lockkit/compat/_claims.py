@@ -11,13 +11,13 @@ import redis
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 
 from lockkit.engine import flow, holding
-from lockkit.engine.effects import Later, Step
+from lockkit.engine.effects import Made, Step
 from lockkit.leases.aio_client import AsyncLockClient
 from lockkit.leases.client import LockClient
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, LeaseLost
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Mode, Request
+from lockkit.model.types import Granted, Mode, Request
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.tokens import new_token
 from lockkit.stores.contract import Waited
@@ -145,16 +145,24 @@ class Queueing:
         return LockNotOwnedError(text, lock_name=self.name)
 
 
-def acquiring(store: Waited, claim: Claim, taken: Callable[[Hold], None]) -> Step[None]:
+def hold_of(granted: Granted) -> Hold:
+    return Hold(granted.request, granted.fence, granted.deadline, granted.now)
+
+
+def acquiring(
+    store: Waited, claim: Claim, taken: Callable[[Hold], None], first: Made | None = None
+) -> Step[None]:
     """What a waiter was handed is for as long as waiters count as alive: it is made whole.
 
-    ``taken``: notes it. Interrupted before that is done, it leaves nothing behind."""
+    ``taken``: notes it. Interrupted before that is done, it leaves nothing behind. ``first``: the
+    first attempt, if it was made already."""
     request, wait, _ = claim
     until = None if wait is None else now() + wait
     while True:
-        granted = yield from flow.acquire(store, request, wait, claim.new_token)
+        granted = yield from flow.acquire(store, request, wait, claim.new_token, first=first)
+        first = None
         try:
-            hold = Hold(granted.request, granted.fence, granted.deadline, granted.now)
+            hold = hold_of(granted)
             if not granted.whole:
                 yield from holding.extend(store, hold, request.ttl)
             taken(hold)
@@ -164,18 +172,10 @@ def acquiring(store: Waited, claim: Claim, taken: Callable[[Hold], None]) -> Ste
             wait = None if until is None else max(until - now(), 0.0)
             request = request._replace(token=claim.new_token())
         except BaseException:
-            yield from _give_back(store, granted.request)
+            yield from holding.abandon(store, granted.request)
             raise
         else:
             return
-
-
-def _give_back(store: Waited, request: Request) -> Step[None]:
-    leaving = request._replace(queued=True, unsure=True)
-    try:
-        yield from holding.give_back(store, leaving)
-    except BackendError:
-        yield Later(leaving)
 
 
 def _seconds_of_tries(sleep: float, most: float | None) -> float | None:

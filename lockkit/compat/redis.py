@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from lockkit.model.errors import AcquireTimeout, DriverMissing
 
@@ -33,12 +33,14 @@ except ImportError as error:
         "lockkit.compat.redis needs redis-py: pip install 'lockkit[redis]'"
     ) from error
 
-from lockkit.compat._claims import Queueing, acquiring, client_for, errors_of_redis
+from lockkit.compat._claims import Queueing, acquiring, client_for, errors_of_redis, hold_of
 from lockkit.engine import holding
 from lockkit.leases.aio_client import AsyncLockClient
 from lockkit.leases.client import LockClient
+from lockkit.model.clock import now
 from lockkit.runtime import process
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
+from lockkit.stores.redis.handed import LentStore
 
 __all__ = ["AsyncLock", "AsyncRedis", "Lock", "Redis"]
 
@@ -60,8 +62,14 @@ class Lock(Queueing, redis.lock.Lock):
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
         client, before = client_for(self.redis, LockClient), self._token
         try:
+            taken = partial(self._taken, client)
             with errors_of_redis():
-                client.perform(acquiring(client._queue, claim, partial(self._taken, client)))
+                client._acquire(
+                    cast(LentStore, client.store),
+                    claim.request,
+                    lambda granted: taken(hold_of(granted)),
+                    lambda first: acquiring(client._queue, claim, taken, first),
+                )
         except AcquireTimeout:
             return False
         except BaseException:
@@ -89,7 +97,7 @@ class Lock(Queueing, redis.lock.Lock):
         client = client_for(self.redis, LockClient)
         hold = self._released(client, self._encoded(expected_token))
         with errors_of_redis():
-            released = client.perform(holding.release(client._queue, hold))
+            released = client._release(cast(LentStore, client.store), hold, now())
         if not released:
             raise self._not_owned()
 

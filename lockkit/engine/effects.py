@@ -70,6 +70,22 @@ class Later(NamedTuple):
     request: Request
 
 
+class Made:
+    """An exchange that was made before its step began: an attempt, or a release."""
+
+    __slots__ = ("is_taken", "outcome", "sent")
+
+    def __init__(self, sent: float, outcome: Any) -> None:
+        self.sent = sent  #: of the local clock
+        self.outcome = outcome  #: what the store says, or an error; None: it is still to be made
+        self.is_taken = False  #: the step looks after what came of it
+
+    def result(self) -> Any:
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
 Effect = Exchange | Gather | Park | Listen | Later
 Step = Generator[Effect, Any, R]
 

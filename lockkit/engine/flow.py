@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockkit.engine.effects import Later, Step
+from lockkit.engine.effects import Later, Made, Step
 from lockkit.engine.holding import broke_off, give_back
 from lockkit.model import clock
 from lockkit.model.errors import (
@@ -58,20 +58,33 @@ LATE = 1 / 3
 process that is busy, the waiter asks the store, which makes it whole."""
 
 
-def acquire(
+def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted | None:
+    """None: its reply took longer than the lease."""
+    left = grant.left
+    deadline = sent + left - drift(left)
+    if deadline <= now:
+        return None
+    return Granted(request, grant.fence, deadline, now, left >= request.ttl)
+
+
+def acquire(  # noqa: PLR0917
     store: Waited,
     request: Request,
     timeout: float | None,
     new_token: Callable[[], str],
     now: Callable[[], float] = clock.now,
+    first: Made | None = None,
 ) -> Step[Granted]:
     """Acquire within ``timeout`` seconds (None: for ever), or leave nothing behind.
 
-    Raises LockHeld (timeout 0), AcquireTimeout, TooManyWaiters or a BackendError.
+    Raises LockHeld (timeout 0), AcquireTimeout, TooManyWaiters or a BackendError. ``first``: the
+    first attempt, if it was made already.
     """
     attempt = _Acquire(store, request, timeout, new_token, now)
     try:
-        return (yield from attempt.run_or_leave())
+        if first is not None:
+            attempt.joining = first.is_taken = True
+        return (yield from attempt.run_or_leave(first))
     except (GeneratorExit, AcquireTimeout, BackendError, ConfigurationError):
         raise
     except BaseException:  # interrupted, as it left as well: a tombstone follows what is under way
@@ -104,9 +117,9 @@ class _Acquire:
         self.start = 0.0
         self.sent = self.now = 0.0  #: around the last attempt
 
-    def run_or_leave(self) -> Step[Granted]:
+    def run_or_leave(self, first: Made | None) -> Step[Granted]:
         try:
-            return (yield from self.run())
+            return (yield from self.run(first))
         except (BackendError, ConfigurationError):
             if self.is_owed:  # a store that has just failed is told later
                 yield Later(self.leaving)
@@ -116,16 +129,15 @@ class _Acquire:
                 yield from self.withdraw()
             raise
 
-    def run(self) -> Step[Granted]:
-        value = yield from self._attempt()
+    def run(self, first: Made | None) -> Step[Granted]:
+        value = yield from self._attempt(first)
         while True:
             if isinstance(value, Grant):
-                deadline = self.sent + value.left - drift(value.left)
-                if deadline > self.now:
-                    whole = value.left >= self.request.ttl
+                found = granted(self.request, value, self.sent, self.now)
+                if found is not None:
                     if self.waits and log.isEnabledFor(DEBUG):
                         log.debug("%s waited %.3f s for %r", *self._told())
-                    return Granted(self.request, value.fence, deadline, self.now, whole)
+                    return found
                 self._give_up_in_time(Busy())  # the reply took longer than the lease
                 value = yield from self._attempt()
             elif isinstance(value, Gone):
@@ -150,6 +162,8 @@ class _Acquire:
                 held_by = by(Owner.decode(busy.holder)) if busy.holder else ""
                 owner, _, name = self._told()
                 log.debug("%s waits for %r, held%s", owner, name, held_by)
+        if (yield from self.store.listen(self.request)):
+            return (yield from self._attempt())
         self.request = self.request._replace(mode=Mode.POLL)
         try:
             message = yield from self.store.wait(self.request, self._pause(busy, left), busy)
@@ -168,13 +182,15 @@ class _Acquire:
             pause = min(pause, busy.left + TAKEOVER_STEP * (1 + min(busy.ahead, 25)))
         return pause if left is None else min(pause, left)
 
-    def _attempt(self) -> Step[Grant | Busy | Gone]:
+    def _attempt(self, made: Made | None = None) -> Step[Grant | Busy | Gone]:
         """A poll never joins: one that arrives late, after a withdraw, is told that it is gone."""
         self.joining = self.request.mode is not Mode.POLL
-        self.sent = self.clock()
+        self.sent = self.clock() if made is None else made.sent
         self.start = self.start or self.sent
         try:
-            value = yield from self.store.acquire(self.request)
+            value: Grant | Busy | Gone | None = made.result() if made else None
+            if value is None:
+                value = yield from self.store.acquire(self.request)
         except BackendError as error:
             value = yield from self._once_more(error)
         self.now = self.clock()

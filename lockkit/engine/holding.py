@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lockkit.engine.effects import Later, Step
+from lockkit.engine.effects import Later, Made, Step
 from lockkit.model import clock
 from lockkit.model.errors import BackendError, OutcomeUnknown
 from lockkit.model.log import log
@@ -39,10 +39,11 @@ def broke_off(error: BackendError, seconds: float) -> bool:
     return isinstance(error, OutcomeUnknown) and seconds < RETRY_WITHIN
 
 
-def give_back(store: Store, request: Request) -> Step[Release]:
-    """Release. Interrupted in it, the watchdog does so."""
+def give_back(store: Store, request: Request, made: Made | None = None) -> Step[Release]:
+    """Release. Interrupted in it, the watchdog does so. ``made``: as of ``release``."""
     try:
-        return (yield from store.release(request))
+        found: Release | None = made.result() if made else None
+        return (yield from store.release(request)) if found is None else found
     except (GeneratorExit, BackendError):
         raise
     except BaseException:  # interrupted once more, by an impatient user
@@ -50,19 +51,30 @@ def give_back(store: Store, request: Request) -> Step[Release]:
         raise
 
 
-def release(store: Store, hold: Hold, now: Clock = clock.now) -> Step[bool]:
+def abandon(store: Store, request: Request) -> Step[None]:
+    """Give back what was granted and comes to nobody."""
+    leaving = request._replace(queued=True, unsure=True)
+    try:
+        yield from give_back(store, leaving)
+    except BackendError:
+        yield Later(leaving)
+
+
+def release(
+    store: Store, hold: Hold, now: Clock = clock.now, made: Made | None = None
+) -> Step[bool]:
     """Release; True if it was still ours: of a claim that was handed over and never extended, the
-    store says so.
+    store says so. ``made``: the request, if it was made already, while the lease was not over.
 
     A release sent before the deadline whose reply was lost, and which now finds nothing, was
     applied the first time. What cannot be said to the store now the watchdog says later.
     """
     request = hold.request
-    sent = now()
-    ours = not hold.is_over(sent)  # or may be
+    sent = now() if made is None else made.sent
+    ours = made is not None or not hold.is_over(sent)  # or may be
     in_time = ours and sent < hold.deadline
     try:
-        found = yield from give_back(store, request)
+        found = yield from give_back(store, request, made)
     except BackendError as error:
         if not broke_off(error, now() - sent):
             yield Later(request)

@@ -44,7 +44,12 @@ class _Entered(Protocol):
     def _extending(self, ttl: float | None) -> Step[None]: ...
 
 
+class _ByThread(_Entered, Protocol):
+    def _end(self, error: type[BaseException] | None) -> None: ...
+
+
 L = TypeVar("L", bound=_Entered)
+T = TypeVar("T", bound=_ByThread)
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,18 +99,18 @@ else:
     _Lease = object
 
 
-class ThreadLock(Generic[L]):
+class ThreadLock(Generic[T]):
     """The ends of the block of a lock on one name, or on several."""
 
     __slots__ = ()
     _client: LockClient
-    _entered: dict[int, list[L]]
+    _entered: dict[int, list[T]]
 
     if TYPE_CHECKING:
 
-        def acquire(self, timeout: float | None | Unset = UNSET) -> L: ...
+        def acquire(self, timeout: float | None | Unset = UNSET) -> T: ...
 
-    def try_acquire(self) -> L | None:
+    def try_acquire(self) -> T | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""
         try:
             return self.acquire(timeout=0)
@@ -114,7 +119,7 @@ class ThreadLock(Generic[L]):
         except AcquireTimeout:
             return None
 
-    def __enter__(self) -> L:
+    def __enter__(self) -> T:
         block = begun(self)
         lease = self.acquire()
         try:
@@ -131,8 +136,7 @@ class ThreadLock(Generic[L]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease = _leave(self._entered, threading.get_ident())
-        self._client.perform(lease._leaving(kind))
+        _leave(self._entered, threading.get_ident())._end(kind)
 
 
 class TaskLock(Generic[L]):
@@ -209,7 +213,10 @@ class ThreadLease(_Lease):
         traceback: TracebackType | None,
     ) -> None:
         """Release. Raises LeaseLost if the lease was lost while the body went through."""
-        self._client.perform(self._leaving(kind))
+        self._end(kind)
+
+    def _end(self, error: type[BaseException] | None) -> None:
+        self._client.perform(self._leaving(error))
 
 
 class TaskLease(_Lease):

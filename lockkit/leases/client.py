@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from lockkit.engine.effects import Step
+from lockkit.engine import flow, holding
+from lockkit.engine.effects import Made, Step
 from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
 from lockkit.leases.renewing import Renewing
 from lockkit.model.checks import check_fence
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError
 from lockkit.model.options import KindOptions
-from lockkit.model.types import UNSET, LockInfo, Unset
+from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
 from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from lockkit.leases.multi import MultiLock
     from lockkit.leases.reentry import Entry
     from lockkit.model.settings import AliasSettings
-    from lockkit.stores.contract import Store
+    from lockkit.stores.contract import Direct, Store
 
     _Kinds = Kinds["Lock", "Lease"]
     _ThreadLock = ThreadLock["Lease"]
@@ -38,6 +41,8 @@ else:  # a name that is a text is compiled, which takes as long as a tenth of th
     _Kinds, _ThreadLock, _BaseLock = Kinds, ThreadLock, BaseLock
 
 R = TypeVar("R")
+
+REENTRANT, RELEASED = Kind.REENTRANT, Release.RELEASED  # looked up once: that takes time
 
 
 class LockClient(_Kinds):
@@ -69,6 +74,43 @@ class LockClient(_Kinds):
     def perform(self, step: Step[R]) -> R:
         """Carry out one step of ``self.store``: see ``lockkit.stores.contract``."""
         return run(step, self._wire, self._watchdog.withdraw_later)
+
+    def _acquire(
+        self,
+        store: Direct,
+        request: Request,
+        taken: Callable[[Granted], R],
+        going_on: Callable[[Made], Step[R]],
+    ) -> R:
+        """Most often granted by an exchange, without the machinery of steps.
+        Else a step goes on with what came of it. Interrupted anywhere, it leaves nothing behind.
+        """
+        sent, first, outcome = now(), None, None
+        try:
+            exchange = store.asked(request)
+            if exchange is not None:
+                outcome = store.answered(request, self._wire.exchange(exchange))
+            if type(outcome) is Grant and (found := flow.granted(request, outcome, sent, now())):
+                return taken(found)
+            first = Made(sent, outcome)
+            return self.perform(going_on(first))
+        except BaseException as error:  # interrupted as well
+            if first is not None and first.is_taken:
+                raise
+            first = Made(sent, store.unanswered(request, error))
+        return self.perform(going_on(first))
+
+    def _release(self, store: Direct, hold: Hold, sent: float) -> bool:
+        """Likewise, of a hold that was not over then."""
+        request = hold.request
+        try:
+            outcome = store.taken_back(self._wire.exchange(store.returned(request)))
+            if outcome is RELEASED:
+                return True
+            made = Made(sent, outcome)
+        except BaseException as error:  # noqa: BLE001  interrupted as well
+            made = Made(sent, store.unanswered(request, error))
+        return self.perform(holding.release(self._queue, hold, made=made))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         """All that is held, abandoned or queued for, streamed from the store, in no order."""
@@ -143,7 +185,18 @@ class Lock(_ThreadLock, _BaseLock):
         KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
         OutcomeUnknown when the store fails. Then nothing is held, or at most for the TTL.
         """
-        return self._client.perform(self._acquiring(timeout, on_lost))
+        client, store = self._client, self._client._direct
+        if store is None or self._usage.kind is REENTRANT:
+            return client.perform(self._acquiring(timeout, on_lost))
+        self._permitted()
+        wait = self.timeout if timeout is UNSET else client._timeout(timeout)
+        request = self._request(client, wait)
+        return client._acquire(
+            store,
+            request,
+            lambda granted: self._leased(granted, self.on_lost if on_lost is None else on_lost),
+            lambda first: self._acquiring(timeout, on_lost, request, first),
+        )
 
     def _itself(self) -> str:
         return entrants.of_thread()
@@ -176,6 +229,27 @@ class Lease(BaseLease, ThreadLease):
         BackendError, after which it may be done or not: do it again. A reader stays one.
         """
         self._client.perform(self._downgrading())
+
+    def release(self) -> bool:
+        client, hold, sent = self._client, self._hold, now()
+        store = client._direct
+        if store is None or self._entry or self._kept_by or hold.is_over(sent):
+            return super().release()
+        if not self._finish() or self._foreign:
+            return False
+        try:
+            return client._release(store, hold, sent)
+        finally:
+            self._given_back()
+
+    def _end(self, error: type[BaseException] | None) -> None:
+        if self.released:
+            return
+        try:
+            kept: bool | BackendError = self.release()
+        except BackendError as failure:
+            kept = failure
+        self._left(kept, error)
 
     def _releasing(self) -> Step[bool]:
         if self._kept_by and any(keeper.is_open() for keeper in self._kept_by):

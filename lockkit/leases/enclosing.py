@@ -21,8 +21,7 @@ from typing import (
     overload,
 )
 
-from lockkit.engine.effects import Step
-from lockkit.leases.client import Lease, Lock, LockClient
+from lockkit.leases.client import Lock, LockClient
 from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.decorator import locked_by
@@ -46,7 +45,6 @@ from lockkit.model.options import (
     check_options,
 )
 from lockkit.model.settings import DEFAULT_ALIAS
-from lockkit.model.types import Unset
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
@@ -129,14 +127,11 @@ class _EnclosingLock(Lock):
     __slots__ = ()
     _client: EnclosingClient
 
-    def _acquiring(
-        self, timeout: float | None | Unset, on_lost: Callable[[Lease], object] | None
-    ) -> Step[Lease]:
+    def _permitted(self) -> None:
         """Raises OpenTransaction inside a transaction, unless the lock was held before that began
         and is entered again."""
         if not self._is_inside():
             self._client._refuse(self.name)
-        return super()._acquiring(timeout, on_lost)
 
 
 class Locked(Protocol):

@@ -177,8 +177,12 @@ class BaseLease:
         try:
             return (yield from holding.release(client._queue, hold))
         finally:  # somebody may be waiting for the release, nobody for this
-            client._watchdog.unwatch(hold)
-            client.note_hold(hold.name, now() - hold.granted)
+            self._given_back()
+
+    def _given_back(self) -> None:
+        hold = self._hold
+        self._client._watchdog.unwatch(hold)
+        self._client.note_hold(hold.name, now() - hold.granted)
 
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
         """At the end of a block. A store that cannot be told is not an error of the body, which
@@ -186,11 +190,15 @@ class BaseLease:
         if self.released:
             return
         try:
-            kept = yield from self._releasing()
+            kept: bool | BackendError = yield from self._releasing()
         except BackendError as failure:
-            log.warning("release of %r not confirmed: %s", self.name, failure)
-            return
-        if not kept and error is None:
+            kept = failure
+        self._left(kept, error)
+
+    def _left(self, kept: bool | BackendError, error: type[BaseException] | None) -> None:
+        if isinstance(kept, BackendError):
+            log.warning("release of %r not confirmed: %s", self.name, kept)
+        elif not kept and error is None:
             raise self._hold.loss(now())
 
     def _is_inner(self) -> bool:

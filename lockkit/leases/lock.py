@@ -7,24 +7,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from lockkit.engine import flow
-from lockkit.engine.effects import Step
+from lockkit.engine import flow, holding
+from lockkit.engine.effects import Made, Step
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.reentry import Entries, Entry
 from lockkit.model.checks import check_on_lost, check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.model.names import check_name
-from lockkit.model.types import UNSET, Kind, Mode, Request, Terms, Unset, Usage
+from lockkit.model.types import UNSET, Granted, Kind, Mode, Request, Terms, Unset, Usage
 from lockkit.runtime import entrants
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.tokens import new_token
-from lockkit.stores.contract import Reentrant, Waited
+from lockkit.stores.contract import Direct, Reentrant, Waited
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.contract import Store
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
+
+MUTEX, TRY, ENQUEUE = Kind.MUTEX, Mode.TRY, Mode.ENQUEUE  # looked up once: that takes time
 
 REMEMBERED_NAMES = 1024
 
@@ -49,6 +51,7 @@ class BaseClient(ABC, Generic[AnyLease]):
         self.settings = settings
         self.store = store
         self._queue = store if isinstance(store, Waited) else _behind_a_queue(store)
+        self._direct = store if isinstance(store, Direct) else None
         self._entries = Entries()
         self._held_for: dict[str, float] = {}
         self._makers: dict[Hashable, Any] = {}
@@ -118,33 +121,57 @@ class BaseLock(Generic[AnyLease]):
         used_as = "" if kind is Kind.MUTEX else f" as {kind.described(permits)}"
         return f"<{type(self).__name__} {self.name!r}{used_as}>"
 
+    def _permitted(self) -> None:
+        """For adapters: raise if it must not be acquired now."""
+
     def _acquiring(
-        self, timeout: float | None | Unset, on_lost: Callable[[AnyLease], object] | None
+        self,
+        timeout: float | None | Unset,
+        on_lost: Callable[[AnyLease], object] | None,
+        request: Request | None = None,
+        first: Made | None = None,
     ) -> Step[AnyLease]:
-        """Interrupted anywhere, it leaves neither a lease nor a place in the queue."""
-        client, is_reentrant = self._client, self._usage.kind is Kind.REENTRANT
+        """Interrupted anywhere, it leaves neither a lease nor a place in the queue.
+
+        ``first``: the first attempt with this request, if it was made already.
+        """
+        client = self._client
         tell = self.on_lost if on_lost is None else on_lost
-        if is_reentrant and (again := (yield from self._entering_again(tell))):
-            return again
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
-        request = self._request(client, wait)
+        if request is None:
+            self._permitted()
+            is_reentrant = self._usage.kind is Kind.REENTRANT
+            if is_reentrant and (again := (yield from self._entering_again(tell))):
+                return again
+            request = self._request(client, wait)
         try:
-            granted = yield from flow.acquire(client._queue, request, wait, new_token)
+            granted = yield from flow.acquire(client._queue, request, wait, new_token, first=first)
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise
         except (BackendError, ConfigurationError) as error:
             error.about(self.name)
             raise
+        try:
+            return self._leased(granted, tell)
+        except BaseException:  # interrupted, or no thread can be started to renew it
+            yield from holding.abandon(client._queue, granted.request)
+            raise
+
+    def _leased(self, granted: Granted, tell: Callable[[AnyLease], object] | None) -> AnyLease:
+        """If it raises, the claim is to be abandoned."""
+        client = self._client
         request, fence, deadline, now, whole = granted
         lease = client._lease(Hold(request, fence, deadline, now, whole=whole))
         try:
-            lease._tell_when_lost(tell)
+            if tell is not None:
+                lease._tell_when_lost(tell)
             client._watchdog.watch(lease._hold)
-            if is_reentrant:
+            if self._usage.kind is Kind.REENTRANT:
                 lease._entry = client._entries.begin(self._key(), lease._hold)
-        except BaseException:  # interrupted, or no thread can be started to renew it
-            yield from lease._releasing()
+        except BaseException:
+            lease._finish()
+            client._watchdog.unwatch(lease._hold)
             raise
         return lease
 
@@ -192,14 +219,18 @@ class BaseLock(Generic[AnyLease]):
     def _request(self, client: BaseClient[AnyLease], timeout: float | None) -> Request:
         settings = client.settings
         kind, permits, shared, _, fair = self._usage
-        if kind is Kind.REENTRANT and not isinstance(client.store, Reentrant):
-            kind = Kind.MUTEX  # entered again in this process, and unknown to the store
+        entrant = ""
+        if kind is not MUTEX:
+            if kind is Kind.REENTRANT and not isinstance(client.store, Reentrant):
+                kind = MUTEX  # entered again in this process, and unknown to the store
+            elif kind in REENTERED:
+                entrant = self._entrant()
         return Request(
             self.name,
             new_token(),
             self.ttl,
             self._owner(),
-            Mode.TRY if timeout == 0 else Mode.ENQUEUE,
+            TRY if timeout == 0 else ENQUEUE,
             settings.max_queue,
             settings.max_hold,
             False,
@@ -207,6 +238,6 @@ class BaseLock(Generic[AnyLease]):
             kind,
             permits,
             shared,
-            self._entrant() if kind in REENTERED else "",
+            entrant,
             fair,
         )

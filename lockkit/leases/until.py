@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
-from lockkit.engine.effects import Step
+from lockkit.engine.effects import Made, Step
 from lockkit.leases.client import Lease, Lock
 from lockkit.leases.lease import give_back
 from lockkit.leases.lock import REENTERED
 from lockkit.model.errors import ConfigurationError, OpenTransaction
-from lockkit.model.types import Terms, Unset
+from lockkit.model.types import UNSET, Request, Terms, Unset
 
 if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
@@ -124,8 +124,20 @@ class CommitLock(Lock):
         super().__init__(client, terms, name, label)
         self._open = transactions
 
+    def acquire(
+        self,
+        timeout: float | None | Unset = UNSET,
+        *,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> Lease:
+        return self._client.perform(self._acquiring(timeout, on_lost))
+
     def _acquiring(
-        self, timeout: float | None | Unset, on_lost: Callable[[Lease], object] | None
+        self,
+        timeout: float | None | Unset,
+        on_lost: Callable[[Lease], object] | None,
+        request: Request | None = None,
+        first: Made | None = None,
     ) -> Step[Lease]:
         """The same lease again if the transaction keeps one at least as strong.
 

@@ -159,15 +159,16 @@ class Hold:
         """Whether the claim can no longer be relied on. Once true, it stays true."""
         if self.dead:
             return True
-        if now >= self.deadline or self.generation != process.generation():
+        deadline = self.deadline if self._asked else self._settled[1]
+        if now >= deadline or self.generation != process.generation():
             self.dead = True
         return self.dead
 
     def is_over(self, now: float) -> bool:
         """Whether it is lost, and the store need not be asked."""
-        if self.whole or self.generation != process.generation():
-            return self.lost(now)
-        return self.dead
+        if self._settled[0] == _HANDED and self.generation == process.generation():
+            return self.dead
+        return self.lost(now)
 
     def ends(self, now: float) -> float:
         """When to look whether it is lost: while the store decides, again and again."""

@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.engine.effects import Step, at_once
+from lockkit.engine.effects import Exchange, Step, at_once
 from lockkit.model.checks import unknown_key
 from lockkit.model.types import (
     Busy,
@@ -129,6 +129,33 @@ class Waited(Store):
         ``busy`` is the last answer; a message counts only for its ticket. The ``left`` of a grant
         by message counts from the moment at which the request with that answer was sent.
         """
+
+    def listen(self, request: Request) -> Step[bool]:
+        """Before it waits: whether a claim that was only tried may join the queue from now on.
+        Default: it has done so at once."""
+        return at_once(False)
+
+
+class Direct(Waited):
+    """An attempt and a release are an exchange each: those that end well need no step."""
+
+    @abstractmethod
+    def asked(self, request: Request) -> Exchange | None:
+        """An attempt. None: this one takes more, and is left to ``acquire``."""
+
+    @abstractmethod
+    def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone: ...
+
+    @abstractmethod
+    def returned(self, request: Request) -> Exchange:
+        """A release of what is not queued."""
+
+    @abstractmethod
+    def taken_back(self, reply: Any) -> Release: ...
+
+    @abstractmethod
+    def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
+        """No answer comes. None: nothing was asked, and the step may do so."""
 
 
 class Queued(Waited):

@@ -20,7 +20,7 @@ import lockkit
 from lockkit.engine import grant, state
 from lockkit.model.errors import KindMismatch, LeaseLost
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import Busy, Grant, Kind, Mode, Renewal, Request, alive_for
+from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Renewal, Request, alive_for
 from lockkit.stores.redis import protocol
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.stores.registry import load_store
@@ -150,6 +150,7 @@ def test_a_step_costs_the_same_however_many_there_are(
     few, many = (costs(store, use, crowd(store, use, size)) for size in (FEW, store.many))
     for step, cost in many.items():
         assert cost <= few[step] + SWEEP, (step, cost, few[step])
+    assert many["refuse"] <= many["try"] + FEW, many
 
 
 @pytest.mark.parametrize("use", USES)
@@ -208,6 +209,23 @@ def test_those_who_share_a_row_are_extended_at_once(in_sql: Counted) -> None:
     renewals = extend(1, readers[0], gone, others, *readers[1:])  # held up on their way
     assert [renewal.left is None for renewal in renewals] == [False, True, *[False] * FEW]
     assert all(renewal.left is None or renewal.left > 500 for renewal in renewals)
+
+
+@pytest.mark.parametrize("use", ["semaphore", "reader"])
+def test_sharing_a_name_reads_none_of_those_who_hold_it(
+    in_redis: Counted, redis_server: RedisServer, use: str
+) -> None:
+    """While nobody waits; but now and then, to forget those who have expired."""
+    holder = crowd(in_redis, use, MANY, waits=False)
+    backend = in_redis.backend
+    with redis_server.client() as admin:
+        admin.config_resetstat()
+        for _ in range(20):
+            asker = claim(use, name=holder.name)
+            assert isinstance(backend.acquire(asker), Grant)
+            assert backend.release(asker) is Release.RELEASED
+        stats: Any = admin.info("commandstats")
+    assert stats.get("cmdstat_hgetall", {"calls": 0})["calls"] <= 5
 
 
 def test_no_script_reads_all_of_what_grows() -> None:

@@ -23,8 +23,18 @@ from redis.exceptions import (
 )
 
 from lockkit.runtime import process
-from lockkit.stores.redis.failures import check_role, from_reply, lost_on_the_way, not_connected
+from lockkit.stores.redis.failures import (
+    check_role,
+    from_reply,
+    is_demoted,
+    lost_on_the_way,
+    not_connected,
+)
+from lockkit.stores.redis.resp import END, Replies
 from lockkit.stores.redis.settings import Connection, Maker, is_managed
+
+LINE, CHUNK = 4096, 65536
+"""Bytes that are asked of the system at once."""
 
 
 class Connections(Protocol):
@@ -103,11 +113,11 @@ class PooledConnections:
         """The pool is not ours to close."""
 
 
-def connect(connection: Connection) -> None:
-    """Unless it is connected already, which each version of redis-py tells in another way: all have
-    its socket, and to ask them takes a twentieth of an uncontended lock."""
-    if getattr(connection, "_sock", None) is not None:
-        return
+def connect(connection: Connection) -> Any:
+    """Its socket. Whether it is connected already each version of redis-py tells in another way:
+    all have that, and to ask them takes a twentieth of an uncontended lock."""
+    if connection._sock is not None:
+        return connection._sock
     try:
         connection.connect()
         if is_managed(connection):
@@ -120,6 +130,7 @@ def connect(connection: Connection) -> None:
     except BaseException:  # interrupted, or there is no password to be had
         connection.disconnect()
         raise
+    return connection._sock
 
 
 def _ask_whether_known(connection: Connection) -> None:
@@ -141,9 +152,12 @@ def exchange(connections: Connections, packed: bytes) -> Any:
     script was not run."""
     connection = connections.take()
     try:
-        connect(connection)
-        connection.send_packed_command((packed,), check_health=False)
-        reply = connection.read_response(disable_decoding=True)
+        socket = connection._sock or connect(connection)
+        socket.sendall(packed)
+        text = socket.recv(LINE)
+        kind = text[:1]
+        is_number = kind == b":" and text.endswith(END)  # of most scripts
+        reply = int(text[1:]) if is_number else _reply(connection, text)
     except ResponseError as error:
         connections.give(connection)
         if isinstance(error, NoScriptError):
@@ -176,6 +190,34 @@ def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
         if isinstance(reply, ResponseError):
             raise from_reply(reply) from reply
     return replies
+
+
+def received(connection: Connection) -> bytes:
+    """What has come. Raises an OSError."""
+    data: bytes = connection._sock.recv(CHUNK)
+    if not data:
+        raise ConnectionError("closed by the server")
+    return data
+
+
+def whole(replies: Replies, connection: Connection, data: bytes = b"") -> list[Any]:
+    """The replies that have come, at least one; ``data`` is their beginning. Raises an OSError."""
+    try:
+        while not (found := replies.feed(data)):
+            data = received(connection)
+    except ValueError as error:
+        raise ConnectionError("not a reply") from error
+    return found
+
+
+def _reply(connection: Connection, data: bytes) -> Any:
+    """The reply that begins with this. Raises the driver's error for one that is an error."""
+    reply = whole(Replies(), connection, data)[0]
+    if not isinstance(reply, ResponseError):
+        return reply
+    if is_managed(connection) and is_demoted(reply):
+        raise ConnectionError("the server is not the master any more")
+    raise connection._parser.parse_error(str(reply))
 
 
 def translate_io_error(error: BaseException) -> None:

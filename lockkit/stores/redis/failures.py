@@ -84,7 +84,7 @@ def is_demoted(reply: Any) -> bool:
 
 def lost_on_the_way(error: Exception) -> BackendError:
     """The request was sent, or partly sent, and no reply came."""
-    if isinstance(error, driver.TimeoutError):
+    if isinstance(error, (driver.TimeoutError, TimeoutError)):
         return OutcomeUnknown("the Redis server did not reply in time")
     return OutcomeUnknown("the connection to the Redis server broke before its reply")
 

@@ -7,7 +7,8 @@ round trip on a local server.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple, TypeVar
@@ -25,6 +26,11 @@ POLL = 0.02
 """Seconds between the polls of a waiter whose user may not subscribe (an ACL forbids it)."""
 
 NONE = b"-"
+
+DIGIT = b"$1\r\n0\r\n", b"$1\r\n1\r\n", b"$1\r\n2\r\n"
+"""Arguments, packed."""
+
+MUTEX = Kind.MUTEX  # looked up once: that takes as long as packing an argument
 
 EXCLUSIVE, SHARED = b"X", b"S"
 
@@ -51,9 +57,13 @@ def script_of(*names: str) -> Script:
     return Script(hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), source)
 
 
+def bulk(parts: Iterable[bytes]) -> bytes:
+    return b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+
+
 def pack(*parts: bytes) -> bytes:
     """A RESP command."""
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
+    return b"*%d\r\n" % len(parts) + bulk(parts)
 
 
 def load_scripts(commands: Sequence[Command]) -> list[bytes]:
@@ -61,34 +71,76 @@ def load_scripts(commands: Sequence[Command]) -> list[bytes]:
     return [pack(b"SCRIPT", b"LOAD", script.source) for script in {c.script for c in commands}]
 
 
-class Protocol:
+class Packed(ABC):
+    """Packs scripts on one name; the part that is the same each time only once."""
+
+    def __init__(self) -> None:
+        self._terms = lru_cache(maxsize=256)(terms)
+        self._heads: dict[tuple[bytes, str], bytes] = {}
+
+    @abstractmethod
+    def _first(self, script: Script, name: str) -> Sequence[bytes]:
+        """Its keys, how many, and the arguments that the name alone decides."""
+
+    def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
+        return self._packed(script, name, len(arguments), bulk(arguments))
+
+    def _packed(self, script: Script, name: str, arguments: int, tail: bytes) -> Command:
+        """``tail``: so many arguments, packed."""
+        head = self._heads.get((script.sha, name))
+        if head is None:
+            head = self._head(script, name, arguments)
+        return Command(head + tail, script)
+
+    def _asking(self, request: Request, mode: int, channel: bytes) -> bytes:
+        """Five arguments of a claim: token, mode, terms."""
+        token = request.token.encode()
+        ttl, held, waiting = self._terms(request.ttl, request.max_hold, request.max_queue, channel)
+        claim = held + request.owner.encode(errors="replace")
+        return b"$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n%b" % (
+            len(token), token, DIGIT[mode], ttl, len(claim), claim, waiting,
+        )  # fmt: skip
+
+    def _head(self, script: Script, name: str, arguments: int) -> bytes:
+        parts = [b"EVALSHA", script.sha, *self._first(script, name)]
+        head = b"*%d\r\n" % (len(parts) + arguments) + bulk(parts)
+        if len(self._heads) >= REMEMBERED_HEADS:
+            self._heads.clear()
+        self._heads[script.sha, name] = head
+        return head
+
+
+class Protocol(Packed):
     """Requests to bytes and replies to values, for one key prefix."""
 
     def __init__(self, prefix: str, publish: str = "publish") -> None:
         """``publish``: the fragment that tells a waiter of its grant."""
+        super().__init__()
         self.keys = Keys(prefix)
         queue = "store", "install", publish, "queue"
-        shared = "layout", "whole", "claim", "clock", "words", "sample", "store", publish, "shared"
-        free = "layout", "clock", "acquire_free", "whole", "words", "sample", "acquire_first"
+        look = "time", "layout", "whole", "clock"
+        claim = *look, "claim"
+        several = *claim, "hold_most"
+        shared = "words", "sample", "store", publish, "shared"
+        share = *several, "shared_free", *shared, "shared_acquire"
+        free = "time", "clock", "acquire_free", *look[1:3], "words", "sample", "acquire_first"
         acquire = (*free, *queue, "acquire")
         self._acquire = script_of("fair", *acquire)
         self._barge = script_of("unfair", *acquire)
-        self._release = script_of(
-            "layout", "claim", "release_free", "whole", "clock", *queue, "release"
-        )
-        self._withdraw = script_of("layout", "whole", "claim", "clock", *queue, "withdraw")
-        self._break = script_of("layout", "whole", "claim", "clock", "words", *queue, "break")
-        self._extend = script_of("layout", "whole", "clock", "extend")
-        self._acquire_shared = script_of("fair", *shared, "shared_acquire")
-        self._barge_shared = script_of("unfair", *shared, "shared_acquire")
-        self._release_shared = script_of(*shared, "shared_release")
-        self._withdraw_shared = script_of(*shared, "shared_withdraw")
-        self._break_shared = script_of(*shared, "shared_break")
-        self._extend_shared = script_of("layout", "whole", "clock", "shared_extend")
-        self._announce = script_of("clock", "announce")
-        self._list = script_of("layout", "whole", "clock", "looking", "list")
-        self._words = script_of("layout", "whole", "clock", "words", "looking", "last_words")
-        self._repair = script_of("layout", "whole", "clock", "looking", "repair")
+        self._release = script_of("time", "claim", "release_free", *look[1:], *queue, "release")
+        self._withdraw = script_of(*claim, *queue, "withdraw")
+        self._break = script_of(*claim, "words", *queue, "break")
+        self._extend = script_of(*look, "extend")
+        self._acquire_shared = script_of("fair", *share)
+        self._barge_shared = script_of("unfair", *share)
+        self._release_shared = script_of(*several, "shared_release_free", *shared, "shared_release")
+        self._withdraw_shared = script_of(*several, *shared, "shared_withdraw")
+        self._break_shared = script_of(*several, *shared, "shared_break")
+        self._extend_shared = script_of(*look, "shared_extend")
+        self._announce = script_of("time", "clock", "announce")
+        self._list = script_of(*look, "looking", "list")
+        self._words = script_of(*look, "words", "looking", "last_words")
+        self._repair = script_of(*look, "looking", "repair")
         self._shared = {
             self._acquire_shared,
             self._barge_shared,
@@ -97,30 +149,29 @@ class Protocol:
             self._break_shared,
             self._repair,
         }
-        self._terms = lru_cache(maxsize=256)(terms)
-        self._heads: dict[tuple[bytes, str], bytes] = {}
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
-        ttl, held, waiting = self._terms(request.ttl, request.max_hold, request.max_queue, channel)
-        owner = held + request.owner.encode(errors="replace")
-        claim = request.token.encode(), b"%d" % mode, ttl, owner, waiting
-        if request.kind is Kind.MUTEX:
+        claim = self._asking(request, mode, channel)
+        if request.kind is MUTEX:
             script = self._acquire if request.fair else self._barge
-            return self._command(script, request.name, *claim)
+            return self._packed(script, request.name, 5, claim)
         form = SHARED if request.shared else EXCLUSIVE
         entrant = request.entrant.encode() or NONE
         script = self._acquire_shared if request.fair else self._barge_shared
-        return self._command(script, request.name, _used(request), *claim, form, entrant)
+        tail = _used(request) + claim + bulk((form, entrant))
+        return self._packed(script, request.name, 8, tail)
 
     def release(self, request: Request) -> Command:
-        if request.kind is Kind.MUTEX:
-            return self._command(self._release, request.name, *_claim(request))
-        return self._command(self._release_shared, request.name, _used(request), *_claim(request))
+        if request.kind is MUTEX:
+            return self._packed(self._release, request.name, 2, claim_of(request))
+        tail = _used(request) + claim_of(request)
+        return self._packed(self._release_shared, request.name, 3, tail)
 
     def withdraw(self, request: Request) -> Command:
-        if request.kind is Kind.MUTEX:
-            return self._command(self._withdraw, request.name, *_claim(request))
-        return self._command(self._withdraw_shared, request.name, _used(request), *_claim(request))
+        if request.kind is MUTEX:
+            return self._packed(self._withdraw, request.name, 2, claim_of(request))
+        tail = _used(request) + claim_of(request)
+        return self._packed(self._withdraw_shared, request.name, 3, tail)
 
     def break_(self, name: str, fence: int, by: str) -> Command:
         """For a mutex; the reply -1 says that the name is none."""
@@ -179,25 +230,11 @@ class Protocol:
         keys += (self.keys.holders(name.decode(errors="surrogateescape")) for name in names)
         return evalsha(self._words, keys, names)
 
-    def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
-        """EVALSHA of a script on one name. The part that is the same each time is packed once."""
-        head = self._heads.get((script.sha, name))
-        if head is None:
-            head = self._head(script, name, len(arguments))
-        tail = b"".join([b"$%d\r\n%b\r\n" % (len(a), a) for a in arguments])
-        return Command(head + tail, script)
-
-    def _head(self, script: Script, name: str, arguments: int) -> bytes:
+    def _first(self, script: Script, name: str) -> Sequence[bytes]:
         keys = list(self.keys.of_name(name))
         if script in self._shared:
             keys.append(self.keys.holders(name))
-        parts = [b"EVALSHA", script.sha, b"%d" % len(keys), *keys, b"=" + encoded(name)]
-        body = b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
-        head = b"*%d\r\n" % (len(parts) + arguments) + body
-        if len(self._heads) >= REMEMBERED_HEADS:
-            self._heads.clear()
-        self._heads[script.sha, name] = head
-        return head
+        return b"%d" % len(keys), *keys, b"=" + encoded(name)
 
 
 _OF_EACH = 0.0, 0
@@ -228,28 +265,28 @@ def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
 def terms(
     ttl: float, max_hold: float | None, max_queue: int | None, channel: bytes
 ) -> tuple[bytes, bytes, bytes]:
-    """The arguments that one process sends again and again. The owner follows the second: tasks
-    have names of their own."""
+    """The arguments that one process sends again and again, packed but for the second. The owner
+    follows that: tasks have names of their own."""
     us = microseconds(ttl)
     held = NONE if max_hold is None else microseconds(max_hold)
     queued = NONE if max_queue is None else b"%d" % max_queue
-    return (
-        us,
-        b"%b %b " % (us, held),
-        b"%b %b %b" % (microseconds(alive_for(ttl)), queued, channel),
-    )
+    waiting = b"%b %b %b" % (microseconds(alive_for(ttl)), queued, channel)
+    return bulk((us,)), b"%b %b " % (us, held), bulk((waiting,))
 
 
 def microseconds(seconds: float) -> bytes:
     return b"%d" % round(seconds * SECOND)
 
 
-def _claim(request: Request) -> tuple[bytes, bytes]:
-    return request.token.encode(), b"1" if request.unsure else b"0"
+def claim_of(request: Request) -> bytes:
+    """Two arguments."""
+    token = request.token.encode()
+    return b"$%d\r\n%b\r\n%b" % (len(token), token, DIGIT[request.unsure])
 
 
 def _used(request: Request) -> bytes:
-    return b"%b%d" % (KINDS[request.kind], request.permits)
+    """One argument."""
+    return bulk((b"%b%d" % (KINDS[request.kind], request.permits),))
 
 
 def evalsha(script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:

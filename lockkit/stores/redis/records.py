@@ -26,15 +26,15 @@ PAGE = 100
 STATE_AND_FENCE = 17
 RUNNING, DONE = b"R", b"D"
 
-_OCCUPY = script_of("layout", "whole", "record_layout")
-_OCCUPY = script_of("layout", "whole", "record_layout")
-_CLAIM = script_of("layout", "whole", "clock", "record", "record_claim")
-_FINISH = script_of("layout", "whole", "clock", "record", "record_finish")
-_DROP = script_of("layout", "whole", "clock", "record", "record_drop")
-_RESOLVE = script_of("layout", "whole", "clock", "words", "record", "record_resolve")
-_LIST = script_of("layout", "whole", "clock", "record_list")
-_MARK = script_of("clock", "record_mark")
-_REPAIR = script_of("layout", "whole", "clock", "record_repair")
+_OCCUPY = script_of("time", "layout", "whole", "record_layout")
+_OCCUPY = script_of("time", "layout", "whole", "record_layout")
+_CLAIM = script_of("time", "layout", "whole", "clock", "record", "record_claim")
+_FINISH = script_of("time", "layout", "whole", "clock", "record", "record_finish")
+_DROP = script_of("time", "layout", "whole", "clock", "record", "record_drop")
+_RESOLVE = script_of("time", "layout", "whole", "clock", "words", "record", "record_resolve")
+_LIST = script_of("time", "layout", "whole", "clock", "record_list")
+_MARK = script_of("time", "clock", "record_mark")
+_REPAIR = script_of("time", "layout", "whole", "clock", "record_repair")
 
 _OF_ANOTHER_TYPE = StoredRecord(b"", 0, running=True, left=1.0)
 

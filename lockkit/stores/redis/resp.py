@@ -49,6 +49,8 @@ def _reply(text: bytes, at: int) -> tuple[Any, int]:
         return _error(line.decode(errors="replace")), at
     if kind == 42:  # noqa: PLR2004  *
         return _array(text, at, int(line))
+    if kind == 95:  # noqa: PLR2004  _ of RESP 3, which somebody else's pool may speak
+        return None, at
     raise ValueError(f"not a reply: {kind:c}")
 
 

@@ -45,16 +45,21 @@ def _load_and_run(commands: Sequence[Command], then: bytes = b"") -> Step[list[A
 
 
 def look(packed: bytes | list[bytes]) -> Step[Any]:
-    """A request that only reads: once more, if its connection was stale."""
+    """A request that only reads: once more, if its connection was stale.
+
+    As a list, also if it is one: the replies to those may be long.
+    """
+    several = packed if isinstance(packed, list) else [packed]
     try:
-        return (yield Exchange(packed))
+        replies = yield Exchange(several)
     except OutcomeUnknown:
-        return (yield Exchange(packed))
+        replies = yield Exchange(several)
+    return replies if several is packed else replies[0]
 
 
 def look_by_script(command: Command) -> Step[Any]:
     """A script that may be run twice: once more, if its connection was stale."""
     try:
-        return (yield from call(command))
+        return (yield from call_all([command]))[0]
     except OutcomeUnknown:
-        return (yield from call(command))
+        return (yield from call_all([command]))[0]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import redis
+from redis.exceptions import NoScriptError
 
-from lockkit.engine.effects import Park, Signal, Step, at_once
+from lockkit.engine.effects import Exchange, Park, Signal, Step, at_once
 from lockkit.model.errors import LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import (
@@ -27,7 +28,7 @@ from lockkit.model.types import (
     alive_for,
 )
 from lockkit.runtime import process
-from lockkit.stores.contract import Buried, Fenced, Pushed, ServerClock
+from lockkit.stores.contract import Buried, Direct, Fenced, Pushed, ServerClock
 from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import Connections, OwnConnections
 from lockkit.stores.redis.failures import refused
@@ -39,6 +40,8 @@ from lockkit.stores.redis.settings import SOCKET_TIMEOUT, maker
 from lockkit.stores.redis.subscription import Inbox, open_inbox
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
+
+TRY, ENQUEUE = Mode.TRY, Mode.ENQUEUE  # looked up once: that takes time
 
 
 class Language(Protocol):
@@ -55,7 +58,7 @@ class Language(Protocol):
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]: ...
 
 
-class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
+class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
     """Claims in one server, each step of which is a script; waiters are told by messages."""
 
     _connections: Connections
@@ -104,44 +107,69 @@ class ScriptSteps(Pushed, Fenced, Buried, ServerClock):
         )
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        inbox = self.inbox
-        if request.mode is Mode.TRY:
-            return (yield from self._ask(request, Mode.TRY))
-        if request.mode is Mode.POLL:
-            reply = yield from self._ask(request, Mode.POLL)
-            if isinstance(reply, Gone):
-                inbox.doubt()
-        elif inbox.pulse is None and not inbox.is_forbidden:
-            # Only somebody who listens may queue; somebody who finds it free need not listen.
-            reply = yield from self._ask(request, Mode.TRY)
-            if not isinstance(reply, Busy):
-                return reply
-            yield from open_inbox(inbox)
+        try:
+            command = self._attempt(request)
+            if self._replicas:
+                (reply,) = yield from self._confirmed([command])
+            else:
+                reply = yield from call(command)
+            if not self._is_announced:
+                yield from self._announce()
+        except BaseException:
+            if request.mode is not Mode.POLL:  # nobody will wait for a message
+                self.inbox.forget(request.token)
+            raise
+        answer = self.answered(request, reply)
+        if type(answer) is Busy and not answer.full and (yield from self.listen(request)):
             return (yield from self.acquire(request))
-        else:
-            inbox.expect(request.token)
-            try:
-                reply = yield from self._ask(request, Mode.ENQUEUE)
-            except BaseException:  # nobody will wait for a message
-                inbox.forget(request.token)
-                raise
-        if not isinstance(reply, Busy) or reply.full:
-            inbox.forget(request.token)
-        return reply
+        return answer
 
-    def _ask(self, request: Request, mode: Mode) -> Step[Grant | Busy | Gone]:
-        channel = NO_CHANNEL if self.inbox.is_forbidden else self.inbox.channel
-        command = self._language.acquire(request, mode, channel)
-        if self._replicas:
-            (reply,) = yield from self._confirmed([command])
-        else:
-            reply = yield from call(command)
-        if not self._is_announced:
-            yield from self._announce()
-        return self._read(request, reply)
+    def _attempt(self, request: Request) -> Command:
+        """Only somebody who listens may queue; somebody who finds it free need not listen."""
+        inbox, mode, channel = self.inbox, request.mode, self.inbox.channel
+        if inbox.is_forbidden:
+            channel = NO_CHANNEL
+        elif mode is ENQUEUE and inbox.pulse is None:
+            mode = TRY
+        if mode is ENQUEUE:
+            inbox.expect(request.token)
+        return self._language.acquire(request, mode, channel)
+
+    def answered(self, request: Request, reply: int | bytes) -> Grant | Busy | Gone:
+        if type(reply) is int:  # the fence: most often
+            self.inbox.forget(request.token)
+            return Grant(request.token, reply, request.ttl)
+        answer = self._read(request, cast(bytes, reply))
+        if type(answer) is not Busy or answer.full:
+            self.inbox.forget(request.token)
+            if type(answer) is Gone and request.mode is Mode.POLL:
+                self.inbox.doubt()
+        return answer
 
     def _read(self, request: Request, reply: bytes) -> Grant | Busy | Gone:
         return read_acquire(request, reply)
+
+    def listen(self, request: Request) -> Step[bool]:
+        inbox = self.inbox
+        if request.mode is not Mode.ENQUEUE or inbox.is_forbidden or inbox.expects(request.token):
+            return False
+        yield from open_inbox(inbox)
+        return True
+
+    def asked(self, request: Request) -> Exchange | None:
+        if self._replicas or not self._is_announced:
+            return None
+        return Exchange(self._attempt(request).packed)
+
+    def returned(self, request: Request) -> Exchange:
+        return Exchange(self._language.release(request).packed)
+
+    def taken_back(self, reply: int) -> Release:
+        return read_release(reply)
+
+    def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
+        self.inbox.forget(request.token)
+        return None if isinstance(error, NoScriptError) else error
 
     def _announce(self) -> Step[None]:
         """After the first claim. Default: nobody is told."""

@@ -86,6 +86,9 @@ class Inbox:
         """A message for this token may come from now on."""
         self._slots[token] = Slot(self._epoch)
 
+    def expects(self, token: str) -> bool:
+        return token in self._slots
+
     def forget(self, token: str) -> None:
         self._slots.pop(token, None)
 

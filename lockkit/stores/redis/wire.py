@@ -13,17 +13,21 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.runtime import native, process
-from lockkit.stores.redis.connections import Connections, connect, exchange, pipeline
-from lockkit.stores.redis.failures import lost_on_the_way
+from lockkit.stores.redis.connections import Connections, connect, exchange, pipeline, whole
+from lockkit.stores.redis.failures import from_reply, lost_on_the_way
 from lockkit.stores.redis.pulse import Pulse
+from lockkit.stores.redis.resp import Replies
 from lockkit.stores.redis.settings import Connection
 from lockkit.stores.redis.subscription import Inbox
+
+SOONEST = 0.001
+"""Seconds: a socket that waits for less does not wait."""
 
 
 class RedisWire:
@@ -111,7 +115,7 @@ class RedisWire:
                 return
             try:
                 alive = self._read(connection, left)
-            except (RedisError, OSError):
+            except OSError:
                 alive = False
             except BaseException:  # interrupted within a reply: the next leader starts anew
                 self._drop(connection)
@@ -128,8 +132,10 @@ class RedisWire:
         if pulse.is_due:
             pulse.asked()
             self._say_subscribe(connection)
-        if connection.can_read(timeout=max(min(left, pulse.left()), 0)):
-            self._inbox.hear(connection.read_response(disable_decoding=True))
+        connection._sock.settimeout(max(min(left, pulse.left()), SOONEST))
+        with suppress(TimeoutError):
+            for reply in whole(self._replies, connection):
+                self._inbox.hear(reply)
         return not pulse.is_dead
 
     def _promote(self) -> None:
@@ -177,21 +183,24 @@ class RedisWire:
     def _subscribe(self) -> None:
         connection = self._connections.fresh()
         connect(connection)
+        replies = Replies()
         try:
             self._say_subscribe(connection)
-            connection.read_response(disable_decoding=True)
-        except NoPermissionError:
-            connection.disconnect()
-            self._inbox.forbid()
-        except RedisError as error:
+            said = whole(replies, connection)[0]
+        except OSError as error:
             connection.disconnect()
             raise lost_on_the_way(error) from error
-        else:
-            self._connection = connection
-            self._inbox.opened(Pulse(connection))
+        if isinstance(said, ResponseError):
+            connection.disconnect()
+            if not isinstance(said, NoPermissionError):
+                raise from_reply(said) from said
+            self._inbox.forbid()
+            return
+        self._replies, self._connection = replies, connection
+        self._inbox.opened(Pulse(connection))
 
     def _say_subscribe(self, connection: Connection) -> None:
-        connection.send_packed_command([self._inbox.subscribe], check_health=False)
+        connection._sock.sendall(self._inbox.subscribe)
 
 
 def _end(connection: Connection) -> None:

@@ -15,7 +15,7 @@ if record and string.sub(record, 3, 34) == token then
     left = tonumber(ttl)
     redis.call('HDEL', KEYS[1], '')
     redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + left)
-      .. string.sub(record, 51, 82) .. us(now) .. string.sub(record, 99))
+      .. string.sub(record, 51, 82) .. stamp .. string.sub(record, 99))
   elseif left <= 0 then
     return redis.status_reply('-')
   end

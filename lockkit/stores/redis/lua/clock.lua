@@ -1,6 +1,4 @@
--- Prepended to every script: the server's clock in µs, and numbers as strings of equal
--- length.
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+-- Prepended to most scripts: numbers, and that of this moment, as strings of equal length.
+local stamp = time[1] .. string.sub('00000' .. time[2], -6)
 
 local function us(number) return string.format('%016.0f', number) end

@@ -5,7 +5,7 @@
 -- minus what is left, if one with a greater number was done before, or nil if it is damaged.
 -- Begins with a write that is allowed when memory is full; the others may then follow.
 redis.call('HDEL', KEYS[1], '')
-local till, number, stamp = us(now + ARGV[1]), us(ARGV[2]), us(now)
+local till, number = us(now + ARGV[1]), us(ARGV[2])
 local many = #ARGV / 2 - 1
 local replies, writes = {}, {}
 for i, record in ipairs(redis.call('HMGET', KEYS[1], unpack(ARGV, many + 3))) do

@@ -2,7 +2,7 @@
 -- KEYS: bucket, then the holders of each name. ARGV: the names. Writes nothing. Replies: now, the
 -- last words, then for each name its record from until on and the entries of those who shared it.
 local SHARED_MOST = 16
-local reply = { us(now), redis.call('HMGET', KEYS[1], unpack(slots())) }
+local reply = { stamp, redis.call('HMGET', KEYS[1], unpack(slots())) }
 for i = 1, #ARGV do
   local record, entries = redis.call('HGET', KEYS[1], '=' .. ARGV[i]), {}
   if record and not (is_whole(record) and tonumber(string.sub(record, 35, 50)) + 600000000 < now) then

@@ -1,7 +1,5 @@
--- Prepended to every script that reads a record: what the first look at one needs. Redis makes the
--- functions of a script anew each time it runs.
-
-local VERSION = '4' -- of the layout
+-- Prepended to every script that reads a record. Redis makes the functions of a script anew each time
+-- it runs.
 
 -- Of a mutex: the record that store.lua describes.
 local function is_mutex(record)

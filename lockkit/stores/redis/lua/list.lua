@@ -5,7 +5,7 @@
 -- first who wait: ticket, until when it is alive, and what it says, of each.
 -- Once that is much, the names that follow are left out: they are asked for again.
 local ENTRIES_MOST = 1000
-local reply, listed = { us(now) }, 0
+local reply, listed = { stamp }, 0
 
 local tombs = readable(redis.pcall('ZCARD', KEYS[2]))
 for i = 1, #ARGV do

@@ -7,7 +7,7 @@ local function readable(value) return (type(value) ~= 'table' or not value.err) 
 -- How many wait, and how many of them are alive; nothing if the queue cannot be read.
 local function waiting(queue, waiters, alive, alone)
   local size, living = readable(redis.pcall('ZCARD', queue)),
-    readable(redis.pcall('ZCOUNT', alive, '(' .. us(now), '+inf'))
+    readable(redis.pcall('ZCOUNT', alive, '(' .. stamp, '+inf'))
   if not (size and living and readable(redis.pcall('HLEN', waiters))) then return nil end
   local first = redis.call('ZRANGE', queue, 0, LOOK_MOST)
   for _, entry in ipairs(#first > 0 and redis.call('HMGET', waiters, unpack(first)) or {}) do

@@ -12,7 +12,7 @@ if record and holder == token then
     rest = ttl
     expire_after(ttl)
     redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + ttl)
-      .. string.sub(record, 51, 82) .. us(now) .. string.sub(record, 99))
+      .. string.sub(record, 51, 82) .. stamp .. string.sub(record, 99))
     redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
   end
   return redis.status_reply(string.format('G %s %.0f', string.sub(record, 51, 66), rest))

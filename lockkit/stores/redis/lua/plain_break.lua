@@ -7,6 +7,6 @@ redis.call('PEXPIRE', KEYS[1], KEPT)
 if ours or not value then advance(field) else redis.call('HDEL', KEYS[1], field) end
 bury('b:' .. token)
 bury(token)
-redis.call('HSET', KEYS[1], 'w', string.format('%.0f %s %s', ARGV[1], us(now), ARGV[2]))
+redis.call('HSET', KEYS[1], 'w', string.format('%.0f %s %s', ARGV[1], stamp, ARGV[2]))
 keep()
 return 1

@@ -7,7 +7,7 @@ if known and number < string.sub(record, 99, 114) then return { left < 0 and -tt
 expire_after(ttl)
 if known then
   redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + ttl)
-    .. string.sub(record, 51, 82) .. us(now) .. number .. string.sub(record, 115))
+    .. string.sub(record, 51, 82) .. stamp .. number .. string.sub(record, 115))
   redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
 end
 return { 1 }

@@ -9,7 +9,7 @@ end
 -- Nobody holds it, and whoever asks next goes on with the queue.
 local function leave_free(_)
   redis.call('HSET', KEYS[1], 't', '', field,
-    'M1' .. string.rep('0', 32) .. us(now) .. string.rep('0', 64) .. '0 - ')
+    'M1' .. string.rep('0', 32) .. stamp .. string.rep('0', 64) .. '0 - ')
 end
 
 -- What was written beside a key that is not ours is forgotten, too.

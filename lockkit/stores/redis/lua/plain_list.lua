@@ -10,5 +10,5 @@ if record ~= '' and not is_whole(record) then record, damage = '', 'its record' 
 local size, alive = waiting(KEYS[2], KEYS[3], KEYS[5], true)
 if not (size and readable(redis.pcall('ZCARD', KEYS[4]))) then damage = 'its queue' end
 local ours = known[2] and value == value_of(known[2]) and 1 or 0
-return { us(now), redis.call('PTTL', KEYS[6]), ours, record, size or 0, alive or 0,
+return { stamp, redis.call('PTTL', KEYS[6]), ours, record, size or 0, alive or 0,
   size and first_of(KEYS[2], KEYS[3], KEYS[5]) or {}, damage }

@@ -21,7 +21,7 @@ local function milliseconds(us) return string.format('%.0f', math.max(math.ceil(
 local KEPT = 600000 -- ms: the grace period
 
 local function write(token, until_, fence, rest, queued)
-  local stamp, ttl = us(now), until_ - now
+  local ttl = until_ - now
   if ttl < FOREVER then
     redis.call('SET', KEYS[6], value_of(token), 'PX', milliseconds(ttl))
   else

@@ -16,7 +16,7 @@ local holder = lock and tonumber(string.sub(lock, 35, 50)) > now and string.sub(
 
 local function write(state, says, ttl)
   redis.call('SET', KEYS[2], state .. fence .. says, 'PX', ttl)
-  for _, old in ipairs(redis.call('ZRANGE', KEYS[3], '-inf', us(now), 'BYSCORE', 'LIMIT', 0, 16)) do
+  for _, old in ipairs(redis.call('ZRANGE', KEYS[3], '-inf', stamp, 'BYSCORE', 'LIMIT', 0, 16)) do
     redis.call('ZREM', KEYS[3], old)
   end
   if state == 'D' then

@@ -4,6 +4,6 @@
 if holder or head ~= 'R' .. fence then return 0 end
 if ARGV[5] == '' then forget() else write('D', ARGV[5], ARGV[4]) end
 if ARGV[6] ~= '' then
-  note(name, 'M', 'X', 0, us(now) .. fence .. us(now) .. us(now) .. us(0) .. '1 - ' .. ARGV[7], ARGV[6])
+  note(name, 'M', 'X', 0, stamp .. fence .. stamp .. stamp .. us(0) .. '1 - ' .. ARGV[7], ARGV[6])
 end
 return 1

@@ -6,7 +6,6 @@
 --             may hold it, 0: no limit but HOLD_MOST; entrant: who may enter again what it holds; - nobody)
 -- Who waits has its form and then the same after its channel.
 -- ARGV: =name used, then what each script says. used: kind and permits; *: whatever kind it is.
-local HOLD_MOST = 10000 -- each step reads all who hold the name
 if record and not is_whole(record) then damaged('its record') end
 redis.call('HLEN', KEYS[6])
 local kind, permits = string.match(ARGV[2], '^(.)(%d*)$')
@@ -106,7 +105,7 @@ local function install(token, form, till, rest)
   touched = true
   local most, entrant = string.match(rest, '^(%d+) (%S+)')
   local held = form == 'X' and own(form, entrant)
-  local fence, stamp = held and held.fence or number(), us(now)
+  local fence = held and held.fence or number()
   local tail = stamp .. stamp .. us(0) .. rest
   live() -- without it
   holders[token] = { form = form, till = till, fence = fence, tail = tail, entrant = entrant,
@@ -122,12 +121,13 @@ local function save()
     redis.call('HDEL', KEYS[1], field)
     return
   end
-  local last = 0
+  local last, excludes = 0, 0
   for _, holder in pairs(holders) do
     if holder.till > last then last = holder.till end
+    if holder.form == 'X' then excludes = 1 end
   end
   redis.call('HSET', KEYS[1], 'f', counter, field,
-    kind .. '1' .. string.format('%-32.0f', kind == 'S' and live().most or 0) .. us(last))
+    kind .. '1' .. string.format('%-32.0f', kind == 'S' and live().most or excludes) .. us(last))
   redis.call('PEXPIRE', KEYS[6], math.max(math.ceil((last - now + DAY) / 1000), 1))
 end
 

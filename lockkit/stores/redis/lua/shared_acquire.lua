@@ -14,7 +14,7 @@ local mine = holders[token]
 if mine and is_handed_holder(mine.till, mine.tail) then -- it has heard of its grant
   redis.call('HDEL', KEYS[1], '')
   touched, together, mine.till = true, nil, now + ttl
-  mine.tail = string.sub(mine.tail, 1, 16) .. us(now) .. string.sub(mine.tail, 33)
+  mine.tail = string.sub(mine.tail, 1, 16) .. stamp .. string.sub(mine.tail, 33)
   redis.call('HSET', KEYS[6], token, as_entry(mine))
   save()
 elseif mine and mine.till <= now then

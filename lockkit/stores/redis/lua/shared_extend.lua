@@ -1,7 +1,6 @@
 -- Set what is left of many leases of one bucket, as extend does. KEYS: bucket, then the holders of
 -- each name. ARGV: name, token, ttl, number of each. Replies as of extend.
 redis.call('HDEL', KEYS[1], '')
-local stamp = us(now)
 local shortened = {} -- names whose last holder may be another one now: looked at once, at the end
 
 -- When the last of those who hold it expires, for the record of the name.

@@ -6,8 +6,10 @@
 --             each name that is used a field '=name' that begins with its kind:
 --             M  mutex: kind queued token until fence granted renewed extended (the number of the
 --                last extension), of fixed widths (1 1 32 16 16 16 16 16), then 'ttl max_hold owner'
---             S  semaphore, R reader-writer lock, E reentrant lock: kind queued permits until (of
---                the last holder), of fixed widths (1 1 32 16); its holders are in a key of their own, see shared.lua
+--             S  semaphore, R reader-writer lock, E reentrant lock: kind queued permits until (not
+--                before the last holder's), of fixed widths (1 1 32 16); permits: how many may hold
+--                it, of the others 1 if a holder may exclude all, else 0; its holders are in a key
+--                of their own, see shared.lua
 --   2 queue   zset: token -> ticket
 --   3 waiters hash: token -> 'channel', then what its holder's entry will end with
 --   4 tombs   zset: token (or b:token, if broken by an operator) -> until
@@ -34,7 +36,7 @@ end
 
 -- Some of those in a sorted set whose time is over.
 local function over(key)
-  return redis.call('ZRANGE', key, '-inf', us(now), 'BYSCORE', 'LIMIT', 0, SWEEP_MOST)
+  return redis.call('ZRANGE', key, '-inf', stamp, 'BYSCORE', 'LIMIT', 0, SWEEP_MOST)
 end
 
 -- Refuse a token from now on, for longer than a request can linger in a network.
@@ -47,7 +49,7 @@ local function bury(token)
 end
 
 -- Whether somebody alive is in the queue.
-local function living_waiters() return redis.call('ZCOUNT', KEYS[5], '(' .. us(now), '+inf') end
+local function living_waiters() return redis.call('ZCOUNT', KEYS[5], '(' .. stamp, '+inf') end
 local function waits() return living_waiters() > 0 end
 
 -- Take one out of the queue; whether it was there.

@@ -12,7 +12,7 @@ local function slots()
 end
 
 local function note(name, kind, form, permits, tail, by)
-  local at = by == '' and string.sub(tail, 1, 16) or us(now)
+  local at = by == '' and string.sub(tail, 1, 16) or stamp
   local slot = tonumber(string.sub(redis.sha1hex(name), 1, 4), 16) % WORDS
   redis.call('HSET', KEYS[1], 'w' .. slot,
     at .. kind .. form .. ' ' .. permits .. ' ' .. #name .. ' ' .. #by .. ' ' .. name .. by .. tail)

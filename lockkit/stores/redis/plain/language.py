@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 from lockkit.model.types import Request
 from lockkit.stores.redis.plain.keys import PlainKeys
 from lockkit.stores.redis.protocol import (
+    DIGIT,
     Command,
+    Packed,
     Script,
-    evalsha,
+    claim_of,
     microseconds,
     pack,
     script_of,
-    terms,
 )
 
 FOREVER = 9.4e8
 """Seconds: the key of a claim for so long a time has no TTL. See plain_value.lua."""
 
-YES, NO = b"1", b"0"
 
-
-class PlainLanguage:
+class PlainLanguage(Packed):
     """Requests to bytes, for one key prefix. ``repairs``: a claim gives a key that has no TTL, and
     is not lockkit's, the one that it asks for itself."""
 
     def __init__(self, prefix: str, *, repairs: bool) -> None:
+        super().__init__()
         self.keys = PlainKeys(prefix)
-        self._repairs = YES if repairs else NO
-        first = "clock", "layout", "plain_value"
+        self._repairs = DIGIT[repairs]
+        first = "time", "clock", "layout", "plain_value"
         claim = "whole", "plain_claim", "store"
         granting = (*claim, "plain_install", "publish", "queue")
         looking = (*first, "whole", "looking")
@@ -42,21 +41,18 @@ class PlainLanguage:
         self._break = script_of(*first, *granting, "plain_break")
         self._list = script_of(*looking, "plain_list")
         self._repair = script_of(*looking, "plain_repair")
-        self._terms = lru_cache(maxsize=256)(terms)
 
     def channel(self, instance: str) -> bytes:
         return b"lockkit:plain:wake:%b" % instance.encode()
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
-        ttl, held, waiting = self._terms(request.ttl, request.max_hold, request.max_queue, channel)
-        claim = held + request.owner.encode(errors="replace")
         script = self._acquire if request.fair else self._barge
-        mine = request.token.encode(), b"%d" % mode, ttl, claim, waiting, self._repairs
-        return self._command(script, request.name, *mine)
+        tail = self._asking(request, mode, channel) + self._repairs
+        return self._packed(script, request.name, 6, tail)
 
     def release(self, request: Request) -> Command:
-        unsure, queued = (YES if said else NO for said in (request.unsure, request.queued))
-        return self._command(self._release, request.name, request.token.encode(), unsure, queued)
+        tail = claim_of(request) + DIGIT[request.queued]
+        return self._packed(self._release, request.name, 3, tail)
 
     withdraw = release
 
@@ -81,5 +77,6 @@ class PlainLanguage:
         kind = (b"TYPE", b"string") if strings else (b"TYPE", b"hash")
         return pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % keys, *kind)
 
-    def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
-        return evalsha(script, self.keys.of_name(name), arguments)
+    def _first(self, script: Script, name: str) -> Sequence[bytes]:
+        keys = self.keys.of_name(name)
+        return b"%d" % len(keys), *keys
