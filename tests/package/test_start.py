@@ -79,6 +79,7 @@ def test_the_first_lock_on_redis_needs_nothing_of_asyncio(redis_url: str) -> Non
     modules = imported("import redis, lockkit; lockkit.LockClient", first_lock(redis_url))
     assert "lockkit.stores.redis.store" in modules
     assert not of_asyncio(modules)
+    assert not [name for name in modules if "plain" in name or "cluster" in name]
     assert len(modules) <= MOST_MODULES, sorted(modules)
 
 

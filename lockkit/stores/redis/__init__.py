@@ -21,11 +21,11 @@ try:
 except ImportError as error:
     raise DriverMissing("the Redis store needs redis-py: pip install 'lockkit[redis]'") from error
 
-from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.store import RedisStore
 
 if TYPE_CHECKING:
     from lockkit.stores.redis.cluster_store import ClusterStore
+    from lockkit.stores.redis.plain import PlainStore
     from lockkit.stores.redis.sentinel_store import PlainSentinelStore, SentinelStore
 
 __all__ = ["ClusterStore", "PlainSentinelStore", "PlainStore", "RedisStore", "SentinelStore"]
@@ -33,6 +33,7 @@ __all__ = ["ClusterStore", "PlainSentinelStore", "PlainStore", "RedisStore", "Se
 _MODULES = {
     "ClusterStore": "cluster_store",
     "PlainSentinelStore": "sentinel_store",
+    "PlainStore": "plain",
     "SentinelStore": "sentinel_store",
 }
 
