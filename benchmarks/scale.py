@@ -9,6 +9,7 @@ import os
 import statistics
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -27,6 +28,7 @@ PASSES = 15
 PROCESSES = 4
 WAITERS = 500
 IDLE_SECONDS = 10.0
+SETTLED_SECONDS = 2.0
 LOOKS = 200_000
 NAMES = 100_000
 REMEMBERED = 5_000
@@ -38,7 +40,7 @@ Figures = dict[str, float]
 
 def measure(url: str, seconds: float) -> dict[str, Figures]:
     """``seconds``: how long the watchdog renews all the leases. Not compared with others."""
-    figures = _apart(_leases, url, seconds) | _waiters(url)
+    figures = _apart(_leases, url, seconds) | _waiters(url) | _apart(_allocated, url)
     return {"lockkit": figures | _apart(_names, url) | _apart(_looks, url)}
 
 
@@ -123,7 +125,6 @@ def _fields_of_names(admin: Any) -> int:
 def _waiters(url: str) -> Figures:
     """All in one queue, behind one holder; then all of them served."""
     context = multiprocessing.get_context("spawn")
-    thread_bytes = _apart(_threads)["thread_bytes"]
     pipes = [context.Pipe() for _ in range(PROCESSES)]
     workers = [context.Process(target=_wait, args=(url, theirs)) for _, theirs in pipes]
     for worker in workers:
@@ -153,32 +154,45 @@ def _waiters(url: str) -> Figures:
     return {
         "idle_requests": requests / WAITERS / IDLE_SECONDS,
         "subscriptions": float(subscriptions),
-        "waiter_bytes": statistics.mean(grown for grown, _ in reports) * PROCESSES / WAITERS
-        - thread_bytes,
-        "thread_bytes": thread_bytes,
+        "waiter_resident": statistics.mean(grown for grown, _ in reports) * PROCESSES / WAITERS,
         "served_per_second": len(served) / took,
         "out_of_order": float(sum(a != b for a, b in zip(order, range(WAITERS), strict=True))),
     }
 
 
-def _threads(parent: Connection) -> None:
-    """What as many threads take up that wait for a lock of Python's, and do nothing else."""
-    lock = threading.Lock()
-    lock.acquire()
+def _allocated(url: str, parent: Connection) -> None:
+    """What is allocated for a waiter, beyond what is for a thread that waits for Python's lock."""
+    client = lockkit.connect(url, ttl=TTL, acquire_timeout=None, max_queue=None)
+    client.lock(NAME).acquire().release()
+    bare, waiters = threading.Lock(), WAITERS // PROCESSES
+    tracemalloc.start(1)
+    with bare:
+        thread_bytes = _of_each(bare, waiters)
+    with client.lock(NAME):
+        waiter_bytes = _of_each(client.lock(NAME), waiters, client)
+    client.close()
+    parent.send({"waiter_bytes": waiter_bytes - thread_bytes})
+
+
+def _of_each(
+    lock: threading.Lock | lockkit.Lock, most: int, client: lockkit.LockClient | None = None
+) -> float:
+    """Bytes for each of the threads that wait for a lock; they go on when it is free."""
 
     def wait() -> None:
         with lock:
             pass
 
-    before = _resident()
-    threads = [threading.Thread(target=wait) for _ in range(WAITERS // PROCESSES)]
-    for thread in threads:
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(most)]
+    for number, thread in enumerate(threads):  # one by one, else each opens a connection
         thread.start()
-    grown = _resident() - before
-    lock.release()
-    for thread in threads:
-        thread.join()
-    parent.send({"thread_bytes": grown * PROCESSES / WAITERS})
+        if client is not None:
+            _until_queued(client, number + 1)
+    time.sleep(SETTLED_SECONDS)
+    gc.collect()
+    return (tracemalloc.get_traced_memory()[0] - before) / most
 
 
 def _until_queued(client: lockkit.LockClient, number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +17,13 @@ from lockkit.engine import holding
 from lockkit.model.types import Request
 from lockkit.runtime.hold import Hold
 from lockkit.stores.redis.layout import BUCKETS
+from lockkit.testing.conformance.base import queued
 from lockkit.testing.servers import RedisServer
 
 LEASES = 2000
 LEASE_BYTES = 700
+WAITERS = 40
+WAITER_BYTES = 8000
 NAMES = 2048
 """What is remembered of the names used last is as full after so many more as it was before."""
 
@@ -121,6 +125,36 @@ def test_more_leases_are_renewed_some_at_a_time(monkeypatch: pytest.MonkeyPatch)
         assert asked == [holding.AT_ONCE, holding.AT_ONCE, 1]
         for lease in leases:
             assert lease.release()
+
+
+def test_a_waiter_takes_little_beyond_its_thread(url: str) -> None:
+    """They come one by one: those that come at once would each need a connection."""
+
+    def wait(lock: Any) -> None:
+        with lock:
+            pass
+
+    with lockkit.connect(url, acquire_timeout=None) as client, traced() as kept:
+        client.lock("many").acquire().release()
+        bare, before = threading.Lock(), kept()
+        with bare:
+            threads = [started(wait, bare) for _ in range(WAITERS)]
+            of_threads = kept() - before
+        before = kept()
+        with client.lock("many"):
+            for number in range(WAITERS):
+                threads.append(started(wait, client.lock("many")))
+                queued(client, "many", number + 1)
+            of_waiters = kept() - before
+        for thread in threads:
+            thread.join()
+    assert (of_waiters - of_threads) / WAITERS <= WAITER_BYTES
+
+
+def started(work: Callable[[Any], None], lock: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, args=(lock,))
+    thread.start()
+    return thread
 
 
 def test_names_that_are_released_leave_nothing_behind(url: str, redis_server: RedisServer) -> None:
