@@ -143,7 +143,7 @@ class Line(asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         """The first that is owed has been asked for longest. While the loop was blocked, nobody
-        listened: that was no silence of the server's."""
+        listened: that was not silence of the server's."""
         late = self._loop.time() - self._timer.when() if self._timer else 0.0
         self._timer = None
         if not self._owed:
