@@ -89,6 +89,20 @@ async def test_it_is_released(handed: Handed, other: LockClient) -> None:
     assert other.inspect(NAME) is None
 
 
+async def test_another_task_asks_for_it_first(
+    handed: Handed, locks: aio.AsyncLockClient, other: LockClient
+) -> None:
+    """Its process is not dead, but as busy as the task that asks."""
+    lease = await handed()
+    block_until(other, 0)
+    reentrant = lease._hold.request.kind is Kind.REENTRANT
+    waiting = asyncio.create_task(locks.lock(NAME, reentrant=reentrant).acquire())
+    await queued(other)
+    assert left(other) > ALIVE
+    assert await lease.release()
+    assert await (await waiting).release()
+
+
 async def test_its_block_is_left(handed: Handed, other: LockClient) -> None:
     async with await handed():
         block_until(other, 0)

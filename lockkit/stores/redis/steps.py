@@ -8,13 +8,15 @@ from __future__ import annotations
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, Self, cast
 
 import redis
 from redis.exceptions import NoScriptError
 
 from lockkit.engine.effects import Exchange, Park, Signal, Step, at_once
-from lockkit.model.errors import LockError
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import (
     Busy,
@@ -69,9 +71,13 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         self._replicas = replicas.divided(settings)[0]
         self._is_announced = False
         self.inbox = Inbox(language.channel(secrets.token_hex(8)))
+        self._handed: dict[str, tuple[Request, float]] = {}
+        """What was granted here by messages, by name, and until when it is new. The store has not
+        heard of its holders yet."""
         process.after_fork(self._in_child)
 
     def _in_child(self) -> None:
+        self._handed = {}
         self.inbox.start_anew(self._language.channel(secrets.token_hex(8)))
 
     @classmethod
@@ -107,6 +113,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         )
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        if (late := self._late(request)) is not None:
+            yield from self._keep(late)
         try:
             command = self._attempt(request)
             if self._replicas:
@@ -146,6 +154,17 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
                 self.inbox.doubt()
         return answer
 
+    def _late(self, request: Request) -> Request | None:
+        """What was handed to somebody else on this name, and is no longer new."""
+        handed = self._handed.get(request.name)
+        return None if handed is None or handed[1] > now() else handed[0]
+
+    def _keep(self, request: Request) -> Step[None]:
+        """Extend what was handed to another task or thread, which has been as busy as this process:
+        else the store would take it for dead, and grant the name to whoever asks."""
+        with suppress(BackendError):
+            yield from self.extend([request])
+
     def _read(self, request: Request, reply: bytes) -> Grant | Busy | Gone:
         return read_acquire(request, reply)
 
@@ -157,11 +176,12 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         return True
 
     def asked(self, request: Request) -> Exchange | None:
-        if self._replicas or not self._is_announced:
+        if self._replicas or not self._is_announced or self._late(request):
             return None
         return Exchange(self._attempt(request).packed)
 
     def returned(self, request: Request) -> Exchange:
+        self._heard_of(request)
         return Exchange(self._language.release(request).packed)
 
     def taken_back(self, reply: int) -> Release:
@@ -176,7 +196,13 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         self._is_announced = True
         return at_once(None)
 
+    def _heard_of(self, request: Request) -> None:
+        handed = self._handed.get(request.name)
+        if handed is not None and handed[0].token == request.token:
+            del self._handed[request.name]
+
     def release(self, request: Request) -> Step[Release]:
+        self._heard_of(request)
         if request.queued:
             self.inbox.forget(request.token)
             yield from call(self._language.withdraw(request))
@@ -185,6 +211,9 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         """One script per bucket, all at once; one by one if one of them is refused."""
+        if self._handed:
+            for request in requests:
+                self._heard_of(request)
         batches = list(self._language.extend(requests))
         renewals = [Renewal(None)] * len(requests)
         replies = yield from self._extended([command for command, _ in batches])
@@ -235,7 +264,9 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
             (renewal,) = yield from self.extend([request])
             if not renewal.left:
                 return None
-        return Grant(request.token, fence, min(request.ttl, alive_for(request.ttl)))
+        left = min(request.ttl, alive_for(request.ttl))
+        self._handed[request.name] = request, now() + left / 4
+        return Grant(request.token, fence, left)
 
     def database(self) -> str:
         return self._connections.fresh.described()
