@@ -19,7 +19,7 @@ from lockkit.model.errors import (
 from lockkit.model.log import log
 from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
-from lockkit.runtime.either import value
+from lockkit.runtime.either import at_once, value
 from lockkit.runtime.hold import Hold
 from lockkit.stores.contract import ABLE
 
@@ -244,17 +244,13 @@ def give_back(lease: Lease | MultiLease) -> None:
 
     The caller has checked the lease at the last moment at which everything could be undone.
     """
-    lease._client.perform(_giving_back(lease))
+    at_once(give_back_async(lease))
 
 
 async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLease) -> None:
     """The same; the leases of a loop are awaited."""
-    await value(lease._client.perform(_giving_back(lease)))
-
-
-def _giving_back(lease: Lease | MultiLease | AsyncLease | AsyncMultiLease) -> Step[None]:
     try:
-        kept = yield from lease._releasing()
+        kept = await value(lease.release())
     except BackendError as error:
         log.warning("release of %r not confirmed: %s", lease.name, error)
     else:

@@ -55,7 +55,7 @@ class BaseClient(ABC, Generic[AnyLease]):
         self._entries = Entries()
         self._held_for: dict[str, float] = {}
         self._makers: dict[Hashable, Any] = {}
-        """What ``_maker`` has made, for those that use it again and again."""
+        """What ``_maker`` has made, by those that use it again and again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.settings.alias!r} at {self.settings.shown_location}>"
@@ -63,6 +63,17 @@ class BaseClient(ABC, Generic[AnyLease]):
     @abstractmethod
     def _lease(self, hold: Hold, entry: Entry | None = None) -> AnyLease:
         """The lease of this client's API."""
+
+    @abstractmethod
+    def _maker(self, kind: str) -> Callable[..., Any]:
+        """Makes locks of a checked name and a label."""
+
+    def _mutex(self, name: str, label: str) -> Any:
+        """``lock(name, label=label)`` without a look at them."""
+        make = self._makers.get(Kind.MUTEX)
+        if make is None:
+            make = self._makers[Kind.MUTEX] = self._maker("mutex")
+        return make(name, label)
 
     def retry_after(self, name: str) -> int:
         """Whole seconds (1 to 60) after which another try is worth it, from recent hold times."""

@@ -230,11 +230,8 @@ class Admission:
 
     async def _acquire(self, seconds: float) -> Any:
         """Wait at most ``seconds`` for a lease. Errors as of ``Lock.acquire``."""
-        locks = self._means.locks
-        make = locks._makers.get(Admission)
-        if make is None:
-            make = locks._makers[Admission] = locks._maker("mutex")
-        return await value(make(self.order.lock_name, self.order.label).acquire(seconds))
+        lock = self._means.locks._mutex(self.order.lock_name, self.order.label)
+        return await value(lock.acquire(seconds))
 
 
 def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:

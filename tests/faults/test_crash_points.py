@@ -120,7 +120,7 @@ class Process:
     def drop(self, key: str, fence: int) -> bool:
         return self.do(lambda: self.claims.drop(key, fence))
 
-    def lock(self, name: str, *, label: str) -> Locking:
+    def _mutex(self, name: str, label: str) -> Locking:
         return Locking(self, name, label)
 
     def end(self) -> None:
@@ -172,8 +172,8 @@ class Awaited:
 
         return awaited
 
-    def lock(self, name: str, *, label: str) -> Awaited:
-        return Awaited(self._target.lock(name, label=label))
+    def _mutex(self, name: str, label: str) -> Awaited:
+        return Awaited(self._target._mutex(name, label))
 
 
 @dataclass
