@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
+from tls_ends import TLSEnd
 
 import lockkit
 from lockkit import aio
@@ -18,7 +19,7 @@ from lockkit.stores.redis.layout import bucket_of
 from lockkit.testing.blocking import Api, BlockingClient, used_as
 from lockkit.testing.blocking import connect as connect_by
 from lockkit.testing.proxy import FaultProxy
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ValkeyServer
 
 T = TypeVar("T")
 
@@ -66,6 +67,21 @@ def test_every_kind_of_url_locks(guarded: RedisServer, form: str) -> None:
         assert client.lock("stock:42").try_acquire() is None
         lease.check()
     client.close()
+
+
+def test_valkey_over_tls(valkey_server: ValkeyServer) -> None:
+    """Its wheel speaks none, so something else ends TLS in front of it, as in many a network."""
+    with TLSEnd(valkey_server.port) as end:
+        url = f"rediss://127.0.0.1:{end.port}/0"
+        client = connect(f"{url}?ssl_ca_certs={end.certificate}")
+        lease = client.lock("stock:42").acquire()
+        granted = in_thread(lambda: client.lock("stock:42", timeout=20).acquire())
+        waiting(client, "stock:42")
+        assert lease.release()
+        assert granted().release()
+        client.close()
+        with pytest.raises(lockkit.BackendUnavailable, match=r"(?i)certificate"):
+            connect(url).lock("stock:42").acquire()
 
 
 def test_an_untrusted_certificate_is_refused(guarded: RedisServer) -> None:
