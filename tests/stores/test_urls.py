@@ -1,0 +1,57 @@
+"""What holds for the URL of every server: no unknown option, no secret shown, a password that may
+change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lockkit
+from lockkit import aio
+from lockkit.model.errors import ConfigurationError
+from lockkit.stores.registry import SCHEMES
+
+SECRET = "canary-7f3a"
+HOSTS = {
+    "redlock": "h1,h2,h3", "redlocks": "h1,h2,h3", "redis+sentinel": "h1,h2/shop",
+    "rediss+sentinel": "h1,h2/shop", "redis+cluster": "h1,h2", "rediss+cluster": "h1,h2",
+    "redis": "h/0", "rediss": "h/0", "zookeeper": "h1,h2/shop", "unix": "/run/redis.sock",
+}  # fmt: skip
+WITHOUT_SERVER = {"memory", "sqlite"}
+OF_OTHERS = {"sqlalchemy", "django", "django-redis", "django-cache"}
+"""Their URLs name an engine or an alias of somebody else's settings."""
+
+
+def url_of(key: str, login: str = "") -> str:
+    scheme, mark, query = key.partition("?")
+    return f"{scheme}://{login}{HOSTS.get(scheme, 'h/shop')}{mark}{query}"
+
+
+URLS = sorted(SCHEMES.keys() - WITHOUT_SERVER - OF_OTHERS)
+every_url = pytest.mark.parametrize("key", URLS)
+
+
+@every_url
+@pytest.mark.parametrize("connect", [lockkit.connect, aio.connect])
+def test_a_password_may_be_a_function(key: str, connect: Any) -> None:
+    login = "" if key == "unix" else "shop@"
+    client = connect(url_of(key, login), options={"password": lambda: SECRET})
+    assert SECRET not in f"{client!r} {client.settings!r} {client.store!r}"
+
+
+@every_url
+def test_a_password_is_shown_nowhere(key: str) -> None:
+    client = lockkit.connect(url_of(key, f"shop:{SECRET}@"))
+    said = f"{client!r} {client.settings!r} {client.store!r} {client.lock('a')!r}"
+    assert SECRET not in said + client.store.database()
+
+
+@every_url
+def test_unknown_options_are_refused(key: str) -> None:
+    with pytest.raises(ConfigurationError, match="pasword"):
+        lockkit.connect(url_of(key), options={"pasword": SECRET})
+    url = url_of(key, f"shop:{SECRET}@")
+    with pytest.raises(ConfigurationError) as refused:
+        lockkit.connect(f"{url}{'&' if '?' in url else '?'}conect_timeout=3")
+    assert SECRET not in str(refused.value)
