@@ -6,7 +6,7 @@ permissions are asked before, with the question whose order it is.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from inspect import getclosurevars, isroutine
 from typing import Any
 
@@ -30,6 +30,7 @@ HARMLESS = CALLBACKS | {f"django.views.decorators.{name}" for name in DECORATORS
 HARMLESS |= {"lockkit_django.web.locked_view", ORDERED}
 
 
+@lru_cache(maxsize=1024)
 def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     """The name of what may be a check of this view, and is not asked; None: there is nothing.
 

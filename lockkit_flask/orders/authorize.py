@@ -7,6 +7,7 @@ Hooks of ``before_request`` have passed already. Asked are ``login_required`` an
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from inspect import isroutine
 from typing import Any
 
@@ -32,6 +33,7 @@ def checked_by(view: Any, method: str, below: Any, give: Callable[[], Any]) -> A
     return give()
 
 
+@lru_cache(maxsize=1024)
 def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     """The name of what may be a check of this view, and is not asked; None: there is nothing.
 

@@ -117,7 +117,7 @@ class Sql:
 
     def run(self, *steps: rows.Step, commit: bool = False) -> Any:
         """Past SQLAlchemy where it only hands over, unless somebody listens to its statements."""
-        heard: Any = self._connection.dispatch
+        heard: Any = self._connection.engine.dispatch
         if not (heard.before_cursor_execute or heard.after_cursor_execute):
             driver: Any = self._connection.connection.driver_connection
             if pgwire.is_plain(driver):

@@ -46,7 +46,8 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
     table: OrderTable
     engine: sa.Engine
     connection: sa.Connection | None = None
-    _committed = False  #: by the view: a savepoint of this connection was released
+    joined = False  #: a session has worked in it
+    committed = False  #: by the view: a savepoint of this connection was released
     _refused = False  #: the view raised a refusal, which rolls nothing back
 
     def __init__(self, visit: Visit, decision: Proceed) -> None:
@@ -67,7 +68,6 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
                 _refuse_autocommit(self.connection)
                 self.connection.begin()
                 self._insert(Sql(self.connection), self.orders.running(self.order))
-                event.listen(self.connection, "release_savepoint", self._note_commit)
             except BaseException:  # interrupted as well: its connection is in a transaction
                 self._discard()
                 raise
@@ -113,9 +113,6 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
             self.active = False
             self._discard()
 
-    def _note_commit(self, *_: object) -> None:
-        self._committed = True
-
     def _sends_a_guest_away(self) -> bool:
         """Whether the view redirects somebody without a user, and has saved nothing.
 
@@ -125,9 +122,7 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
         """
         answered = self.visit.captured
         redirects = answered is not None and answered.status in REDIRECTS
-        return (
-            redirects and self.visit.of_guest and not (self._committed or db_session.has_writes())
-        )
+        return redirects and self.visit.of_guest and not (self.committed or db_session.has_writes())
 
     def _roll_back(self) -> None:
         """Undo all of it. Sessions work on connections of their own again."""
@@ -149,7 +144,7 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
         A database that does not take it does no harm: the next try is refused anew.
         """
         if response.status_code < HTTPStatus.BAD_REQUEST:
-            if not self._committed:
+            if not self.committed:
                 return response
             raise ConfigurationError(
                 "a view raised after it had committed, so its order was rolled back, but an error "
@@ -183,6 +178,13 @@ class SharedTransaction(core.OrderInDatabase, OpenOrder):
             self._before.restore()
             return _not_committed(error)
         return response
+
+
+def _note_commit(_: Session) -> None:
+    """A session of the app has committed; within an order that releases a savepoint."""
+    order: Any = db_session.order_of_app()
+    if order is not None and order.active and order.joined:
+        order.committed = True
 
 
 class SessionBefore:
@@ -245,9 +247,10 @@ def teach_to_join(db: SQLAlchemy) -> None:
         order: Any = db_session.order_of_app()
         if order is None or not order.active or bind is not order.engine:
             return bind
-        self.join_transaction_mode = "create_savepoint"
+        self.join_transaction_mode, order.joined = "create_savepoint", True
         joined: sa.Connection = order.connection
         return joined
 
     session_class.get_bind = get_bind
+    event.listen(session_class, "after_commit", _note_commit)
     setattr(session_class, _INSTALLED, True)
