@@ -142,7 +142,8 @@ class PostgresConnection(Connection):
         if not with_rows:
             return []
         value, columns = with_rows[-1].get_value, range(with_rows[-1].nfields)
-        return [[_text(value(row, c)) for c in columns] for row in range(with_rows[-1].ntuples)]
+        found = [[value(row, c) for c in columns] for row in range(with_rows[-1].ntuples)]
+        return [[None if v is None else v.decode(errors="replace") for v in row] for row in found]
 
     def _refusal(self, result: PGresult) -> Refused | SessionEnded:
         code = _text(result.error_field(DiagnosticField.SQLSTATE)) or ""

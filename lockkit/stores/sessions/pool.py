@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.engine.effects import Signal
 from lockkit.model.clock import now
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.runtime import native, process
-from lockkit.stores.sessions.connection import Connection, pooled
+from lockkit.stores.sessions.connection import Connection, Refused, SessionEnded, pooled
 from lockkit.stores.sessions.session import Session
+
+if TYPE_CHECKING:
+    from lockkit.stores.sessions.dialects import Dialect
 
 Route = tuple[str, str]
 """A claim: its name and its token."""
@@ -196,10 +199,30 @@ class Sessions:
                 session.end()
 
     def _next(self) -> None:
-        with suppress(RuntimeError):  # changed by another thread, which tells the first as well
-            first = next(iter(self._places.values()), None)
-            if first is not None:
-                first.set()
+        for first in list(self._places.values())[:1]:
+            first.set()
+
+
+class Parting:
+    """What goes wrong ends the session, unless its reply may still come."""
+
+    def __init__(self, sessions: Sessions, sql: Dialect, route: Route) -> None:
+        self._sessions, self._sql, self._route = sessions, sql, route
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        sessions, route = self._sessions, self._route
+        if isinstance(error, SessionEnded):
+            sessions.part(route, is_broken=True)
+        elif isinstance(error, BackendUnavailable | ConfigurationError):
+            session = sessions.of(route)
+            if session is None or not session.is_waiting:
+                sessions.part(route)
+        elif isinstance(error, Refused):
+            sessions.part(route)
+            raise self._sql.failure(error) from error
 
 
 _everywhere: weakref.WeakValueDictionary[Hashable, Sessions] = weakref.WeakValueDictionary()

@@ -6,20 +6,21 @@ and it may wait in the server's queue. The server ends a session that is silent 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError, OutcomeUnknown
+from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.tokens import new_token
 from lockkit.stores.contract import Sessioned, Waited
 from lockkit.stores.sessions.connection import Connection, Refused, Rows, SessionEnded
 from lockkit.stores.sessions.dialects import is_taken, waiting
+from lockkit.stores.sessions.pool import Parting
 from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
 from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
 from lockkit.stores.sessions.work import Work, together
@@ -266,22 +267,8 @@ class SessionStore(Sessioned, Waited):
         yield from self._say(session, session.claim, self._sql.hello())
         return session.connection
 
-    @contextmanager
-    def _parting(self, route: Route) -> Iterator[None]:
-        """What goes wrong ends the session, unless its reply may still come."""
-        try:
-            yield
-        except SessionEnded:
-            self._sessions.part(route, is_broken=True)
-            raise
-        except (BackendUnavailable, ConfigurationError):
-            session = self._sessions.of(route)
-            if session is None or not session.is_waiting:
-                self._sessions.part(route)
-            raise
-        except Refused as refusal:
-            self._sessions.part(route)
-            raise self._sql.failure(refusal) from refusal
+    def _parting(self, route: Route) -> Parting:
+        return Parting(self._sessions, self._sql, route)
 
     def _say(self, session: Session, route: Hashable, statement: str) -> Step[Rows]:
         rows: Rows = yield Exchange(partial(session.say, route, statement), route)
