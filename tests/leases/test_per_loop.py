@@ -28,9 +28,23 @@ def run_and_close(scene: Coroutine[None, None, None]) -> None:
     loop.close()
 
 
-@pytest.mark.parametrize("run", [asyncio.run, run_and_close])
-def test_a_loop_that_has_ended_is_forgotten_with_its_client(run: Callable[..., None]) -> None:
-    clients: PerLoop[AsyncLockClient] = PerLoop(lambda _: aio.connect("memory://per-loop"))
+def run_by_uvloop(scene: Coroutine[None, None, None]) -> None:
+    with asyncio.Runner(loop_factory=pytest.importorskip("uvloop").new_event_loop) as runner:
+        runner.run(scene)
+
+
+@pytest.mark.parametrize(
+    ("run", "store"),
+    [
+        (run_and_close, "memory"),  # of an open connection, asyncio itself complains there
+        *((run, store) for run in (asyncio.run, run_by_uvloop) for store in ("memory", "redis")),
+    ],
+)
+def test_a_loop_that_has_ended_is_forgotten_with_its_client(
+    run: Callable[..., None], store: str, request: pytest.FixtureRequest
+) -> None:
+    url = "memory://per-loop" if store == "memory" else request.getfixturevalue("redis_url")
+    clients: PerLoop[AsyncLockClient] = PerLoop(lambda _: aio.connect(url))
     ended: list[weakref.ref[object]] = []
 
     async def scene() -> None:
