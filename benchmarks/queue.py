@@ -1,45 +1,87 @@
-"""A long queue: what it costs to be refused there, beside a try."""
+"""Crowds: what it costs to be refused by a long queue, and to share what many others hold."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import lockkit
 from benchmarks.awake import awake
 from lockkit import TooManyWaiters
+from lockkit.model.types import Mode
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.connections import pipeline
+from lockkit.stores.redis.protocol import NO_CHANNEL
 
 __all__ = ["measure"]
 
 WAITERS = 10_000
+HOLDERS = 1_000
 TURNS = 60
+FRESH = 5
 CALLS = 10
 
 
 def measure(url: str) -> dict[str, dict[str, float]]:
-    """Microseconds where so many wait as may; a try and a refusal take turns."""
+    """Microseconds. What is compared takes turns."""
+    return {"lockkit": {**_refused(url), **_shared(url)}}
+
+
+def _refused(url: str) -> dict[str, float]:
+    """Where so many wait as may: a try, and a refusal."""
     client = lockkit.connect(url, ttl=600, max_queue=WAITERS)
     lease = client.lock("queue").acquire()
-    lock = client.lock("queue", timeout=60)
+    lock = client.lock("queue", timeout=1)
     store = client.store
     assert isinstance(store, RedisStore)
-    asked = [
-        store._language.acquire(lock._request(client, 60), 1, b"-").packed for _ in range(WAITERS)
-    ]
-    pipeline(store._connections, asked)  # they count as alive for three seconds
-    tried, refused = lock.try_acquire, _refusal(lock)
-    times: dict[str, list[float]] = {"tried_us": [], "refused_us": []}
-    with awake():
-        for _ in range(TURNS):
-            times["tried_us"].append(_turn(tried))
-            times["refused_us"].append(_turn(refused))
+    waiters = [lock._request(client, 60) for _ in range(WAITERS)]
+
+    def wait(mode: Mode) -> None:
+        """They count as alive for three seconds."""
+        asked = (store._language.acquire(waiter, mode, NO_CHANNEL) for waiter in waiters)
+        pipeline(store._connections, [command.packed for command in asked])
+
+    wait(Mode.ENQUEUE)
+    calls = {"tried_us": lock.try_acquire, "refused_us": _refusal(lock)}
+    figures = _by_turns(calls, lambda: wait(Mode.POLL))
     lease.release()
     client.close()
-    return {"lockkit": {key: statistics.median(values) for key, values in times.items()}}
+    return figures
+
+
+def _shared(url: str) -> dict[str, float]:
+    """Acquire and release of a name that so many hold, beside a mutex."""
+    client = lockkit.connect(url, ttl=600)
+    semaphore, readers = client.semaphore("many", 2 * HOLDERS), client.rwlock("many:rw").read()
+    mutex = client.lock("one")
+    others = [client.rwlock("many:rw", owner=f"other {n}").read() for n in range(HOLDERS)]
+    leases = [semaphore.acquire() for _ in range(HOLDERS)] + [other.acquire() for other in others]
+    figures = _by_turns(
+        {
+            "alone_us": lambda: mutex.acquire().release(),
+            "semaphore_us": lambda: semaphore.acquire().release(),
+            "reader_us": lambda: readers.acquire().release(),
+        }
+    )
+    for lease in leases:
+        lease.release()
+    client.close()
+    return figures
+
+
+def _by_turns(
+    calls: Mapping[str, Callable[[], object]], refresh: Callable[[], object] = lambda: None
+) -> dict[str, float]:
+    times: dict[str, list[float]] = {key: [] for key in calls}
+    with awake():
+        for turn in range(TURNS):
+            if turn % FRESH == 0:
+                refresh()
+            for key, call in calls.items():
+                times[key].append(_turn(call))
+    return {key: statistics.median(values) for key, values in times.items()}
 
 
 def _refusal(lock: lockkit.Lock) -> Callable[[], object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections import Counter
@@ -44,11 +45,14 @@ def counted(step: Callable[[], object]) -> Counter[str]:
         elif event == "call":
             calls["Python"] += 1
 
+    gc.collect()
+    gc.disable()  # others are collected in calls of their own
     sys.setprofile(count)
     try:
         step()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
