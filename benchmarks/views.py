@@ -46,24 +46,29 @@ def measure(url: str) -> Results:
 
 def _measured(work: Callable[[str], Ways], url: str, parent: Connection) -> None:
     ways, framework = work(url), work.__name__.strip("_")
-    times: dict[str, list[float]] = {column: [] for column in ways}
+    times: dict[str, list[tuple[float, float]]] = {column: [] for column in ways}
     for send in ways.values():
         _turn(send)
     with awake():
         for _ in range(TURNS):
             for column, send in ways.items():
                 times[column].append(_turn(send))
-    medians = {column: statistics.median(values) for column, values in times.items()}
-    figures = {column: {f"{framework}_view_us": median} for column, median in medians.items()}
-    figures["lockkit"][f"{framework}_own_us"] = medians["lockkit"] - medians["by hand"]
+    figures = {
+        column: {f"{framework}_view_us": statistics.median(wall for wall, _ in values)}
+        for column, values in times.items()
+    }
+    cpu = {c: statistics.median(used for _, used in values) for c, values in times.items()}
+    figures["lockkit"][f"{framework}_own_us"] = cpu["lockkit"] - cpu["by hand"]
     parent.send(figures)
 
 
-def _turn(send: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _turn(send: Callable[[], object]) -> tuple[float, float]:
+    """Of one request: the time that passed, and that of the processor in this process."""
+    start, used = time.perf_counter(), time.process_time()
     for _ in range(PER_TURN):
         send()
-    return (time.perf_counter() - start) / PER_TURN * 1e6
+    passed = time.perf_counter() - start, time.process_time() - used
+    return passed[0] / PER_TURN * 1e6, passed[1] / PER_TURN * 1e6
 
 
 def _bodies(url: str, answer: Callable[[], Any]) -> dict[str, Callable[..., Any]]:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
-
 from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
-from lockkit_django.leases.transactions import asked, user_blocks
+from lockkit_django.leases.transactions import asked, opened, user_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +30,7 @@ IDLE = 0
 
 def open_transactions() -> list[Transaction]:
     """Those of this thread that are the user's, on any database."""
-    found = (each for each in connections.all(initialized_only=True) if _is_open(each))
+    found = (each for each in opened() if _is_open(each))
     return [_keeper(each) or _Outermost(each) for each in found]
 
 
