@@ -23,7 +23,7 @@ GONE = (
     "were lost"
 )
 
-AT_ONCE = 2000
+AT_ONCE = 1000
 """So many are renewed by one exchange at most."""
 
 HEARD = 16

@@ -35,8 +35,7 @@ _asked_once = lru_cache(8)(_same)
 
 @lru_cache(8)
 def _until(number: int, sent: float, left: float) -> tuple[int, float]:
-    """An extension, and until when its claims can be relied on if it is done: one object for all
-    that are renewed at once."""
+    """An extension, and the deadline if it is done: one object for all that it is done for."""
     return number, sent + left - drift(left)
 
 
@@ -48,8 +47,7 @@ def _extended(terms: tuple[Any, ...], ttl: float, number: int) -> tuple[Any, ...
 
 @lru_cache(8)
 def _due(deadline: float, ttl: float, now: float) -> float:
-    """After a third of what is left. More than the ttl was asked for by the holder: it is not
-    cut short by a renewal."""
+    """After a third of what is left; later if the holder asked for more than the ttl."""
     left = deadline - now
     return now + max(left / 3, left - ttl * 2 / 3)
 
@@ -87,7 +85,6 @@ class Hold:
         "_terms",
         "dead",
         "due",
-        "ended",
         "failing_since",
         "fence",
         "generation",
@@ -109,16 +106,15 @@ class Hold:
         self.name, self.token = request.name, request.token
         self._terms = _terms_once(request[2:])
         self.fence = fence
-        self._settled = (0 if whole else _HANDED, deadline)
+        self._settled: float | tuple[int, float] = deadline if whole else (_HANDED, deadline)
         self._asked: tuple[Any, ...] = ()  #: number, deadline if it is done at once; the next two
         self.granted = now
         self.due = now + (deadline - now) / 3
         self.generation = process.generation()
         self._lease: weakref.ref[_Lease] | None = None
         self._others: dict[int, weakref.ref[_Lease]] | None = None  #: that share it, by their id
-        self.dead = False
+        self.dead: bool | str = False  #: True; or what the store says of its end
         self.failing_since: float | None = None  #: since then no renewal has succeeded
-        self.ended = ""  #: what the store says of its end
         self.on_lost: dict[int, Callable[[], object]] | None = None  #: who wants to hear of it
 
     @property
@@ -138,17 +134,33 @@ class Hold:
     @property
     def whole(self) -> bool:
         """Else it was handed to a waiter, and for less than its ttl."""
-        return self._settled[0] != _HANDED
+        return self._last[0] != _HANDED
+
+    @property
+    def _last(self) -> tuple[int, float]:
+        """The extension that was done last, and until when. Before the first one, a number of no
+        extension: that is not kept, because it would be a tuple of each lease's own."""
+        settled = self._settled
+        return settled if isinstance(settled, tuple) else (0, settled)
 
     @property
     def deadline(self) -> float:
         """Until when the claim can be relied on, whichever of the open extensions are done."""
-        number, deadline = self._settled
+        number, deadline = self._last
         asked = self._asked
         for position in range(0, len(asked), 2):
             if asked[position] > number and asked[position + 1] < deadline:
                 deadline = asked[position + 1]
         return deadline
+
+    @property
+    def ended(self) -> str:
+        """What the store says of its end."""
+        return self.dead if isinstance(self.dead, str) else ""
+
+    @ended.setter
+    def ended(self, words: str) -> None:
+        self.dead = words
 
     @property
     def unknown(self) -> bool:
@@ -159,15 +171,15 @@ class Hold:
         """Whether the claim can no longer be relied on. Once true, it stays true."""
         if self.dead:
             return True
-        deadline = self.deadline if self._asked else self._settled[1]
+        deadline = self.deadline if self._asked else self._last[1]
         if now >= deadline or self.generation != process.generation():
             self.dead = True
-        return self.dead
+        return bool(self.dead)
 
     def is_over(self, now: float) -> bool:
         """Whether it is lost, and the store need not be asked."""
-        if self._settled[0] == _HANDED and self.generation == process.generation():
-            return self.dead
+        if self._last[0] == _HANDED and self.generation == process.generation():
+            return bool(self.dead)
         return self.lost(now)
 
     def ends(self, now: float) -> float:
@@ -193,15 +205,14 @@ class Hold:
     @property
     def users(self) -> int:
         """How many leases somebody still has, and has not begun to release."""
-        first = [] if self._lease is None else [self._lease]
-        return sum(map(_is_used, [*first, *list((self._others or {}).values())]))
+        return sum(map(_is_used, [self._lease, *list((self._others or {}).values())]))
 
     @property
     def used(self) -> bool:
         return self._lease is None or _is_used(self._lease) or self.users > 0
 
     def lose(self) -> None:
-        self.dead = True
+        self.dead = self.dead or True
 
     def loss(self, now: float) -> LeaseLost:
         """The error of a lease that is lost, and why it is."""
@@ -237,7 +248,7 @@ class Hold:
         """
         if self.is_over(now):
             return
-        if number > self._settled[0]:
+        if number > self._last[0]:
             self._settled = _until(number, sent, left)
             self._forget(number)
         self.failing_since = None
@@ -283,6 +294,6 @@ class Hold:
         return now < self.renew_until or not self.whole
 
 
-def _is_used(reference: weakref.ref[_Lease]) -> bool:
-    lease = reference()
+def _is_used(reference: weakref.ref[_Lease] | None) -> bool:
+    lease = None if reference is None else reference()
     return lease is not None and not lease._ended

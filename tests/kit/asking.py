@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
+from lockkit.engine.effects import Step, at_once
 from lockkit.model.types import Busy, Request
 
 __all__ = ["Asked", "AskingStore", "Attempt", "Extend", "Free", "Wait", "Why", "Withdraw"]
@@ -44,6 +45,9 @@ Asking = Generator[Asked, Any, Any]
 class AskingStore:
     def acquire(self, request: Request) -> Asking:
         return (yield Attempt(request))
+
+    def listen(self, _request: Request) -> Step[bool]:
+        return at_once(False)
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Asking:
         return (yield Wait(request, seconds, busy))
