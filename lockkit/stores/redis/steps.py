@@ -176,12 +176,13 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         return True
 
     def asked(self, request: Request) -> Exchange | None:
-        if self._replicas or not self._is_announced or self._late(request):
+        if self._replicas or not self._is_announced or (self._handed and self._late(request)):
             return None
         return Exchange(self._attempt(request).packed)
 
     def returned(self, request: Request) -> Exchange:
-        self._heard_of(request)
+        if self._handed:
+            self._heard_of(request)
         return Exchange(self._language.release(request).packed)
 
     def taken_back(self, reply: int) -> Release:
