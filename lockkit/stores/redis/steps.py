@@ -200,7 +200,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
     def _heard_of(self, request: Request) -> None:
         handed = self._handed.get(request.name)
         if handed is not None and handed[0].token == request.token:
-            del self._handed[request.name]
+            self._handed.pop(request.name, None)  # unless another thread has just done so
 
     def release(self, request: Request) -> Step[Release]:
         self._heard_of(request)
