@@ -22,7 +22,7 @@ from lockkit.testing.servers import RedisServer
 
 LEASES = 2000
 LEASE_BYTES = 700
-WAITERS = 40
+WAITERS = 99  # and the first, at most as many as may queue
 WAITER_BYTES = 8000
 NAMES = 2048
 """What is remembered of the names used last is as full after so many more as it was before."""
