@@ -18,8 +18,8 @@ COMPARED = ("lockkit", "redis-py", "python-redis-lock")
 PROCESSES = 8
 MANY = 24
 HOLD = 0.005
-SECONDS = 3.0
-ROUNDS = 5
+SECONDS = 2.0
+ROUNDS = 3
 
 
 def measure(

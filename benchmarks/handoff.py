@@ -15,8 +15,8 @@ from benchmarks.peers import make
 __all__ = ["measure", "measure_long"]
 
 COMPARED = ("lockkit", "redis-py", "python-redis-lock")
-ROUNDS = 5
-HANDOFFS = 41
+ROUNDS = 3
+HANDOFFS = 31
 HOLD = 0.05
 LONG_HANDOFFS = 9
 LONG_HOLD = 0.5

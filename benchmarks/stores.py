@@ -83,7 +83,7 @@ STORES = {
     "sqlite://": Compared(
         _file,
         ("flock", "filelock"),
-        also=(handoff.measure_long, partial(contention.measure_many, rounds=ROUNDS)),
+        also=(handoff.measure_long, partial(contention.measure_many, rounds=1)),
     ),
     "postgresql://": Compared(partial(_postgres, "table"), ON_POSTGRESQL, BY_HAND),
     "postgresql://?mode=advisory": Compared(partial(_postgres, "advisory"), ON_POSTGRESQL),
@@ -103,7 +103,7 @@ def measure(store: str) -> dict[str, dict[str, float]]:
     peers = ("lockkit", *compared.peers)
     with compared.start() as url:
         found = pair.measure(url, (*peers, *compared.alone), PAIRS)
-        measured = [handoff.measure(url, peers, ROUNDS), contention.measure(url, peers, ROUNDS)]
+        measured = [handoff.measure(url, peers, 1), contention.measure(url, peers, ROUNDS)]
         for more in measured + [measure(url, peers) for measure in compared.also]:
             for peer, figures in more.items():
                 found[peer] |= figures
