@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -28,6 +29,7 @@ _dump = json.JSONEncoder(separators=(",", ":")).encode
 _load = json.JSONDecoder().decode
 
 
+@functools.lru_cache(1024)
 def row_id(prefix: str, name: str) -> str:
     """SHA-256 of the prefix and the name, each with its length before it: no two names share it."""
     one, two = prefix.encode(errors="surrogatepass"), name.encode(errors="surrogatepass")
@@ -77,6 +79,7 @@ def encode(state: State) -> str:
     return _dump(document)
 
 
+@functools.lru_cache(256)  # the release has that of its acquire
 def taken(request: Request) -> str:
     """The state of a name that was free and that this request has taken, whenever that was."""
     ttl, max_hold = round(request.ttl * SECOND), request.max_hold
