@@ -69,6 +69,8 @@ def main() -> int:
     _show(tables, options)
     for suite, reason in failed.items():
         print(f"\n{suite} failed: {reason}", file=sys.stderr)
+    if options.readme and not failed:  # else it would lose rows: see --save and --load
+        write(README, tables)
     return 1 if failed else 0
 
 
@@ -143,8 +145,6 @@ def _alone(options: argparse.Namespace) -> int:
 def _show(tables: Tables, options: argparse.Namespace) -> None:
     if options.save:
         options.save.write_text(json.dumps(tables, indent=2))
-    if options.readme:
-        write(README, tables)
     if options.format == "json":
         both = {of: {"results": each, "ratios": ratios(each)} for of, each in tables.items()}
         print(json.dumps(both, indent=2))

@@ -93,6 +93,8 @@ IN_README = {
         "pair_us",
         "handoff_p50_ms",
         "handoff_p99_ms",
+        "tried_us",
+        "refused_us",
         "takeover_p95_ms",
         "per_second",
         "wait_p99_ms",
