@@ -73,7 +73,7 @@ def postgresql(server: PostgresServer) -> Iterator[Loaded]:
 
 
 def waiting(store: Loaded, waiters: int) -> Load:
-    """Threads of four processes in one queue, while its name is held."""
+    """Threads of four processes in one queue, while its name is held; a multiple of four."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(PROCESSES)]
     workers = [

@@ -24,7 +24,7 @@ NEAR = 0.0005
 HOLD = 0.005
 NAMES = (1, 2, 4, 8)
 PROCESSES = 8
-WAITERS = {"redis://": (0, 100, 400, 1000), "postgresql://": (0, 20, 50)}
+WAITERS = {"redis://": (0, 100, 400, 1000), "postgresql://": (0, 20, 40)}
 HELD = {"redis://": (1000, 10_000), "postgresql://": (100, 1000)}
 GOOD = ("sqlite://", "postgresql://", "postgresql://?mode=advisory", "mariadb://", "redlock://")
 FEW = 10
