@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import redis
@@ -17,9 +16,11 @@ from places import ROOT
 
 import lockkit
 from lockkit import aio
+from lockkit.engine.effects import Exchange
 from lockkit.leases.client import LockClient
 from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError, LayoutMismatch, LeaseLost
+from lockkit.model.types import Request
 from lockkit.orders import (
     DuplicateKeyError,
     Order,
@@ -351,9 +352,9 @@ def test_a_claim_in_doubt_is_forgotten_before_and_after_its_lease(
     seen: list[object] = []
 
     class Watched(RedisStore):
-        def release(self, *args: Any, **more: Any) -> Any:
+        def returned(self, request: Request) -> Exchange:
             seen.append(store.find(order.key, fresh=True))
-            return super().release(*args, **more)
+            return super().returned(request)
 
     order = order_of(orders)
     settings = locks.settings

@@ -58,15 +58,15 @@ def _batch(
     names = {lock_name_of(key): key for key in keys}
     requests = [Request(name, token_hex(16), 600.0, OWNER.encode()) for name in names]
     wanted = [said.acquire(r, Mode.TRY, NO_CHANNEL).packed for r in requests]
-    fences = [int(reply.split()[1]) for reply in pipeline(store._connections, wanted)]
+    fences = [int(reply) for reply in pipeline(store._connections, wanted)]
     commands = []
     for (name, key), fence, request in zip(names.items(), fences, requests, strict=True):
         running = _payload(key, RecordState.RUNNING)
         claim = records.claim(name, fence, running, ttl, running=True, replaces=False)
-        commands.append(next(claim).payload)
+        commands += next(claim).payload
         if ended:
             finish = records.finish(name, fence, _payload(key, RecordState.DONE), ttl)
-            commands.append(next(finish).payload)
+            commands += next(finish).payload
         commands.append(said.release(request).packed)
     assert all(reply == 1 for reply in pipeline(store._connections, commands))
 

@@ -15,6 +15,7 @@ from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.stores.redis.aio_wire import checked
 from lockkit.stores.redis.hosts import Node
 from lockkit.stores.redis.line import connected
+from lockkit.stores.redis.resp import ALONE
 from lockkit.stores.redis.sentinel import Resolver, discover, master_maker
 from lockkit.stores.redis.settings import Maker
 
@@ -31,7 +32,7 @@ class _SentinelWire(AsyncLocalWire):
     async def exchange(self, effect: Exchange) -> Any:
         line = await connected(self._makers[effect.route]())  # type: ignore[index]
         try:
-            return checked(await line.ask(effect.payload, 1))
+            return checked(await line.ask(effect.payload, ALONE))
         finally:
             line.abort()
 

@@ -20,6 +20,7 @@ from lockkit.runtime.aio_wires import park_task
 from lockkit.stores.redis.failures import from_reply
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.pulse import Pulse
+from lockkit.stores.redis.resp import ALONE
 from lockkit.stores.redis.settings import Connection
 from lockkit.stores.redis.subscription import Inbox
 
@@ -51,9 +52,9 @@ class AsyncRedisWire:
             line = await self._connected()
         payload = effect.payload
         if type(payload) is bytes:
-            return checked(await line.ask(payload, 1))
+            return checked(await line.ask(payload, ALONE))
         replies = await line.ask(b"".join(payload), len(payload))
-        return [checked(reply) for reply in (replies if len(payload) > 1 else [replies])]
+        return [checked(reply) for reply in replies]
 
     async def park(self, effect: Park) -> None:
         self._look_after()
@@ -108,7 +109,7 @@ class AsyncRedisWire:
         connection = self._make()
         line = await connected(connection)
         try:
-            checked(await line.ask(inbox.subscribe, 1))
+            checked(await line.ask(inbox.subscribe, ALONE))
         except BackendError as error:
             line.abort()
             if not isinstance(error.__cause__, NoPermissionError):

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.stores.redis.failures import check_role, is_demoted, not_connected
-from lockkit.stores.redis.resp import Replies
+from lockkit.stores.redis.resp import ALONE, Replies
 from lockkit.stores.redis.settings import Connection, is_managed
 
 BUFFER = 65536
@@ -52,7 +52,7 @@ class Line(asyncio.BufferedProtocol):
         return self._is_over or self._transport.is_closing()
 
     def ask(self, packed: bytes, replies: int) -> asyncio.Future[Any]:
-        """The reply; of several a list.
+        """The reply; a list, if their number is not ALONE.
 
         While others are owed a reply, what the tasks of one turn of the loop ask goes out at once:
         a system call for each would cost as much as all the rest.
@@ -129,7 +129,7 @@ class Line(asyncio.BufferedProtocol):
                 self.hear(reply)
             return
         future, count, _ = self._owed[0]
-        if count > 1:
+        if count != ALONE:
             self._several.append(reply)
             if len(self._several) < count:
                 return

@@ -8,6 +8,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 END = b"\r\n"
 
+ALONE = 0
+"""The number of replies to one request that is not in a list."""
+
 
 class _Unfinished(Exception):
     """The rest of a reply has not come yet."""

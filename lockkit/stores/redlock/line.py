@@ -12,7 +12,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError
 from lockkit.runtime import process
 from lockkit.stores.redis.connections import connect
-from lockkit.stores.redis.resp import Replies
+from lockkit.stores.redis.resp import ALONE, Replies
 from lockkit.stores.redis.settings import Connection, Maker
 
 MISSING: Final = object()
@@ -35,7 +35,7 @@ DOUBT = 2.0
 def packed_at_once(payload: bytes | list[bytes]) -> tuple[bytes, int]:
     """The bytes to send, and the number of replies to them."""
     if isinstance(payload, bytes):
-        return payload, 1
+        return payload, ALONE
     return b"".join(payload), len(payload)
 
 
@@ -54,6 +54,7 @@ class Line:
         self._owed = 0  #: replies to come
         self._wanted = 0  #: the last of them that somebody waits for
         self._heard: list[Any] = []
+        self._is_list = False
         self._since = now()  #: it owes something, and has said nothing
 
     def fileno(self) -> int:
@@ -78,16 +79,17 @@ class Line:
         packed, count = packed_at_once(payload)
         if not self._owed:
             self._since = now()
+        self._is_list, count = count != ALONE, max(count, 1)
         self._owed += count
         self._wanted, self._heard = count, []
         self._socket.sendall(packed)
 
     def hear(self) -> Any:
-        """The reply, of several a list, or MISSING."""
+        """The reply, or a list as the request was one, or MISSING."""
         self._read()
         if self._wanted:
             return MISSING
-        return self._heard if len(self._heard) > 1 else self._heard[0]
+        return self._heard if self._is_list else self._heard[0]
 
     def give_up(self) -> None:
         """Nobody waits any more."""

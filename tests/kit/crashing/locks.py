@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from crashing.points import at
-from lockkit.engine.effects import Step
+from lockkit.engine.effects import Exchange, Step
 from lockkit.model.types import Busy, ClaimReply, Gone, Grant, Release, Request
 from lockkit.stores.contract import Queued
 from lockkit.stores.redis import RedisStore
@@ -34,6 +34,16 @@ class Stopping(Queued):
 
 
 class StoppingRedis(Stopping, RedisStore):
+    """Most often granted and given back without a step."""
+
+    def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone:
+        return _granted(request, super().answered(request, reply))
+
+    def returned(self, request: Request) -> Exchange:
+        if _is_order(request):
+            at("committed")
+        return super().returned(request)
+
     def records(self) -> StoppingRecords:
         return StoppingRecords(self._protocol.keys)
 
