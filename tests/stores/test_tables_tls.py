@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import sqlalchemy
+from garbage import collected
 
 import lockkit
 from lockkit.model.errors import ConfigurationError
@@ -100,7 +101,11 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def trusting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This Python trusts the other authority, and libpq has no file of its own."""
+    """This Python trusts the other authority, and libpq has no file of its own.
+
+    A pool of sessions that an error of an earlier test still has would be used again.
+    """
+    collected()
     monkeypatch.setenv("SSL_CERT_FILE", str(served.other.path))
     monkeypatch.setenv("HOME", "/nonexistent")
 
