@@ -1,10 +1,12 @@
-"""What nobody refers to any more, collected for certain."""
+"""What nobody refers to any more, collected for certain; and what somebody may refer to still."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
+
+from lockkit import Lease
 
 WHOLE = 2
 """The generation that a collection of everything is of."""
@@ -27,3 +29,9 @@ def collected() -> None:
             time.sleep(0)  # for the one that collects
     finally:
         gc.callbacks.remove(note)
+
+
+def unreleased() -> list[Lease]:
+    """The leases of this process that nobody has released, whoever refers to them."""
+    found = [each for each in gc.get_objects() if issubclass(type(each), Lease)]
+    return [lease for lease in found if not lease.released]

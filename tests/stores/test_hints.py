@@ -100,7 +100,15 @@ def inbox_of(client: Any) -> inbox.Inbox:
 
 
 def sockets(directory: Path) -> set[str]:
-    return {file.name for file in directory.iterdir() if stat.S_ISSOCK(file.lstat().st_mode)}
+    """Files that go away meanwhile are none."""
+    return {name for name in os.listdir(directory) if _is_socket(directory / name)}
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def socket_of(client: Any, directory: Path) -> str:

@@ -71,6 +71,7 @@ def test_every_kind_of_url_locks(guarded: RedisServer, form: str) -> None:
 
 def test_valkey_over_tls(valkey_server: ValkeyServer) -> None:
     """Its wheel speaks none, so something else ends TLS in front of it, as in many a network."""
+    valkey_server.flush()
     with TLSEnd(valkey_server.port) as end:
         url = f"rediss://127.0.0.1:{end.port}/0"
         client = connect(f"{url}?ssl_ca_certs={end.certificate}")
