@@ -252,7 +252,7 @@ def test_what_comes_after_the_close_leaves_no_connection(connect: Connect, path:
     assert client.lock("a").try_acquire() is None
     lease.release()
     files = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-    assert not [file for file in files if file.exists() and path.name in str(file.readlink())]
+    assert not [file for file in files if file.exists() and str(path) in str(file.readlink())]
 
 
 def test_others_that_write_for_too_long(connect: Connect, path: Path) -> None:
