@@ -6,14 +6,14 @@ permissions are asked before, with the question whose order it is.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from inspect import getclosurevars, isroutine
 from typing import Any
 
 from django.db.transaction import Atomic
 from django.http import HttpRequest
 
-from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
+from lockkit.orders.view_checks import once_for_a_view, unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_django.orders.request import value_of
 from lockkit_django.web.view_functions import class_of, functions_of, ninja_operation
@@ -30,7 +30,7 @@ HARMLESS = CALLBACKS | {f"django.views.decorators.{name}" for name in DECORATORS
 HARMLESS |= {"lockkit_django.web.locked_view", ORDERED}
 
 
-@lru_cache(maxsize=1024)
+@once_for_a_view
 def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     """The name of what may be a check of this view, and is not asked; None: there is nothing.
 

@@ -7,13 +7,12 @@ Hooks of ``before_request`` have passed already. Asked are ``login_required`` an
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from inspect import isroutine
 from typing import Any
 
 from flask.views import MethodView
 
-from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
+from lockkit.orders.view_checks import once_for_a_view, unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.web.lock_view import places_of
 
@@ -33,7 +32,7 @@ def checked_by(view: Any, method: str, below: Any, give: Callable[[], Any]) -> A
     return give()
 
 
-@lru_cache(maxsize=1024)
+@once_for_a_view
 def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     """The name of what may be a check of this view, and is not asked; None: there is nothing.
 

@@ -48,7 +48,7 @@ class HintSocket:
             self._removal = weakref.finalize(self, _remove, path, process.generation())
             try:
                 _bind(self._socket, path, database)
-            except BaseException:
+            except BaseException:  # nobody else knows of it
                 self.close()
                 raise
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,12 +82,19 @@ class AboveItsBase(Checks):
         return buy()
 
 
+@dataclass
+class Unhashable:
+    def __call__(self) -> ResponseReturnValue:
+        return buy()
+
+
 UNKNOWN: dict[str, Views] = {
     "a decorator": lambda: permission_required(buy),
     "one that hides": lambda: hiding(buy),
     "one below lock_view": lambda: lock_view("stock")(permission_required(buy)),
     "one below @idempotent": lambda: idempotent(permission_required(buy)),
     "an object": lambda: functools.partial(buy),
+    "one without a hash": Unhashable,
     "a base": lambda: OfOwnBase.as_view("of_own_base"),
     "its making": lambda: ChecksWhenMade.as_view("checks_when_made"),
     "a method below decorators": lambda: AboveItsMethods.as_view("above_its_methods"),
