@@ -22,6 +22,7 @@ SOAK_ARGS ?=
 # Most tests wait for other processes: even two cores have time for four. Each has its own servers.
 PARALLEL := --numprocesses=4 --dist=loadscope --no-loadscope-reorder
 CONSTRAINTS ?= --constraint constraints.txt
+AGAIN ?= $(if $(PYTEST_ARGS),,yes)
 
 BIN := $(VENV)/bin
 WHEELS := $(VENV)/wheel
@@ -60,9 +61,10 @@ format: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# Alone it tests the wheel that was installed last.
+# Alone it tests the wheel that was installed last. AGAIN= gives no second chance: see tools/again.py.
 tests: $(VENV)/.dev
-	$(ISOLATED) $(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
+	$(ISOLATED) $(BIN)/pytest --cache-clear $(PARALLEL) $(PYTEST_ARGS) || \
+		{ test $$? = 1 -a -n "$(AGAIN)" && $(ISOLATED) $(BIN)/python tools/again.py; }
 
 bench: wheel $(VENV)/.dev
 	@tools/servers redis postgresql mariadb zookeeper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -126,35 +126,35 @@ def test_counting_while_leaders_die(ensemble: Ensemble, clients: Clients, name: 
 def test_a_session_that_ends_takes_its_leases_with_it_at_once(
     ensemble: Ensemble, clients: Clients, name: str
 ) -> None:
-    """The end is pushed: long before the deadline, and before the next renewal."""
-    other, before = clients(ensemble.url), sessions()
-    leases = [clients(ensemble.url).lock(f"{name}:{turn}").acquire() for turn in range(TURNS)]
-    ended = now()
-    for session in sessions() - before:
-        end(ensemble, session)
-    for lease in leases:
-        eventually(partial(getattr, lease, "lost"))
-        with pytest.raises(LeaseLost):
-            lease.check()
-        assert not lease.release()
-        with other.lock(lease.name).acquire() as taken:
-            assert taken.fencing_token > lease.fencing_token
-    assert now() - ended < SOON
+    """The end is told: long before the deadline, and before the next renewal."""
+    other = clients(ensemble.url)
+    with FaultProxy("127.0.0.1", ensemble.members[0].port) as proxy:
+        leases = [clients(url_of(proxy)).lock(f"{name}:{turn}").acquire() for turn in range(TURNS)]
+        ended = now()
+        end_sessions(ensemble, proxy)
+        for lease in leases:
+            eventually(partial(getattr, lease, "lost"))
+            with pytest.raises(LeaseLost):
+                lease.check()
+            assert not lease.release()
+            with other.lock(lease.name).acquire() as taken:
+                assert taken.fencing_token > lease.fencing_token
+        assert now() - ended < SOON
 
 
 def test_a_waiter_whose_session_ends_queues_anew(
     ensemble: Ensemble, clients: Clients, name: str
 ) -> None:
-    holder, waiter = clients(ensemble.url), clients(ensemble.url)
-    with ThreadPoolExecutor(1) as threads:
-        lease = holder.lock(name).acquire()
-        before = sessions()
-        waiting = threads.submit(waiter.lock(name).acquire)
+    holder = clients(ensemble.url)
+    lease = holder.lock(name).acquire()
+    with (
+        FaultProxy("127.0.0.1", ensemble.members[0].port) as proxy,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        waiting = threads.submit(clients(url_of(proxy)).lock(name).acquire)
         eventually(partial(waits, holder, name))
-        (session,) = sessions() - before
-        end(ensemble, session)
-        eventually(lambda: not waits(holder, name) or waiting.done())
-        eventually(partial(waits, holder, name))
+        end_sessions(ensemble, proxy, lambda: eventually(lambda: not waits(holder, name)))
+        eventually(lambda: waits(holder, name) or waiting.done())
         assert lease.release()
         assert waiting.result().release()
 
@@ -165,7 +165,7 @@ def test_a_broken_connection_makes_a_lease_unknown_at_once(
     """And a new one makes it known again. No renewal is due for seconds."""
     server = ensemble.members[0]
     with FaultProxy("127.0.0.1", server.port) as proxy:
-        client = clients(f"zookeeper://127.0.0.1:{proxy.port}/lockkit", connect_timeout=1.0)
+        client = clients(url_of(proxy), connect_timeout=1.0)
 
         def as_it_should() -> bool:
             lease, started = client.lock(name).acquire(), now()
@@ -185,7 +185,7 @@ def test_a_client_that_is_cut_off_gives_up_before_another_is_granted(
 ) -> None:
     server = ensemble.members[1]
     with FaultProxy("127.0.0.1", server.port) as proxy:
-        far = clients(f"zookeeper://127.0.0.1:{proxy.port}/lockkit", ttl=TTL, connect_timeout=1.0)
+        far = clients(url_of(proxy), ttl=TTL, connect_timeout=1.0)
         near = clients(ensemble.url, ttl=TTL)
         lease = far.lock(name).acquire()
         proxy.half_open()
@@ -259,16 +259,26 @@ def waits(client: AnyClient, name: str) -> bool:
     return info is not None and info.waiters == 1
 
 
-def sessions() -> set[tuple[int, bytes]]:
-    """The IDs and passwords of all that are connected."""
+def url_of(proxy: FaultProxy) -> str:
+    return f"zookeeper://127.0.0.1:{proxy.port}/lockkit"
+
+
+def end_sessions(
+    ensemble: Ensemble, proxy: FaultProxy, then: Callable[[], object] = lambda: None
+) -> None:
+    """Of the clients behind a proxy: while they cannot reach it, another one says that it is they,
+    and leaves."""
+    server = ensemble.members[0]
     kind = KazooClient  # by its type: lazy objects of Django have a __class__ that imports
     found = [each for each in gc.get_objects() if issubclass(type(each), kind)]
-    return {each.client_id for each in found if each.client_id and each.client_id[0]}
-
-
-def end(ensemble: Ensemble, session: tuple[int, bytes]) -> None:
-    """Another client says that it is the same, and leaves."""
-    double = KazooClient(f"127.0.0.1:{ensemble.members[0].port}", client_id=session)
-    double.start()
-    double.stop()
-    double.close()
+    behind = [each.client_id for each in found if each.hosts == [("127.0.0.1", proxy.port)]]
+    assert behind
+    proxy.refuse()
+    proxy.cut()
+    for session in behind:
+        double = KazooClient(f"127.0.0.1:{server.port}", client_id=session)
+        double.start()
+        double.stop()
+        double.close()
+    then()
+    proxy.refuse(False)

@@ -6,9 +6,9 @@ import pytest
 
 from lockkit.model.errors import UnsupportedCapability
 from lockkit.model.types import Grant
-from lockkit.stores.contract import Buried, Fenced, Listed, Queued, Reentrant, Shared
+from lockkit.stores.contract import Buried, Fenced, Listed, Reentrant, Shared
 from lockkit.testing.blocking import AnyClient, AnyLease
-from lockkit.testing.conformance.base import TTL, Connect, Spawn, at_least_once, nothing_left
+from lockkit.testing.conformance.base import TTL, Connect, nothing_left
 from lockkit.testing.conformance.choice import Without, needs
 from lockkit.testing.conformance.steps import claim
 
@@ -54,22 +54,6 @@ class AbsentTests:
         with client.lock(name, reentrant=True).acquire():
             assert other.lock(name, reentrant=True).try_acquire() is None
         nothing_left(client, name)
-
-    @needs(Without(Queued))
-    def test_another_process_may_pass_those_who_wait(
-        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
-    ) -> None:
-        def passed() -> bool:
-            lease = other.lock(name).acquire()
-            waiting = spawn(client.lock(name).acquire)
-            assert lease.release()
-            second = other.lock(name).try_acquire()
-            if second is not None:
-                second.release()
-            waiting.result().release()
-            return second is not None
-
-        at_least_once(passed)
 
     @needs(Without(Buried))
     def test_an_acquire_delayed_past_its_withdraw_has_the_name(

@@ -66,7 +66,7 @@ PROMPT = 1.0
 """Seconds within which something happens that was told by a message or expected: no poll is as
 soon. A machine that stalls is later, so it may be tried a few times."""
 
-TRIES = 4
+TRIES = 8
 
 QUICK = 1.4
 """Seconds: less than those in which a waiter of a ROOMY lease is heard of again."""
