@@ -192,10 +192,3 @@ class AsyncLease(BaseLease, TaskLease):
     async def downgrade(self) -> None:
         """As ``Lease.downgrade``."""
         await self._client.perform(self._downgrading())
-
-    def _hand_over(self) -> None:
-        """Somebody else renews and releases the claim from now on."""
-        self._finish()
-        self._client._watchdog.unwatch(self._hold)
-        if self._entry is not None:
-            self._entry.end()

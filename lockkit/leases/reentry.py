@@ -47,10 +47,6 @@ class Entry:
         """To be called by a lease that is released; whether it was the last one."""
         return self._entries.leave(self, self._key)
 
-    def end(self) -> None:
-        """Nobody enters by it any more."""
-        self._entries.end(self, self._key)
-
 
 class Entries:
     """What the owners of one client have entered. Thread-safe; a forked child starts with none."""
@@ -83,10 +79,6 @@ class Entries:
         with self._lock:
             if entry.hold.used:
                 return False
-            self.end(entry, key)
-            return True
-
-    def end(self, entry: Entry, key: Key) -> None:
-        with self._lock:
             if self._held.get(key) is entry:
                 del self._held[key]
+            return True

@@ -43,12 +43,6 @@ def of_thread() -> str:
     return key[1]
 
 
-def part_from_thread(entrant: str) -> None:
-    """If that is the calling thread's key, it has another from now on."""
-    if _keys.thread is not None and _keys.thread[1] == entrant:
-        _keys.thread = None
-
-
 def of_task(task: asyncio.Task[Any] | None) -> str:
     """The key of a task of this thread's loop; without one, of the thread."""
     if task is None:

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     AnyLease = Lease | MultiLease
     AnyAsyncLease = AsyncLease | AsyncMultiLease
 
-ENTERED = ("reentrant", "read", "write")
-"""Kinds that their owner may enter again."""
 ERRORS = range(400, 600)
 """Error statuses of HTTP."""
 
@@ -128,26 +126,21 @@ class ViewLock:
         self, client: LockClient, names: Sequence[str], settings: ViewSettings, label: str
     ) -> AnyLease:
         """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
-        lease: AnyLease = at_once(self._acquire(client, names, settings, label, ""))
+        lease: AnyLease = at_once(self._acquire(client, names, settings, label))
         return lease
 
     async def acquire_async(
-        self,
-        client: AsyncLockClient,
-        names: Sequence[str],
-        settings: ViewSettings,
-        label: str,
-        owner: str = "",
+        self, client: AsyncLockClient, names: Sequence[str], settings: ViewSettings, label: str
     ) -> AnyAsyncLease:
-        """The same, awaited. ``owner``: the owner key that replaces the task."""
-        lease: AnyAsyncLease = await self._acquire(client, names, settings, label, owner)
+        """The same, awaited."""
+        lease: AnyAsyncLease = await self._acquire(client, names, settings, label)
         return lease
 
     async def _acquire(
-        self, client: Any, names: Sequence[str], settings: ViewSettings, label: str, owner: str
+        self, client: Any, names: Sequence[str], settings: ViewSettings, label: str
     ) -> Any:
         timeout = settings.timeout if self.timeout is UNSET else self.timeout
-        lock = self._lock(client, names, timeout, label, owner)
+        lock = self._lock(client, names, timeout, label)
         if timeout == 0:
             return await value(lock.acquire())
         with waiting_room.place(settings.max_waiters) as placed:
@@ -158,23 +151,15 @@ class ViewLock:
         except LockHeld as held:
             raise _room_full(held) from None
 
-    def _lock(
-        self, client: Any, names: Sequence[str], timeout: float | None, label: str, owner: str
-    ) -> Any:
+    def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:
         """What was checked once is kept by the client, which has settings of its own."""
-        is_owned = owner and self._options["kind"] in ENTERED
-        if len(names) == 1 and not is_owned:
-            make = client._makers.get((self, timeout))
-            if make is None:
-                make = client._maker(ttl=self.ttl, timeout=timeout, **self._options)
-                client._makers[self, timeout] = make
-            return make(names[0], label)
-        options = {**self._options, "ttl": self.ttl, "timeout": timeout, "label": label}
-        if is_owned:
-            options["owner"] = owner
+        options = {**self._options, "ttl": self.ttl, "timeout": timeout}
         if len(names) > 1:
-            return client.multi(*names, **options)
-        return client.of_kind(name=names[0], **options)
+            return client.multi(*names, **options, label=label)
+        make = client._makers.get((self, timeout))
+        if make is None:
+            make = client._makers[self, timeout] = client._maker(**options)
+        return make(names[0], label)
 
     def __repr__(self) -> str:
         return f"ViewLock({', '.join(map(repr, self._names))}, alias={self.alias!r})"

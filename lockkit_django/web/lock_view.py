@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.until import InAtomic, check_in_atomic
-from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import UNSET, Unset
 from lockkit.web.view_lock import ViewLock
 from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.web.locked_view import LockedView, OnBusy
 
-Hold = Literal["view", "response"]
 V = TypeVar("V", bound=Callable[..., Any])
 
 
@@ -26,7 +24,6 @@ def lock_view(
     permits: int | None = None,
     on_busy: OnBusy | None = None,
     in_atomic: InAtomic = "refuse",
-    hold: Hold = "view",
 ) -> Callable[[V], V]:
     """Have a view hold the lock of this name, or of all these names, while it runs.
 
@@ -37,8 +34,6 @@ def lock_view(
     or "semaphore" with its number of permits.
     on_busy(request, error): the response when somebody else has it; else 423 with Retry-After.
     in_atomic="allow": run also inside the caller's ``atomic()``, which commits after the release.
-    hold: "view" gives the lock back after the view's COMMIT, "response" when the response is
-    closed: after a streaming body, or when its client is gone.
 
     For function views, methods of class views (also by ``method_decorator``), ``as_view()``, and
     DRF's views and actions; sync and async. Raises ConfigurationError at once for a wrong
@@ -47,9 +42,6 @@ def lock_view(
     """
     refuse_bare("lock_view", names[0] if names else None)
     check_in_atomic(in_atomic)
-    if hold not in ("view", "response"):
-        raise ConfigurationError(f"hold is {hold!r}; it must be 'view' or 'response'")
-    options = {"in_atomic": in_atomic}
     view_lock = ViewLock(
         *names,
         timeout=timeout,
@@ -57,8 +49,7 @@ def lock_view(
         alias=alias,
         kind=kind,
         permits=permits,
-        options=options,
+        options={"in_atomic": in_atomic},
     )
     note_each_request()
-    durable = in_atomic == "refuse"
-    return LockedView(view_lock, on_busy, durable=durable, keep=hold == "response").around
+    return LockedView(view_lock, on_busy, durable=in_atomic == "refuse").around

@@ -11,15 +11,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from lockkit.leases.client import Lease
 from lockkit.leases.lease import give_back
-from lockkit.leases.multi import MultiLease
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.runtime.either import at_once, value
@@ -37,7 +36,6 @@ from lockkit_django.leases.transactions import (
 )
 from lockkit_django.web.refusals import drf_exception, refused, rendered
 from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
-from lockkit_django.web.until_closed import acquire_to_outlive_loop, until_closed
 from lockkit_django.web.view_functions import (
     has_lock,
     mark_locked,
@@ -57,13 +55,10 @@ OnBusy = Callable[[Any, AcquireTimeout], Any]
 class LockedView:
     """What one ``lock_view(…)`` does to the views it decorates."""
 
-    def __init__(
-        self, view_lock: ViewLock, on_busy: OnBusy | None, *, durable: bool, keep: bool
-    ) -> None:
+    def __init__(self, view_lock: ViewLock, on_busy: OnBusy | None, *, durable: bool) -> None:
         self._view_lock = view_lock
         self._on_busy = on_busy
         self._durable = durable
-        self._keep = keep  #: until the response is closed
 
     def around(self, view: V) -> V:
         if inspect.isclass(view):
@@ -103,7 +98,7 @@ class LockedView:
                 pending = pending_order(call.http)
                 lease: AnyLease | AnyAsyncLease
                 if call.exempt is not None:
-                    lease = self._acquire(call)
+                    lease = self._acquire(call, self._names(call))
                 else:
                     lease = await self._acquire_in_loop(call, pending)
             except LockError as error:
@@ -113,10 +108,9 @@ class LockedView:
                 return await self._run_in_order(call, lease, pending)
             return await self._run_under(call, lease)
 
-    def _acquire(self, call: _Call) -> AnyLease:
-        view_lock, names = self._view_lock, self._names(call)
-        label = request_label(call.http.method or "", call.http.path)
-        return view_lock.acquire(locks[view_lock.alias], names, view_settings(), label)
+    def _acquire(self, call: _Call, names: Sequence[str]) -> AnyLease:
+        view_lock = self._view_lock
+        return view_lock.acquire(locks[view_lock.alias], names, view_settings(), call.label)
 
     def _names(self, call: _Call) -> list[str]:
         request = RequestView(call.request, call.kwargs)
@@ -126,19 +120,34 @@ class LockedView:
         self, call: _Call, pending: OpenOrder | None
     ) -> AnyLease | AnyAsyncLease:
         """The loop's own lease, unless it must outlive the loop: in an order under WSGI the COMMIT
-        comes later, and so does the end of a response."""
+        comes later."""
         view_lock = self._view_lock
-        label = request_label(call.http.method or "", call.http.path)
         if not view_lock.needs_user:
             names = self._names(call)
         else:
             if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # as a test may
                 call.http.user = await call.http.auser()
             names = await call.do(self._names, call)
-        if pending.is_async if pending is not None else not self._keep:
+        if pending is None or pending.is_async:
             client = alocks[view_lock.alias]
-            return await view_lock.acquire_async(client, names, view_settings(), label)
-        return await acquire_to_outlive_loop(view_lock, call.http, names, label)
+            return await view_lock.acquire_async(client, names, view_settings(), call.label)
+        return await self._acquire_in_thread(call, names)
+
+    async def _acquire_in_thread(self, call: _Call, names: Sequence[str]) -> AnyLease:
+        """The thread is its own: no other request runs there, which could enter the lock again."""
+        taken: list[AnyLease] = []
+        acquire = sync_to_async(
+            lambda: taken.append(self._acquire(call, names)),
+            thread_sensitive=False,
+            executor=ThreadPoolExecutor(1),
+        )
+        try:
+            await to_its_end(acquire())
+        except BaseException:  # cancelled
+            for lease in taken:
+                await give_back_from_loop(lease)
+            raise
+        return taken[0]
 
     async def _run_under(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
         """The view in its transactions, if there are any to open; a lost lease rolls them back."""
@@ -160,8 +169,6 @@ class LockedView:
             raise
         finally:
             call.http.lease = before
-        if self._keep and isinstance(lease, (Lease, MultiLease)) and not lease.lost:
-            return until_closed(call.request, response, lease)
         await call.give_back(lease)
         return response
 
@@ -210,6 +217,10 @@ class _Call:
         self.exempt = exempt
         self.request, self.rest = request_and_rest(args)
         self.http: Any = http_request(self.request)
+
+    @property
+    def label(self) -> str:
+        return request_label(self.http.method or "", self.http.path)
 
     def atomic_requests(self) -> Sequence[str]:
         return () if self.exempt is None else atomic_requests(self.exempt.by_user)

@@ -8,14 +8,11 @@ given back after both, whatever was registered when, and whether or not one of t
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flask import after_this_request, g, has_request_context, request
+from flask import g, has_request_context, request
 from flask import globals as flask_globals
-from werkzeug.wsgi import ClosingIterator
 
-from lockkit.leases.handover import leave_thread
 from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases import db_session
@@ -24,7 +21,7 @@ from lockkit_flask.leases.db_session import behind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flask import Flask, Response
+    from flask import Flask
 
     from lockkit.leases.multi_lease import ViewLease
     from lockkit.web.view_lock import AnyLease
@@ -95,27 +92,6 @@ def release(lease: AnyLease) -> None:
         give_back(lease)
 
 
-def until_closed(lease: AnyLease) -> None:
-    """Have a lease given back when the response of the current request is closed, and not before.
-
-    Or when the last reference to the response is gone, for it may be closed by nobody: some
-    servers send a file in their own way, and another response can take its place.
-    """
-    leave_thread(lease)
-
-    @after_this_request
-    def keep(response: Response) -> Response:
-        found = _all()
-        found[:] = [held for held in found if held.lease is not lease]
-        ended = weakref.finalize(response, release, lease)
-        ended.atexit = False
-        if response.direct_passthrough:  # a server knows only the body then
-            body: Any = response.response
-            response.response = ClosingIterator(body, functools.partial(_end, ended, response))
-        response.call_on_close(ended)
-        return response
-
-
 def current_lease() -> ViewLease:
     """The lease of the current request; of several ``lock_view``, the innermost one's.
 
@@ -136,11 +112,6 @@ def of_this_request() -> list[Held]:
     found = _all()
     this = _this_request() if found else None
     return [held for held in found if held.request is this and not held.lease.released]
-
-
-def _end(ended: Callable[[], object], _: object) -> None:
-    """The other argument is what must not be forgotten before."""
-    ended()
 
 
 def _at_end_of_context() -> None:

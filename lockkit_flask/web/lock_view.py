@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from flask import current_app, request
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Hold = Literal["request", "view", "response"]
 OnBusy = Callable[[AcquireTimeout], Any]
 
 _MARK = "lockkit_views"
@@ -48,7 +47,6 @@ def lock_view(
     kind: str = "mutex",
     permits: int | None = None,
     on_busy: OnBusy | None = None,
-    hold: Hold = "request",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Run the view only while holding the lock of this name, or of all these. Below ``@app.route``.
 
@@ -58,19 +56,15 @@ def lock_view(
     ttl: seconds. kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock, or
     "semaphore" with its number of permits.
     on_busy: called with the error, returns the answer to a busy lock.
-    hold: "request" gives the lock back after the database session of the request has ended, so
-    after COMMIT; "view" as soon as the view returns, for views that have committed by then;
-    "response" when the response is closed: after a streaming body, or when its client is gone.
 
+    The lock is given back after the database session of the request has ended, so after COMMIT.
     A busy lock is 423 with Retry-After, too many waiting requests or a store that is down are
     503, and the view does not run. A lease that is lost before the view returns raises LeaseLost.
     Raises ConfigurationError at import for a wrong template.
     """
     refuse_bare("lock_view", names[0] if names else None)
-    if hold not in ("request", "view", "response"):
-        raise ConfigurationError(f"hold is {hold!r}; it must be 'request', 'view' or 'response'")
     view_lock = ViewLock(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
-    locked = LockedView(view_lock, hold, on_busy)
+    locked = LockedView(view_lock, on_busy)
 
     def decorate(view: Callable[P, R]) -> Callable[P, R]:
         is_async = inspect.iscoroutinefunction(view)
@@ -95,7 +89,7 @@ def take_locks(view: object) -> Callable[[], Any] | None:
     """
     for locked in _marked([*places_of(view_of(request), request.method), view]):
         try:
-            locked.enter_once()
+            locked.enter()
         except AcquireTimeout as error:
             return functools.partial(locked.refuse, error)
     return None
@@ -156,31 +150,24 @@ def _marks(view: object) -> tuple[LockedView, ...]:
 class LockedView:
     """One use of the decorator."""
 
-    def __init__(self, view_lock: ViewLock, hold: Hold, on_busy: OnBusy | None) -> None:
+    def __init__(self, view_lock: ViewLock, on_busy: OnBusy | None) -> None:
         self.view_lock = view_lock
-        self._hold = hold
         self._on_busy = on_busy
 
     def run(self, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The view's answer under the lock, or that of ``on_busy``."""
-        lease = request_leases.held_by(self)
-        if lease is not None:  # taken before the transaction of an order, and kept until its end
-            return _run_under(lease, view, args, kwargs)
         try:
             lease = self.enter()
         except AcquireTimeout as error:
             return self.refuse(error)
-        try:
-            answer = _run_under(lease, view, args, kwargs)
-        finally:
-            if self._hold == "view":
-                request_leases.release(lease)
-        if self._hold == "response":
-            request_leases.until_closed(lease)
-        return answer
+        return _run_under(lease, view, args, kwargs)
 
     def enter(self) -> AnyLease:
-        """Take the lock for the current request. Raises AcquireTimeout, or the HTTP exception."""
+        """Have the lock until the current request, or its order, has ended. Raises AcquireTimeout,
+        or the HTTP exception."""
+        found = request_leases.held_by(self)
+        if found is not None:  # taken before the transaction of an order
+            return found
         locks = app_locks()
         try:
             this = behind(request)
@@ -196,16 +183,6 @@ class LockedView:
             _abort(error)
         request_leases.add(self, lease)
         return lease
-
-    def enter_once(self) -> None:
-        """Have the lock until the order of the current request has ended."""
-        if request_leases.held_by(self) is None:
-            self.enter()
-        elif self._hold == "view":
-            raise ConfigurationError(
-                "an order inside lock_view(hold='view') would be committed after that lock is "
-                "given back: put @lock_view below @idempotent, or leave hold out"
-            )
 
     def refuse(self, error: AcquireTimeout) -> Any:
         """The answer to a busy lock; without ``on_busy``, raises the HTTP exception."""

@@ -331,7 +331,6 @@ def test_a_field_that_the_route_does_not_have_is_a_defect(app: Flask) -> None:
         lambda: lock_view("x:{usr.pk}"),
         lambda: lock_view("x", timeout=-1),
         lambda: lock_view("x", ttl=0),
-        lambda: lock_view("x", hold="session"),  # type: ignore[arg-type]
         lock_view,
     ],
 )
@@ -376,23 +375,6 @@ def test_the_lock_is_held_until_the_request_has_ended(app: Flask) -> None:
 
     app.test_client().post("/")
     assert seen == {"after_request": True, "teardown_request": True, "teardown_appcontext": True}
-
-
-def test_hold_view_gives_it_back_when_the_view_returns(app: Flask) -> None:
-    @app.post("/")
-    @lock_view("a", hold="view")
-    def view() -> ResponseReturnValue:
-        return shown("a")
-
-    seen = []
-
-    @app.after_request
-    def after(response: Any) -> Any:
-        seen.append(held("a"))
-        return response
-
-    assert app.test_client().post("/").json is True
-    assert seen == [False]
 
 
 def test_an_app_context_around_the_request_does_not_keep_the_lock(app: Flask) -> None:

@@ -1,4 +1,4 @@
-"""``lock_view(hold="response")`` on real servers, with a client that leaves within the body."""
+"""A lock that a streaming body holds, on real servers, with a client that leaves within it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ STREAMING = """
 import asyncio, os, time
 
 def rows(lease):
-    while True:
-        lease.check()
-        yield b"row" * 1000
-        time.sleep(0.01)
+    with lease:
+        while True:
+            lease.check()
+            yield b"row" * 1000
+            time.sleep(0.01)
 
 def flask():
     from flask import Flask, Response
-    from lockkit_flask import LockKit, current_lease, lock_view
+    from lockkit_flask import LockKit, locks
     app = Flask("streaming", instance_path=os.getcwd())
     LockKit(app)
 
     @app.get("/")
-    @lock_view("export", hold="response")
     def export():
-        return Response(rows(current_lease()))
+        lease = locks["default"].lock("export", timeout=0).acquire()
+        return Response(rows(lease))
 
     return app
 
@@ -56,11 +57,11 @@ def wsgi():
     from django.core.wsgi import get_wsgi_application
     from django.http import StreamingHttpResponse
     from django.urls import path
-    from lockkit_django import lock_view
+    from lockkit_django import locks
 
-    @lock_view("export", hold="response")
     def export(request):
-        return StreamingHttpResponse(rows(request.lease))
+        lease = locks["default"].lock("export", timeout=0).acquire()
+        return StreamingHttpResponse(rows(lease))
 
     urlpatterns.append(path("", export))
     return get_wsgi_application()
@@ -70,17 +71,18 @@ def asgi():
     from django.core.asgi import get_asgi_application
     from django.http import StreamingHttpResponse
     from django.urls import path
-    from lockkit_django import lock_view
+    from lockkit_django import alocks
 
     async def arows(lease):
-        while True:
-            lease.check()
-            yield b"row" * 1000
-            await asyncio.sleep(0.01)
+        async with lease:
+            while True:
+                lease.check()
+                yield b"row" * 1000
+                await asyncio.sleep(0.01)
 
-    @lock_view("export", hold="response")
     async def export(request):
-        return StreamingHttpResponse(arows(request.lease))
+        lease = await alocks["default"].lock("export", timeout=0).acquire()
+        return StreamingHttpResponse(arows(lease))
 
     urlpatterns.append(path("", export))
     return get_asgi_application()
