@@ -59,7 +59,9 @@ class Background(ABC):
             raise
 
     def __del__(self) -> None:
+        """Its thread can no longer do it."""
         self._end()
+        self.ended()
 
 
 def _work(reference: weakref.ref[Background], wake: native.Wake) -> None:

@@ -31,6 +31,7 @@ def mariadb(url: str, **options: object) -> dict[str, Any]:
         "ENGINE": "django.db.backends.mysql",
         "NAME": parts.path[1:],
         "USER": parts.username,
+        "PASSWORD": parts.password or "",
         "HOST": parts.hostname,
         "PORT": parts.port,
         "OPTIONS": options,

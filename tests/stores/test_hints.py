@@ -23,7 +23,9 @@ from typing import Any
 import pytest
 from command_line import hold
 from forking import in_child
+from garbage import collected
 
+import lockkit
 from lockkit import aio
 from lockkit.leases.client import LockClient
 from lockkit.model.clock import now
@@ -428,6 +430,16 @@ def test_nobody_has_a_socket_who_has_not_waited(locks: Locks, path: Path) -> Non
     assert len(sockets(path.parent)) == 1
     client.close()
     eventually(lambda: not sockets(path.parent))
+
+
+def test_a_client_that_is_dropped_leaves_no_socket(path: Path) -> None:
+    """It is closed, though its thread may not come to it: an open one would be warned of."""
+    client = lockkit.connect(f"sqlite:///{path}", ttl=TTL)
+    with client.lock("a").acquire(), pytest.raises(lockkit.AcquireTimeout):
+        client.lock("a").acquire(timeout=0.05)
+    eventually(lambda: sockets(path.parent))
+    del client
+    eventually(lambda: collected() or not sockets(path.parent))
 
 
 def test_a_process_that_ends_removes_its_socket(locks: Locks, path: Path) -> None:

@@ -22,14 +22,13 @@ from lockkit.stores.sessions.connection import (
     SessionEnded,
     pooled,
 )
+from lockkit.stores.sessions.mysql_dialects import of_sessions
 from lockkit.stores.tls import remedy
 
 A_YEAR = 365 * 24 * 3600
 
-SET_UP = (
-    "select connection_id(), host, @@global.read_only from information_schema.processlist "
-    "where id = connection_id()"
-)
+HOST = of_sessions("host", "id = connection_id()")
+SET_UP = f"select connection_id(), {HOST}, @@global.read_only"
 
 SETTINGS = (
     "autocommit = 1",

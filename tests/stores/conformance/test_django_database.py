@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import django
+import given_mysql
 import pytest
 import pytest_django
 from database_settings import complete, environment, mariadb, postgresql, sqlite
@@ -121,3 +122,21 @@ class TestDjangoMariaDB(StoreConformance):
             database = mariadb(server.create_database())
             with django_db_blocker.unblock(), migrated(database):
                 yield MariaDBOfDjango(server, database)
+
+
+if given_mysql.URL:
+
+    class TestDjangoMySQL(StoreConformance):
+        schemes = ("django",)
+        tested = DatabaseMySQL
+        cycles = 300
+
+        @pytest.fixture(scope="class")
+        @classmethod
+        def store(cls, django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[Store]:
+            with given_mysql.a_database() as url:
+                database = mariadb(url)
+                with django_db_blocker.unblock(), migrated(database):
+                    yield Store(
+                        "django://default", setup="django:setup", environment=environment(database)
+                    )

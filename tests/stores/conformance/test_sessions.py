@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import given_mysql
 import pytest
 from servers_of_sessions import with_table
 
@@ -70,3 +71,29 @@ class TestMariaDBRow(StoreConformance):
             url = f"{server.url}?mode=row"
             with_table(url)
             yield Store(url, options=MANY)
+
+
+if given_mysql.URL:
+
+    class TestMySQLGetLock(StoreConformance):
+        schemes = ("mysql?mode=advisory",)
+        tested = GetLockStore
+        cycles = 600
+
+        @pytest.fixture(scope="class")
+        @classmethod
+        def store(cls) -> Iterator[Store]:
+            with given_mysql.a_database() as url:
+                yield Store(f"{url}?mode=advisory", options=MANY)
+
+    class TestMySQLRow(StoreConformance):
+        schemes = ("mysql?mode=row",)
+        tested = MySQLRowStore
+        cycles = 600
+
+        @pytest.fixture(scope="class")
+        @classmethod
+        def store(cls) -> Iterator[Store]:
+            with given_mysql.a_database() as url:
+                with_table(f"{url}?mode=row")
+                yield Store(f"{url}?mode=row", options=MANY)

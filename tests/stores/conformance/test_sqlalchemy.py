@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
+import given_mysql
 import pytest
 from lock_tables import make_table, table_at
 
@@ -40,18 +40,16 @@ class TestMariaDB(StoreConformance):
             yield MariaDBTable(server, url)
 
 
-if url_of_mysql := os.environ.get("LOCKKIT_TEST_MYSQL_URL"):
+if given_mysql.URL:
 
     class TestMySQL(StoreConformance):
-        """MySQL 8, which Debian does not have: an empty database of a server that runs already."""
-
         schemes = ("mysql",)
         tested = SQLAlchemyMySQL
         cycles = 600
 
         @pytest.fixture(scope="class")
         @classmethod
-        def store(cls) -> Store:
-            assert url_of_mysql is not None
-            make_table(url_of_mysql)
-            return Store(url_of_mysql)
+        def store(cls) -> Iterator[Store]:
+            with given_mysql.a_database() as url:
+                make_table(url)
+                yield Store(url)
