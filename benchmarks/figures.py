@@ -22,6 +22,7 @@ class Figure(NamedTuple):
 
 FIGURES = {
     "pair_us": Figure("acquire + release, µs", LOWER),
+    "pair_cpu_us": Figure("acquire + release: CPU of the process, µs", LOWER),
     "handoff_p50_ms": Figure("handoff p50, ms", LOWER),
     "handoff_p99_ms": Figure("handoff p99, ms", LOWER),
     "long_p50_ms": Figure("handoff p50 after about 1 s, ms", LOWER),

@@ -102,9 +102,11 @@ class LockClient(_Kinds):
 
     def _release(self, store: Direct, hold: Hold, sent: float) -> bool:
         """Likewise, of a hold that was not over then."""
-        request = hold.request
+        request, outcome = hold.request, None
         try:
-            outcome = store.taken_back(self._wire.exchange(store.returned(request)))
+            exchange = store.returned(request)
+            if exchange is not None:
+                outcome = store.taken_back(request, self._wire.exchange(exchange))
             if outcome is RELEASED:
                 return True
             made = Made(sent, outcome)

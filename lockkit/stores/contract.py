@@ -144,14 +144,15 @@ class Direct(Waited):
         """An attempt. None: this one takes more, and is left to ``acquire``."""
 
     @abstractmethod
-    def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone: ...
+    def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone | None:
+        """None: ``acquire`` goes on with it."""
 
     @abstractmethod
-    def returned(self, request: Request) -> Exchange:
-        """A release of what is not queued."""
+    def returned(self, request: Request) -> Exchange | None:
+        """A release of what is not queued. None: as of ``asked``."""
 
     @abstractmethod
-    def taken_back(self, reply: Any) -> Release: ...
+    def taken_back(self, request: Request, reply: Any) -> Release: ...
 
     @abstractmethod
     def unanswered(self, request: Request, error: BaseException) -> BaseException | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from lock_tables import make_table
 
 import lockkit
 from lockkit import LockClient, LockHeld, TooManyWaiters
@@ -20,6 +21,9 @@ from lockkit.testing.servers import RedisServer
 
 MOST_CALLS = 75
 """Of Python functions, for a pair: more than those of today, and far less than by steps (101)."""
+
+IN_DATABASES = [("postgres_url", "advisory", 125), ("mariadb_url", "advisory", 420)]
+"""The same with theirs; half of MariaDB's are PyMySQL's."""
 
 
 @pytest.fixture(params=["", "?protocol=plain"], ids=["scripts", "plain"])
@@ -88,6 +92,20 @@ def test_a_pair_is_few_calls(locks: LockClient) -> None:
     lock = locks.lock("stock:42")
     lock.acquire().release()
     assert counted(lambda: lock.acquire().release())["Python"] < MOST_CALLS
+
+
+@pytest.mark.parametrize(("server", "mode", "most"), IN_DATABASES)
+def test_a_pair_in_a_database_is_few_calls(
+    server: str, mode: str, most: int, request: pytest.FixtureRequest
+) -> None:
+    url = str(request.getfixturevalue(server))
+    if mode != "advisory":
+        make_table(url)
+    with lockkit.connect(f"{url}?mode={mode}", ttl=60) as locks:
+        lock = locks.lock("stock:42")
+        for _ in range(3):
+            lock.acquire().release()
+        assert counted(lambda: lock.acquire().release())["Python"] < most
 
 
 def test_a_try_that_fails_is_one_request(locks: LockClient, admin: redis.Redis) -> None:

@@ -178,7 +178,11 @@ def test_an_idle_session_that_the_server_has_ended_is_replaced(
 def test_a_stopped_holder_is_passed_by_after_its_ttl(
     connect: Connect, server: SessionServer, agent: Agent
 ) -> None:
-    agent.call("acquire", handle="a", api="sync", name="a", ttl=TTL)
+    """Also if its session served leases of another TTL before."""
+    for ttl in (LONG, TTL):
+        agent.call("acquire", handle="a", api="sync", name="a", ttl=ttl)
+        if ttl == LONG:
+            agent.call("release", handle="a")
     locks = connect()
     agent.pause()
     paused = now()

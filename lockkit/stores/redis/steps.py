@@ -185,7 +185,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
             self._heard_of(request)
         return Exchange(self._language.release(request).packed)
 
-    def taken_back(self, reply: int) -> Release:
+    def taken_back(self, request: Request, reply: int) -> Release:
         return read_release(reply)
 
     def unanswered(self, request: Request, error: BaseException) -> BaseException | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import select
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from lockkit.model.errors import (
     BackendUnavailable,
@@ -17,6 +18,16 @@ CANCELLED = frozenset({"57014", "1317"})
 """What PostgreSQL, MySQL and MariaDB say of a cancelled statement."""
 
 Rows = Sequence[Sequence[str | None]]
+
+
+class Prepared(NamedTuple):
+    """A statement that the session knows by its name."""
+
+    name: bytes
+    values: tuple[bytes, ...]
+
+
+Statement = str | Prepared
 
 
 class SessionEnded(OutcomeUnknown):
@@ -45,6 +56,9 @@ class Connection(ABC):
     """An open connection of a driver, in autocommit mode."""
 
     descriptor: int
+    poll: select.poll
+    """Says whether it can be read from. Asked by whoever has its turn."""
+
     identity: str
     """What the server calls the session. The first value of each reply repeats it."""
 
@@ -60,6 +74,9 @@ class Connection(ABC):
     said_end: bool = False
     """The server has said that it has ended the session."""
 
+    silence: float | None = None
+    """Seconds of silence after which the server ends it, as far as it was told for good."""
+
     is_owed: bool = False
     """Something was sent, and the reply was not taken yet. Set by ``send``, just before."""
 
@@ -68,13 +85,18 @@ class Connection(ABC):
     def is_closed(self) -> bool:
         """From this end."""
 
+    def listen(self, descriptor: int) -> None:
+        """Read from this socket."""
+        self.descriptor, self.poll = descriptor, select.poll()
+        self.poll.register(descriptor, select.POLLIN)
+
     def is_same(self, other: Connection) -> bool:
         """Whether both are one session of the server."""
         return (self.identity, self.started) == (other.identity, other.started)
 
     @abstractmethod
-    def send(self, statement: str) -> None:
-        """Send it, and do not wait. Raises SessionEnded."""
+    def send(self, statement: Statement) -> None:
+        """Send it, and do not wait. Raises SessionEnded, also if it is closed."""
 
     @abstractmethod
     def fetch(self) -> Rows | None:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import ClassVar
 
 from lockkit.model.errors import ConfigurationError, LockError
-from lockkit.stores.sessions.connection import Connection, Refused, Rows
+from lockkit.stores.sessions.connection import Connection, Refused, Rows, Statement
 
 KEPT_DAYS = 1
 """Rows that are older and locked by nobody are deleted as others are made."""
@@ -33,12 +33,13 @@ class Dialect(ABC):
     begins: ClassVar[bool] = False
     """A take that got nothing has begun what must be ended."""
 
+    @staticmethod
     @abstractmethod
-    def key_of(self, name: str) -> str:
+    def key_of(name: str) -> str:
         """``name``: with the prefix. Two names have two keys."""
 
     @abstractmethod
-    def take(self, key: str, silence: str) -> str:
+    def take(self, key: str, silence: str) -> Statement:
         """Take the lock if it is free; else how many wait for it is the third value."""
 
     def is_undecided(self, rows: Rows) -> bool:
@@ -74,16 +75,17 @@ class Dialect(ABC):
         """Whether the session has the lock."""
 
     @abstractmethod
-    def free(self, key: str, *, held: bool) -> str:
+    def free(self, key: str, *, held: bool) -> Statement:
         """Give back whatever the session has."""
 
     @abstractmethod
-    def beat(self, silence: str) -> str:
+    def beat(self, silence: str) -> Statement:
         """Say something, so that the session is not silent."""
 
     @abstractmethod
     def silence(self, ttl: float, connection: Connection) -> str:
-        """What has the server end the session when it is silent for so many seconds."""
+        """What has the server end the session when it is silent for so many seconds, if it does
+        not do so anyway."""
 
     def is_endless(self, connection: Connection) -> bool:
         """Whether a session that falls silent goes on for ever."""
@@ -112,7 +114,9 @@ class OfRows(Dialect):
 
     create: ClassVar[str]
 
-    def key_of(self, name: str) -> str:
+    @staticmethod
+    @functools.lru_cache(1024)
+    def key_of(name: str) -> str:
         return digest(name).hex()
 
     def is_missing(self, rows: Rows) -> bool:
@@ -136,6 +140,5 @@ def waiting(rows: Rows) -> int:
     return int(rows[0][2] or 0)
 
 
-@functools.lru_cache(1024)
 def digest(name: str) -> bytes:
     return sha256(name.encode()).digest()

@@ -5,10 +5,9 @@ A pooler tells its clients numbers of its own for their sessions, so it is known
 
 from __future__ import annotations
 
-import select
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
@@ -16,15 +15,20 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.stores.sessions.connection import (
     Connection,
+    Prepared,
     Refused,
     Rows,
     SessionEnded,
+    Statement,
     pooled,
 )
 from lockkit.stores.tls import remedy
 
 CANCEL_SECONDS = 2.0
-HAS_TIMEOUTS = 140000
+OK, BAD = ConnStatus.OK, ConnStatus.BAD
+FATAL_ERROR, TUPLES_OK = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK  # looked up once
+
+HAS_TIMEOUTS: Final = 140000
 """The version that has idle_session_timeout and client_connection_check_interval."""
 
 if TYPE_CHECKING:
@@ -58,7 +62,7 @@ class PostgresConnection(Connection):
         except psycopg.Error as error:
             raise no_connection(error) from error
         self._libpq = self._driver.pgconn
-        self.descriptor = self._libpq.socket
+        self.listen(self._libpq.socket)
         try:
             self._set_up(may_be_pooled=may_be_pooled)
             if prepared:
@@ -88,12 +92,15 @@ class PostgresConnection(Connection):
 
     @property
     def is_closed(self) -> bool:
-        return self._driver.closed
+        return self._libpq.status == BAD
 
-    def send(self, statement: str) -> None:
+    def send(self, statement: Statement) -> None:
         try:
             self.is_owed = True
-            self._libpq.send_query(statement.encode())
+            if type(statement) is Prepared:
+                self._libpq.send_query_prepared(*statement)
+            else:
+                self._libpq.send_query(cast("str", statement).encode())
             if self._libpq.flush():
                 raise SessionEnded("the PostgreSQL server does not read what it is sent")
         except psycopg.Error as error:
@@ -114,14 +121,12 @@ class PostgresConnection(Connection):
         return None
 
     def is_alive(self) -> bool:
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
         try:
-            if poll.poll(0):  # its end; or a notice, such as that of a changed setting
+            if self.poll.poll(0):  # its end; or a notice, such as that of a changed setting
                 self._libpq.consume_input()
         except psycopg.Error:
             return False
-        return self._libpq.status == ConnStatus.OK
+        return self._libpq.status == OK
 
     def cancel(self) -> None:
         self._driver.cancel_safe(timeout=CANCEL_SECONDS)
@@ -135,20 +140,19 @@ class PostgresConnection(Connection):
             self.close()
 
     def _rows(self, results: list[PGresult]) -> Rows:
+        """Of the last statement that has any."""
+        found = None
         for result in results:
-            if result.status == ExecStatus.FATAL_ERROR:
+            status = result.status
+            if status == FATAL_ERROR:
                 raise self._refusal(result)
-        with_rows = [result for result in results if result.status == ExecStatus.TUPLES_OK]
-        if not with_rows:
-            return []
-        value, columns = with_rows[-1].get_value, range(with_rows[-1].nfields)
-        found = [[value(row, c) for c in columns] for row in range(with_rows[-1].ntuples)]
-        return [[None if v is None else v.decode(errors="replace") for v in row] for row in found]
+            found = result if status == TUPLES_OK else found
+        return [] if found is None else texts(found)
 
     def _refusal(self, result: PGresult) -> Refused | SessionEnded:
         code = _text(result.error_field(DiagnosticField.SQLSTATE)) or ""
         text = _text(result.error_field(DiagnosticField.MESSAGE_PRIMARY)) or "an error"
-        if self._libpq.status != ConnStatus.OK:
+        if self._libpq.status != OK:
             self.said_end = bool(code)
             return SessionEnded(f"the PostgreSQL server has ended the session: {text}")
         return Refused(code, text, for_good=code.startswith(FOR_GOOD))
@@ -159,6 +163,17 @@ class PostgresConnection(Connection):
             while (result := self._libpq.get_result()) is not None:
                 self.said_end |= bool(result.error_field(DiagnosticField.SQLSTATE))
         return SessionEnded(f"the connection to the PostgreSQL server broke: {_line(error)}")
+
+
+def texts(result: PGresult) -> Rows:
+    value, columns, rows = result.get_value, range(result.nfields), []
+    for row in range(result.ntuples):
+        texts: list[str | None] = []
+        for column in columns:
+            raw = value(row, column)
+            texts.append(None if raw is None else raw.decode(errors="replace"))
+        rows.append(texts)
+    return rows
 
 
 def no_connection(error: BaseException) -> BackendUnavailable:

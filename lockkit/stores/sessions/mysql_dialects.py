@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 from lockkit.stores.sessions.connection import Connection, Rows
@@ -31,13 +32,15 @@ WAITERS = of_sessions("count(*)", "id <> connection_id() and info like '%{key}%'
 
 
 class MySQL(Dialect):
-    """What its two modes have in common. ``silence`` is a statement."""
+    """What its two modes have in common. ``silence`` is a statement before others, if any."""
 
     def hello(self) -> str:
         return "select connection_id()"
 
     def silence(self, ttl: float, connection: Connection) -> str:
-        return f"set session wait_timeout = {min(max(math.ceil(ttl), 1), FOREVER)}"
+        if connection.silence == ttl:
+            return ""
+        return f"set session wait_timeout = {min(max(math.ceil(ttl), 1), FOREVER)}; "
 
     def find(self, identity: str, started: str) -> str:
         """``started``: where its client connected from."""
@@ -51,13 +54,15 @@ class MySQL(Dialect):
 class GetLock(MySQL):
     """GET_LOCK, of the first 240 bits of the name's SHA-256."""
 
-    def key_of(self, name: str) -> str:
+    @staticmethod
+    @lru_cache(1024)
+    def key_of(name: str) -> str:
         return f"lk:{digest(name).hex()}"[:LONGEST]
 
     def take(self, key: str, silence: str) -> str:
         waiters = WAITERS.format(key=key)
         return (
-            f"{silence}; select connection_id(), taken, if(taken = 1, null, {waiters}) "
+            f"{silence}select connection_id(), taken, if(taken = 1, null, {waiters}) "
             f"from (select get_lock('{key}', 0) as taken) tried"
         )
 
@@ -75,7 +80,7 @@ class GetLock(MySQL):
         return f"select connection_id(), release_lock('{key}'), release_all_locks()"
 
     def beat(self, silence: str) -> str:
-        return f"{silence}; select connection_id(), 1"
+        return f"{silence}select connection_id(), 1"
 
 
 class MySQLRow(MySQL, OfRows):
@@ -93,7 +98,7 @@ class MySQLRow(MySQL, OfRows):
     def take(self, key: str, silence: str) -> str:
         row, waiters = f"from lockkit_row where id = '{key}'", WAITERS.format(key=key)
         return (
-            f"{silence}; start transaction; set @lockkit = 1; "
+            f"{silence}start transaction; set @lockkit = 1; "
             f"select connection_id(), taken, if(taken = 1, null, {waiters}), made from ("
             f"select (select 1 {row} for update skip locked) as taken, "
             f"(select count(*) {row}) as made) tried"
@@ -126,4 +131,4 @@ class MySQLRow(MySQL, OfRows):
         return "select connection_id(), @lockkit; rollback; set @lockkit = 0"
 
     def beat(self, silence: str) -> str:
-        return f"{silence}; select connection_id(), @lockkit"
+        return f"{silence}select connection_id(), @lockkit"

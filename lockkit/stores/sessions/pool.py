@@ -80,22 +80,26 @@ class Sessions:
             return None
         return session
 
-    def pin(self, route: Route, owner: object, *, waits: bool) -> Session | None:
-        """A session for this claim: an idle one, else one that is not connected yet.
+    def pin(
+        self, route: Route, owner: object, *, waits: bool = False, opens: bool = True
+    ) -> Session | None:
+        """A session for this claim: an idle one; else, if it ``opens``, one that is not connected
+        yet.
 
         None: all are in use. ``waits``: it keeps its place among those who wait for one.
         ``owner``: may end it by ``close``.
         """
         with self._mutex:
-            if not (self._is_first(route) and self._has_room()):
+            if not ((not self._places or self._is_first(route)) and self._has_room()):
                 if waits:
                     place = self._places.setdefault(route, _Place())
                     place.is_set, place.until = False, now() + PATIENCE
                 return None
-            self._places.pop(route, None)
-            session = self._alive() or Session(self._open)
-            session.owner, session.claim = weakref.ref(owner), route
-            self._pinned[route] = session
+            session = self._alive() or (Session(self._open) if opens else None)
+            if session is not None:
+                self._places.pop(route, None)
+                session.owner, session.claim = weakref.ref(owner), route
+                self._pinned[route] = session
         return session
 
     def waits(self, route: Route) -> Signal | None:
@@ -109,7 +113,8 @@ class Sessions:
             if session is not None and not session.is_over:
                 session.rest()
                 self._idle.append(session)
-        self._next()
+        if self._places:
+            self._next()
 
     def part(self, route: Route, *, is_broken: bool = False) -> None:
         """The session is of no use any more. If the server does not hear of its end at once, what
@@ -213,6 +218,11 @@ class Parting:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and (found := self.of(error)) is not error:
+            raise found from error
+
+    def of(self, error: BaseException) -> BaseException:
+        """The error for others."""
         sessions, route = self._sessions, self._route
         if isinstance(error, SessionEnded):
             sessions.part(route, is_broken=True)
@@ -222,7 +232,8 @@ class Parting:
                 sessions.part(route)
         elif isinstance(error, Refused):
             sessions.part(route)
-            raise self._sql.failure(error) from error
+            return self._sql.failure(error)
+        return error
 
 
 _everywhere: weakref.WeakValueDictionary[Hashable, Sessions] = weakref.WeakValueDictionary()

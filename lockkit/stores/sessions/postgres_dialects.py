@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
-from lockkit.stores.sessions.connection import Connection
+from lockkit.stores.sessions.connection import Connection, Prepared, Statement
 from lockkit.stores.sessions.dialects import KEPT_DAYS, PRUNED, Dialect, OfRows, digest
 
 SILENCE = "case when {0} <> '' then set_config('idle_session_timeout', {0}, false) end"
-"""Not in versions that have no such setting."""
+"""To set one takes longer than to take a lock. Older versions have no such setting."""
 
 
 class Postgres(Dialect):
@@ -54,11 +55,13 @@ class PostgresAdvisory(Postgres):
         f"prepare lockkit_beat(text) as select pg_backend_pid(), true, {SILENCE.format('$1')}"
     )
 
-    def key_of(self, name: str) -> str:
+    @staticmethod
+    @lru_cache(1024)
+    def key_of(name: str) -> str:
         return str(int.from_bytes(digest(name)[:8], "big", signed=True))
 
-    def take(self, key: str, silence: str) -> str:
-        return f"execute lockkit_take({key}, {silence})"
+    def take(self, key: str, silence: str) -> Statement:
+        return Prepared(b"lockkit_take", (key.encode(), silence.encode()))
 
     def join(self, key: str) -> str:
         return f"select pg_backend_pid(), 't', pg_advisory_lock({key})"
@@ -69,14 +72,16 @@ class PostgresAdvisory(Postgres):
             "and granted and pid = pg_backend_pid())"
         )
 
-    def free(self, key: str, *, held: bool) -> str:
-        return f"execute lockkit_free({key})"
+    def free(self, key: str, *, held: bool) -> Statement:
+        return Prepared(b"lockkit_free", (key.encode(),))
 
-    def beat(self, silence: str) -> str:
-        return f"execute lockkit_beat({silence})"
+    def beat(self, silence: str) -> Statement:
+        return Prepared(b"lockkit_beat", (silence.encode(),))
 
     def silence(self, ttl: float, connection: Connection) -> str:
-        return f"'{milliseconds(ttl)}'" if connection.ends_silence else "null"
+        if connection.silence == ttl or not connection.ends_silence:
+            return ""
+        return str(milliseconds(ttl))
 
     def is_endless(self, connection: Connection) -> bool:
         return not connection.ends_silence

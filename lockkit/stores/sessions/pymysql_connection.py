@@ -6,10 +6,9 @@ of its own methods sends.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pymysql  # type: ignore[import-untyped]
 from pymysql.constants import CLIENT, COMMAND  # type: ignore[import-untyped]
@@ -20,6 +19,7 @@ from lockkit.stores.sessions.connection import (
     Refused,
     Rows,
     SessionEnded,
+    Statement,
     pooled,
 )
 from lockkit.stores.sessions.mysql_dialects import of_sessions
@@ -71,7 +71,7 @@ class MySQLConnection(Connection):
             raise
 
     def _set_up(self, *, may_be_pooled: bool) -> None:
-        self.descriptor = self._driver._sock.fileno()
+        self.listen(self._driver._sock.fileno())
         with self._driver.cursor() as cursor:
             cursor.execute(SET_UP)
             identity, self.started, is_read_only = cursor.fetchone()
@@ -92,10 +92,11 @@ class MySQLConnection(Connection):
         """PyMySQL closes it itself when it is interrupted in a reply."""
         return not self._driver.open
 
-    def send(self, statement: str) -> None:
+    def send(self, statement: Statement) -> None:
         try:
             self.is_owed = True
-            self._driver._execute_command(COMMAND.COM_QUERY, statement.encode())
+            text = cast("str", statement).encode()
+            self._driver._execute_command(COMMAND.COM_QUERY, text)
         except (pymysql.MySQLError, OSError) as error:
             raise self._ended(error) from error
         except BaseException:  # interrupted: nobody knows whether it was sent
@@ -103,7 +104,7 @@ class MySQLConnection(Connection):
             raise
 
     def fetch(self) -> Rows | None:
-        if not self._is_readable():
+        if not self.poll.poll(0):
             return None
         rows: Rows = []
         try:
@@ -121,7 +122,7 @@ class MySQLConnection(Connection):
 
     def is_alive(self) -> bool:
         """The server says nothing unasked but that it is over."""
-        return not self.is_closed and not self._is_readable()
+        return not self.is_closed and not self.poll.poll(0)
 
     def cancel(self) -> None:
         other = connected(self._arguments)
@@ -135,11 +136,6 @@ class MySQLConnection(Connection):
     def __del__(self) -> None:
         if hasattr(self, "_driver"):
             self.close()
-
-    def _is_readable(self) -> bool:
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
-        return bool(poll.poll(0))
 
     def _ended(self, error: BaseException) -> SessionEnded:
         self.said_end |= _code(error) in SAID_END

@@ -11,6 +11,7 @@ import socket
 import weakref
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from lockkit.engine.effects import Park, Signal
@@ -24,6 +25,7 @@ from lockkit.stores.sessions.connection import (
     Refused,
     Rows,
     SessionEnded,
+    Statement,
     pooled,
 )
 from lockkit.stores.sessions.work import Blocking, Ready, Work
@@ -58,6 +60,7 @@ class Session:
         self.ttl = 0.0
         self.until = 0.0  #: by the local clock; the server ends a silent session no sooner
         self.number = 0  #: of its last extension
+        self.answer: Rows | None = None  #: to a take that got nothing; to be gone on with
 
     @property
     def is_waiting(self) -> bool:
@@ -78,21 +81,28 @@ class Session:
         """The server ends it when it is silent for so long."""
         self.ttl, self.until = ttl, since + ttl
 
+    def is_told(self, ttl: float) -> None:
+        """The server keeps this in mind."""
+        assert self.connection is not None
+        self.connection.silence = ttl
+
     def rest(self) -> None:
         """It has nothing any more, until the next claim."""
         self.claim = None
         self.holds = self.may_hold = False
-        self.number = 0
+        self.number, self.answer = 0, None
 
     def opening(self, claim: Hashable) -> Work[None]:
         """Connect. Raises a BackendError or ConfigurationError."""
         return self._in_turn(claim, self._opening())
 
-    def say(self, claim: Hashable, statement: str, seconds: float | None = None) -> Work[Rows]:
+    def say(
+        self, claim: Hashable, statement: Statement, seconds: float | None = None
+    ) -> Work[Rows]:
         """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
-        return self._in_turn(claim, self._saying(statement, seconds))
+        return self._in_turn(claim, self._saying(statement, seconds or ANSWER_SECONDS))
 
-    def post(self, claim: Hashable, statement: str) -> Work[None]:
+    def post(self, claim: Hashable, statement: Statement) -> Work[None]:
         """Send a statement that waits for a lock; ``look`` says what has come of it."""
         return self._in_turn(claim, self._posting(statement))
 
@@ -113,18 +123,18 @@ class Session:
             connection.close()
         self.connection = connection
 
-    def _saying(self, statement: str, seconds: float | None) -> Work[Rows]:
+    def _saying(self, statement: Statement, seconds: float) -> Work[Rows]:
         cancelled = (yield from self._settle()) if self._is_owed else False
-        self._send(statement, waits=False)
-        try:
-            return (yield from self._reply(seconds, is_sent=True))
-        except Refused as refusal:
-            if not (cancelled and refusal.code in CANCELLED):
-                raise
-        self._send(statement, waits=False)  # it was this one that was cancelled, too late
-        return (yield from self._reply(seconds, is_sent=True))
+        while True:
+            connection = self._send(statement, waits=False)
+            try:
+                return (yield from self._reply(seconds, connection))
+            except Refused as refusal:
+                if not (cancelled and refusal.code in CANCELLED):
+                    raise
+                cancelled = False  # it was this one that was cancelled, too late
 
-    def _posting(self, statement: str) -> Work[None]:
+    def _posting(self, statement: Statement) -> Work[None]:
         yield from self._settle()
         self._send(statement, waits=True)
 
@@ -163,10 +173,8 @@ class Session:
             self._turns[place] = None
             while list(self._turns)[0] is not place:  # noqa: RUF015  others come and go
                 yield Park(place, LOOK_AGAIN)
-            self._check_claim(claim)
-            return (yield from work)
-        except PassedOn:
-            raise
+            if self.claim == claim:
+                return (yield from work)
         except SessionEnded:
             self.end()
             raise
@@ -174,14 +182,13 @@ class Session:
             self._turns.pop(place, None)
             for first in list(self._turns)[:1]:
                 first.set()
+        raise PassedOn("the session serves another claim")
 
-    def _check_claim(self, claim: Hashable) -> None:
-        if self.claim != claim:
-            raise PassedOn("the session serves another claim")
-
-    def _send(self, statement: str, *, waits: bool) -> None:
+    def _send(self, statement: Statement, *, waits: bool) -> Connection:
         self._waits = waits  # before: an interrupt may come after it is sent
-        self._open_connection().send(statement)
+        connection = self._open_connection()
+        connection.send(statement)
+        return connection
 
     def _settle(self) -> Work[bool]:
         """Wait for the end of what is still under way; nobody waits for its result any more.
@@ -199,57 +206,54 @@ class Session:
                 yield from self._reply(max(deadline - now(), 0.0))
         return cancels
 
-    def _reply(self, seconds: float | None = None, *, is_sent: bool = False) -> Work[Rows]:
-        """``is_sent``: just now, so there is nothing to read yet."""
-        rows = yield from self._read(ANSWER_SECONDS if seconds is None else seconds, is_sent)
+    def _reply(self, seconds: float, sent: Connection | None = None) -> Work[Rows]:
+        """``sent``: where something was sent just now, so there is nothing to read yet."""
+        rows = yield from self._read(seconds, sent)
         if rows is None:
             raise OutcomeUnknown("the database server did not answer in time")
         return rows
 
-    def _read(self, seconds: float, waits: bool = False) -> Work[Rows | None]:
-        connection = self._open_connection()
+    def _read(self, seconds: float, sent: Connection | None = None) -> Work[Rows | None]:
+        connection = sent or self._open_connection()
         deadline, blocks = now() + seconds, connection.reads_block
+        if sent is not None:
+            yield Ready(connection, seconds)
         while True:
-            if blocks and self._got is None:  # else an interrupt came after it was read
-                yield Ready(connection.descriptor, max(deadline - now(), 0.0))
-                yield Blocking(self._fetch)
-            elif not (blocks or waits):
-                self._fetch()
-            waits = False
+            if self._got is None:  # else an interrupt came after it was read
+                if blocks:
+                    yield Blocking(partial(self._fetch, connection))
+                else:
+                    self._fetch(connection)
             if self._got is not None:
                 return self._told(connection)
             left = deadline - now()
             if left <= 0:
                 return None
-            if not blocks:
-                yield Ready(connection.descriptor, left)
+            yield Ready(connection, left)
 
-    def _fetch(self) -> None:
+    def _fetch(self, connection: Connection) -> None:
         """Keeps what was read also for the next one, if this one is interrupted."""
-        connection = self._open_connection()
-        if self._got is None:
-            try:
-                self._got = connection.fetch()
-            except Refused as refusal:
-                self._got = refusal
-            except BaseException:  # interrupted: what was read is gone
-                if connection.reads_block:
-                    connection.close()
-                raise
+        if self.is_over:
+            raise SessionEnded("the session with the database server has ended")
+        try:
+            self._got = connection.fetch()
+        except Refused as refusal:
+            self._got = refusal
+        except BaseException:  # interrupted: what was read is gone
+            if connection.reads_block:
+                connection.close()
+            raise
 
     def _told(self, connection: Connection) -> Rows:
+        """A pooler between us may have given the statement to another session."""
         got, self._got, connection.is_owed = self._got, None, False
         if isinstance(got, Refused):
             raise got
         assert got is not None
-        self._recognize(connection, got)
-        return got
-
-    def _recognize(self, connection: Connection, rows: Rows) -> None:
-        """A pooler between us may have given the statement to another session."""
-        if rows and rows[0][0] != connection.identity:
+        if got and got[0][0] != connection.identity:
             self.end()
             raise pooled()
+        return got
 
 
 def _shut_down(descriptor: int) -> None:

@@ -17,8 +17,14 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.tokens import new_token
-from lockkit.stores.contract import Sessioned, Waited
-from lockkit.stores.sessions.connection import Connection, Refused, Rows, SessionEnded
+from lockkit.stores.contract import Direct, Sessioned
+from lockkit.stores.sessions.connection import (
+    Connection,
+    Refused,
+    Rows,
+    SessionEnded,
+    Statement,
+)
 from lockkit.stores.sessions.dialects import is_taken, waiting
 from lockkit.stores.sessions.pool import Parting
 from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
@@ -42,7 +48,7 @@ ENDLESS = Finding(
 )
 
 
-class SessionStore(Sessioned, Waited):
+class SessionStore(Sessioned, Direct):
     """The steps, the same for every server and mode."""
 
     def __init__(self, sessions: Sessions, dialect: Dialect, prefix: str) -> None:
@@ -61,7 +67,9 @@ class SessionStore(Sessioned, Waited):
         route, sessions = _route(request), self._sessions
         session = sessions.of(route)
         if session is not None:
-            return (yield from self._again(session, request))
+            with self._parting(route):
+                goes_on = self._again if session.answer is None else self._begin
+                return (yield from goes_on(request, session))
         is_known = sessions.waits(route) or sessions.remains(route)
         if request.mode is Mode.POLL and not is_known:
             return Gone()
@@ -69,6 +77,45 @@ class SessionStore(Sessioned, Waited):
         busy = Busy(ticket=int(joins), sessions=sessions.most)
         use = partial(self._begin, request)
         return (yield from self._using(route, use, waits=joins)) or busy
+
+    def asked(self, request: Request) -> Exchange | None:
+        """If a session is idle."""
+        route = request.name, request.token
+        session = self._sessions.pin(route, self, opens=False)
+        if session is None:
+            return None
+        return Exchange(partial(session.say, route, self._taking(session, request)), route)
+
+    def answered(self, request: Request, reply: Rows) -> Grant | None:
+        session = self._sessions.of((request.name, request.token))
+        if session is None:
+            return None
+        if is_taken(reply):
+            return self._taken(session, request)
+        session.answer = reply
+        return None
+
+    def returned(self, request: Request) -> Exchange | None:
+        route = request.name, request.token
+        session = self._sessions.of(route)
+        if session is None or not session.holds:
+            return None
+        free = self._sql.free(self._key(request), held=True)
+        return Exchange(partial(session.say, route, free), route)
+
+    def taken_back(self, request: Request, reply: Rows) -> Release:
+        self._sessions.unpin((request.name, request.token))
+        return Release.RELEASED if is_taken(reply) else Release.ABSENT
+
+    def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
+        """A release without an answer ends its session: see ``release``."""
+        route = _route(request)
+        found, session = self._parting(route).of(error), self._sessions.of(route)
+        if isinstance(found, SessionEnded) and not self._sessions.remains(route):
+            return None
+        if isinstance(found, OutcomeUnknown) and session is not None and session.holds:
+            self._sessions.part(route, is_broken=True)
+        return found
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         session = self._sessions.of(_route(request))
@@ -119,6 +166,7 @@ class SessionStore(Sessioned, Waited):
                 session = self._sessions.of(_route(request))
                 if session is not None and isinstance(replies.get(_route(request)), list):
                     session.keeps(request.ttl, sent)
+                    session.is_told(request.ttl)
         return [self._renewal(request, replies.get(_route(request))) for request in requests]
 
     def check(self) -> Step[None]:
@@ -133,13 +181,9 @@ class SessionStore(Sessioned, Waited):
         route = _route(request)
         if self._sessions.remains(route):
             yield from self._bury(route, session)
-        sent = now()
-        session.may_hold = True
-        session.keeps(request.ttl, sent)
         rows = yield from self._take(session, request)
         if is_taken(rows):
-            session.holds = True
-            return Grant(request.token, None, request.ttl)
+            return self._taken(session, request)
         ahead, most = waiting(rows), request.max_queue
         joins = request.mode is not Mode.TRY
         is_full = joins and most is not None and ahead >= most
@@ -151,10 +195,22 @@ class SessionStore(Sessioned, Waited):
         yield Exchange(partial(session.post, route, self._sql.join(self._key(request))), route)
         return Busy(ticket=1, ahead=ahead)
 
+    def _taking(self, session: Session, request: Request) -> Statement:
+        session.may_hold = True
+        session.keeps(request.ttl, now())
+        return self._sql.take(self._key(request), self._silence(session, request.ttl))
+
+    def _taken(self, session: Session, request: Request) -> Grant:
+        session.holds = True
+        session.is_told(request.ttl)
+        return Grant(request.token, None, request.ttl)
+
     def _take(self, session: Session, request: Request) -> Step[Rows]:
         route, key = _route(request), self._key(request)
-        take = self._sql.take(key, self._silence(session, request.ttl))
-        rows = yield from self._say(session, route, take)
+        take = self._taking(session, request)
+        rows, session.answer = session.answer, None
+        if rows is None:
+            rows = yield from self._say(session, route, take)
         for _ in range(MAKES):
             if self._sql.is_missing(rows):
                 yield from self._say(session, route, self._sql.make(key, quote(request.name)))
@@ -170,23 +226,22 @@ class SessionStore(Sessioned, Waited):
         free = self._sql.free(self._key(request), held=False)
         return (yield from self._say(session, _route(request), free))
 
-    def _again(self, session: Session, request: Request) -> Step[Grant | Busy]:
+    def _again(self, request: Request, session: Session) -> Step[Grant | Busy]:
         """The claim has a session already. What it holds only the server can say."""
         route = _route(request)
-        with self._parting(route):
-            if session.is_waiting:
-                granted = yield from self._look(session, request, 0.0)
-                if granted is not None or session.is_waiting:
-                    return granted or Busy(ticket=1)
-            rows: Rows = ()
-            with suppress(Refused):
-                rows = yield from self._say(session, route, self._sql.check(self._key(request)))
-            if is_taken(rows):
-                granted = yield from self._granted(session, request)
-                if granted is not None:
-                    return granted
-            yield from self._clear(session, request)
-            return (yield from self._begin(request, session))
+        if session.is_waiting:
+            granted = yield from self._look(session, request, 0.0)
+            if granted is not None or session.is_waiting:
+                return granted or Busy(ticket=1)
+        rows: Rows = ()
+        with suppress(Refused):
+            rows = yield from self._say(session, route, self._sql.check(self._key(request)))
+        if is_taken(rows):
+            granted = yield from self._granted(session, request)
+            if granted is not None:
+                return granted
+        yield from self._clear(session, request)
+        return (yield from self._begin(request, session))
 
     def _look(self, session: Session, request: Request, seconds: float) -> Step[Grant | None]:
         session.until = now() + seconds + request.ttl
@@ -205,6 +260,7 @@ class SessionStore(Sessioned, Waited):
         beat = self._sql.beat(self._silence(session, request.ttl))
         rows = yield from self._say(session, _route(request), beat)
         session.keeps(request.ttl, sent)
+        session.is_told(request.ttl)
         session.holds = is_taken(rows)
         return Grant(request.token, None, request.ttl) if session.holds else None
 
@@ -270,7 +326,7 @@ class SessionStore(Sessioned, Waited):
     def _parting(self, route: Route) -> Parting:
         return Parting(self._sessions, self._sql, route)
 
-    def _say(self, session: Session, route: Hashable, statement: str) -> Step[Rows]:
+    def _say(self, session: Session, route: Hashable, statement: Statement) -> Step[Rows]:
         rows: Rows = yield Exchange(partial(session.say, route, statement), route)
         return rows
 

@@ -6,13 +6,12 @@ A payload is a function that makes the work of one request: see ``work``.
 from __future__ import annotations
 
 import asyncio
-import select
 from typing import Any
 
 from lockkit.engine.effects import Exchange, Park
 from lockkit.runtime.aio_wires import ThreadWire, park_task
 from lockkit.runtime.wires import Call, CallWire, park
-from lockkit.stores.sessions.work import Ready, Wanted, Work
+from lockkit.stores.sessions.work import Blocking, Ready, Wanted, Work
 
 
 class SessionWire(CallWire):
@@ -24,7 +23,10 @@ class SessionWire(CallWire):
             wanted = next(work)
             while True:
                 try:
-                    reply = _wait(wanted)
+                    if isinstance(wanted, Ready):
+                        reply = wanted.connection.poll.poll(wanted.seconds * 1000)
+                    else:
+                        reply = _wait(wanted)
                 except BaseException as error:  # noqa: BLE001  it ends the work
                     wanted = work.throw(error)
                 else:
@@ -64,32 +66,24 @@ class AsyncSessionWire(ThreadWire):
         return await super().exchange(Exchange(Call(*wanted), exchange.route))
 
 
-def _wait(wanted: Wanted) -> Any:
-    if isinstance(wanted, Ready):
-        return _readable(wanted)
+def _wait(wanted: Park | Blocking) -> Any:
     if isinstance(wanted, Park):
         return park(wanted.signal, wanted.seconds)
     return wanted.function()
 
 
-def _readable(wanted: Ready) -> None:
-    poll = select.poll()
-    poll.register(wanted.descriptor, select.POLLIN)
-    poll.poll(wanted.seconds * 1000)
-
-
 async def _readable_for_task(wanted: Ready) -> None:
     loop = asyncio.get_running_loop()
-    readable = loop.create_future()
+    readable, descriptor = loop.create_future(), wanted.connection.descriptor
 
     def end() -> None:
         if not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(wanted.descriptor, end)
+    loop.add_reader(descriptor, end)
     timer = loop.call_later(wanted.seconds, end)
     try:
         await readable
     finally:
         timer.cancel()
-        loop.remove_reader(wanted.descriptor)
+        loop.remove_reader(descriptor)

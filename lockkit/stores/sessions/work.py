@@ -8,15 +8,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from lockkit.engine.effects import Park
 from lockkit.runtime.wires import Lane
+from lockkit.stores.sessions.connection import Connection
 
 K = TypeVar("K")
 R = TypeVar("R")
 
 
 class Ready(NamedTuple):
-    """Wait until something can be read from this descriptor, at most so long."""
+    """Wait until something can be read from this connection, at most so long."""
 
-    descriptor: int
+    connection: Connection
     seconds: float
 
 
