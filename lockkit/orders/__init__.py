@@ -1,7 +1,7 @@
 """Orders exactly once: the decisions, and their way through a request, without a framework.
 
 An adapter describes a request as a ``visit.Visit`` and its transaction as an
-``open_order.OpenOrder``. ``gate`` leads from the one to the other, and to the end::
+``gate.OpenOrder``. ``gate`` leads from the one to the other, and to the end::
 
     orders = Orders(read_order_settings(mapping))       # once per application
     answer = await gate.enter(visit, way)               # an OpenOrder, an answer, or None
@@ -27,8 +27,16 @@ from lockkit.orders.decisions import Discard, Forget, Keep, Proceed, Replay
 from lockkit.orders.engine import Orders
 from lockkit.orders.gate import adrive, drive
 from lockkit.orders.order import Order
-from lockkit.orders.record import DuplicateKeyError, Record, Snapshot, StillRunningError
-from lockkit.orders.request import Identity, OrderRequest, OrderResponse, Payload
+from lockkit.orders.record import (
+    DuplicateKeyError,
+    Identity,
+    OrderRequest,
+    OrderResponse,
+    Payload,
+    Record,
+    Snapshot,
+    StillRunningError,
+)
 from lockkit.orders.settings import OrderSettings, read_order_settings
 from lockkit.web.refusal import Refusal
 

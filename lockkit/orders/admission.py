@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from lockkit.orders.engine import Orders
     from lockkit.orders.gate import Means
     from lockkit.orders.order import Order
-    from lockkit.orders.request import OrderResponse
+    from lockkit.orders.record import OrderResponse
 
 MOST_DUPLICATES = 3
-"""How often in a row another try may be first, and its record be gone at the next look."""
+"""How often in a row another try may be first, and its record be gone at the next look: it was
+rolled back, or is expired."""
 
 _TAG = re.compile(r" #([0-9a-f]{12})$")
 
@@ -40,13 +41,15 @@ _TAG = re.compile(r" #([0-9a-f]{12})$")
 class Admission:
     """Whether the view of one order may run."""
 
-    def __init__(self, orders: Orders, order: Order, means: Means, *, locks: bool = True) -> None:
-        """``locks``: False if the unique key of the record decides alone."""
+    def __init__(
+        self, orders: Orders, order: Order, means: Means, until: float, *, locks: bool
+    ) -> None:
+        """``until``: as of Proceed. ``locks``: False if the record's unique key decides alone."""
         self.order = order
         self._orders = orders
         self._settings = orders.settings
         self._means = means
-        self._locks = locks
+        self._until, self._locks = until, locks
 
     async def admit(self, *, looks: bool) -> Decision:
         """``looks``: for a record, before it takes the lock."""
@@ -83,7 +86,10 @@ class Admission:
             return await self._wait()
         if left_running(found):
             return await self.look_again(lease)
-        return await self._let_in(Proceed(self.order, lease, replaces=found is not None))
+        return await self._let_in(self._proceed(lease, found))
+
+    def _proceed(self, lease: Any, found: Record | None) -> Proceed:
+        return Proceed(self.order, lease, found is not None, until=self._until)
 
     async def _wait(self) -> Decision:
         try:
@@ -122,7 +128,7 @@ class Admission:
             return refusals.running(1)
         if left_running(found):
             return await self._orphan(lease)
-        return Proceed(self.order, lease, replaces=found is not None)
+        return self._proceed(lease, found)
 
     async def _let_in(self, decision: Proceed) -> Decision:
         """With a store of claims: write that the order runs, or learn which try was first.
@@ -174,7 +180,7 @@ class Admission:
         if response is not None:
             return await self._keep_recovered(lease, response)
         if self._settings.retries_orphans:
-            return Proceed(self.order, lease, replaces=True, orphan=True)
+            return Proceed(self.order, lease, True, True, self._until)
         return refusals.ORPHANED
 
     async def _keep_recovered(self, lease: Any, response: OrderResponse) -> Replay | Refusal:

@@ -22,9 +22,8 @@ from lockkit.orders.order import (
     may_be_in_body,
     order_id_from,
 )
-from lockkit.orders.record import Record, refuses, snapshot_of, storable
-from lockkit.orders.request import OrderRequest, too_large
-from lockkit.orders.settings import SOURCE
+from lockkit.orders.record import OrderRequest, Record, refuses, snapshot_of, storable
+from lockkit.orders.settings import NEVER, SOURCE
 from lockkit.runtime.either import value
 from lockkit.web.refusal import Refusal
 from lockkit.web.waiting_room import WaitingRoom
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockkit.orders.gate import Flow, Means
-    from lockkit.orders.request import OrderResponse
+    from lockkit.orders.record import OrderResponse
     from lockkit.orders.settings import OrderSettings
 
 LONGEST = 255
@@ -52,6 +51,7 @@ class Orders:
     def __init__(self, settings: OrderSettings, forms: FormIds | None = None) -> None:
         self.settings = settings
         self.claims = settings.claims
+        self._never_locks = settings.lock == NEVER
         self.waiting_room = WaitingRoom()
         self._forms = forms
         self._seen = [""] * MOST_SEEN
@@ -101,10 +101,15 @@ class Orders:
         """
         until = time.monotonic() + self.settings.wait
         looks = not (key_decides and self._is_new(order.key))
-        locks = not (key_decides and self.settings.never_locks)
-        return _closed(
-            until, lambda means: Admission(self, order, means, locks=locks).admit(looks=looks)
-        )
+        locks = not (key_decides and self._never_locks)
+
+        async def admitted(means: Means) -> Decision:
+            try:
+                return await Admission(self, order, means, until, locks=locks).admit(looks=looks)
+            except BackendError as failure:
+                return _down(failure)
+
+        return admitted
 
     def _is_new(self, key: str) -> bool:
         """Whether this key is not among those that this process has seen lately. It is now."""
@@ -114,13 +119,17 @@ class Orders:
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
         """After a duplicate key: another try was first, and one of the two has lost its lease."""
-        order, lease = decision.order, decision.lease
-        return _closed(
-            decision.until,
-            lambda means: Admission(self, order, means, locks=lease is not NO_LEASE).look_again(
-                lease, is_sure=False
-            ),
-        )
+        order, lease, until = decision.order, decision.lease, decision.until
+
+        async def looked(means: Means) -> Decision:
+            try:
+                locks = lease is not NO_LEASE
+                admission = Admission(self, order, means, until, locks=locks)
+                return await admission.look_again(lease, is_sure=False)
+            except BackendError as failure:
+                return _down(failure)
+
+        return looked
 
     def settle(
         self, decision: Proceed, response: OrderResponse | None, *, failed: bool = False
@@ -139,7 +148,7 @@ class Orders:
                 return None
             ending = self.conclude(decision.order, response)
             if not isinstance(ending, Keep):
-                await Admission(self, decision.order, means).forget(decision)
+                await Admission(self, decision.order, means, 0.0, locks=True).forget(decision)
                 return None
             try:
                 fence = decision.lease.fencing_token
@@ -196,17 +205,29 @@ class Orders:
         if form is not None:
             return form_order(form, request, shown, self)
         identity = request.read_identity()
+        is_guest = not (identity.scope or identity.user)  # anybody can make any number of them
         key = key_of(request, identity, order_id, self.settings.namespace)
         if key is None:
             return refusals.NOBODY
-        return Order(order_id, key, fingerprint_of(request), shown, guest=identity.is_of_guest)
+        return Order(order_id, key, fingerprint_of(request), shown, guest=is_guest)
 
     def _refused_body(self, request: OrderRequest) -> Refusal | None:
         """A refusal of a body that cannot be compared with that of another try."""
         if request.unseen:
             return refusals.LENGTH_REQUIRED
         limit = self.settings.max_request
-        return refusals.too_big(limit) if too_large(request, limit) else None
+        return refusals.too_big(limit) if _is_larger(request, limit) else None
+
+
+def _is_larger(request: OrderRequest, limit: int) -> bool:
+    """Whether the request exceeds ``limit`` bytes, by its Content-Length or by its content."""
+    if request.content_length is not None and request.content_length > limit:
+        return True
+    payload = request.payload()
+    if not (payload.form or payload.files):
+        return len(payload.body) > limit
+    files = sum(each.size for each in payload.files)
+    return len(payload.body) + files + sum(len(v) for _, v in payload.form) > limit
 
 
 def _printable(text: str) -> str:
@@ -214,15 +235,7 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _closed(until: float, flow: Flow[Decision]) -> Flow[Decision]:
+def _down(failure: BackendError) -> Refusal:
     """A store that fails is told to the operator; the client hears only that."""
-
-    async def decided(means: Means) -> Decision:
-        try:
-            decision = await flow(means)
-        except BackendError as failure:
-            log.error("an order is refused, a store failed: %s", failure)
-            return refusals.STORE_DOWN
-        return decision._replace(until=until) if isinstance(decision, Proceed) else decision
-
-    return decided
+    log.error("an order is refused, a store failed: %s", failure)
+    return refusals.STORE_DOWN

@@ -15,7 +15,7 @@ from lockkit.orders.record import PLACEHOLDER, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lockkit.orders.request import OrderResponse
+    from lockkit.orders.record import OrderResponse
 
 OF_CONTENT = ("etag", "content-length")
 

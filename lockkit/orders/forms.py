@@ -54,7 +54,7 @@ from lockkit.orders.order import (
     key_of_guest,
     sent_by,
 )
-from lockkit.orders.request import OrderRequest
+from lockkit.orders.record import OrderRequest
 from lockkit.orders.settings import OrderSettings
 from lockkit.web.refusal import Refusal
 

@@ -1,36 +1,38 @@
 """The way of an order through its request, once for every framework, for threads and for tasks.
 
 What waits is a coroutine. With blocking calls it awaits nothing, so it runs like a plain function.
+An order whose view may run is an ``OpenOrder``: its leases, what the view may ask of it, and its
+end. An adapter adds its transactions.
 """
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lockkit.leases.lease import give_back, give_back_async
-from lockkit.model.errors import BackendError
-from lockkit.orders import refusals
-from lockkit.orders.decisions import Proceed
-from lockkit.orders.open_order import OrderStopped
+from lockkit.model.errors import BackendError, LeaseLost, LockError
+from lockkit.orders import refusals, rows
+from lockkit.orders.admission import MOST_DUPLICATES
+from lockkit.orders.decisions import Discard, Proceed
 from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
-from lockkit.orders.redis_records import RedisRecords
 from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
-    from lockkit.orders.decisions import Decision, Replay
-    from lockkit.orders.open_order import OpenOrder
-    from lockkit.orders.request import OrderResponse
+    from lockkit.orders.decisions import Decision, Forget, Keep, Replay
+    from lockkit.orders.record import OrderResponse, Record
+    from lockkit.orders.table import Table
     from lockkit.orders.visit import Visit
 
 R = TypeVar("R")
-
-MOST_DUPLICATES = 3
-"""Times in a row that a duplicate key may turn out to be no order (rolled back, expired)."""
 
 RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | None] | None"]
 """Asks the application how an order ended."""
@@ -91,11 +93,125 @@ class Thread:
 
     async def ask(self, flow: Flow[R], visit: Visit, lease: Any = None) -> R:
         client = self._client(visit.orders.settings.alias)
-        return drive(flow, visit.records or RedisRecords.of(client), client, visit.recover)
+        return await flow(Means(visit.records, client, visit.recover, give_back, value))
 
     async def give_back(self, lease: Any) -> None:
-        if not lease.released:
-            give_back(lease)
+        give_back(lease)
+
+
+class OrderStopped(LockError):
+    """This request cannot do its order: somebody else has, or its lease or a store is gone.
+
+    Nothing that it did in ``commit_in`` was saved, or that is not known. Not to be caught: the
+    answer is made of it. ``reject``: that answer; None: look who was first.
+    """
+
+    def __init__(self, reject: Refusal | None) -> None:
+        super().__init__("the order is done elsewhere" if reject is None else reject.title)
+        self.reject = reject
+
+
+class OpenOrder(ABC):
+    """``request.order``. It is used once; the middleware or the app ends it."""
+
+    begun = False  #: its record is there, or the view is to write it
+    ended = False  #: nothing is open, and nothing is under way
+    failed = False  #: the view has raised, whatever response was made of that
+    error: BaseException | None = None  #: that the view has raised, if it was seen
+    table: Table  #: of its record, if that is in a database of the application's
+
+    def __init__(self, visit: Visit, decision: Proceed) -> None:
+        self.visit, self.orders, self.order = visit, visit.orders, decision.order
+        self.order_id = decision.order.order_id
+        self.decision = decision  #: its lease is ours to release from here on
+        self.leases = [decision.lease]  #: to be released after COMMIT or ROLLBACK, in this order
+
+    @property
+    def fencing_token(self) -> int:
+        """Grows with each try at this order: a resource elsewhere may refuse smaller ones."""
+        return int(self.decision.lease.fencing_token)
+
+    @property
+    def orphan(self) -> bool:
+        """Whether an earlier try was begun whose end is not known: with ORPHANS "retry"."""
+        return self.decision.orphan
+
+    def adopt(self, lease: Any) -> None:
+        """Another lease that must outlive the transaction."""
+        self.leases.insert(0, lease)
+
+    def check_leases(self) -> None:
+        """Raises LeaseLost."""
+        for lease in reversed(self.leases):
+            lease.check()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Have the record there before the view runs: a second runner stops here.
+
+        Raises DuplicateKeyError or a BackendError; then nothing is open.
+        """
+
+    def fail(self, error: BaseException) -> Any:
+        """The view raised. Returns a better answer than 500, if there is one."""
+        self.failed, self.error = True, error
+
+    def close(self, response: Any) -> Any:
+        """Make the effects final with their record, or undo them. Returns what to answer.
+
+        Raises OrderStopped if somebody else has done the order.
+        """
+        try:
+            return self._end(response)
+        finally:
+            self.ended = True
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Undo what was not closed: the request was cancelled, or the process must end."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """The request has no open order any more."""
+
+    @abstractmethod
+    def _end(self, response: Any) -> Any: ...
+
+    def _verdict(self, response: Any) -> Keep | Forget | Discard:
+        """What becomes of the order by this response."""
+        answered = self.visit.answered(response)
+        return Discard() if answered is None else self.orders.conclude(self.order, answered)
+
+    def _insert(self, database: rows.Database, record: Record) -> None:
+        """Waits for a try that has the order's record, for what is left of WAIT."""
+        decision = self.decision
+        wait = max(decision.until - time.monotonic(), 0.0)
+        rows.insert(database, record, replaces=decision.replaces, wait=wait)
+
+    def _write(self, database: rows.Database, record: Record | None) -> None:
+        """The last of a transaction. ``record``: None to delete what was written when the order
+        began."""
+        if record is None:
+            rows.forget(database, self.order.key, commit=True)
+        else:
+            rows.update(database, record, commit=True)
+
+    def _keep_refusal(self, record: Record, response: Any) -> Any:
+        """Write the record of an order that changed nothing, in a transaction of its own.
+
+        A database that fails is allowed to: the next try is then refused anew. A success stands:
+        its view has saved elsewhere what nobody can undo.
+        """
+        try:
+            if response.status_code >= HTTPStatus.BAD_REQUEST:
+                self.check_leases()
+            with suppress(BackendError), self.table.begin() as database:
+                self._insert(database, record)
+        except LeaseLost:
+            return self.visit.refuse(refusals.LEASE_LOST)
+        except DuplicateKeyError:
+            raise OrderStopped(None) from None
+        return response
 
 
 async def enter(visit: Visit, way: Way) -> Any:
@@ -158,7 +274,8 @@ async def leave(opened: OpenOrder, way: Way) -> None:
     finally:
         opened.detach()
         for lease in opened.leases:
-            await way.give_back(lease)
+            if not lease.released:
+                await way.give_back(lease)
 
 
 async def _reconsidered(opened: OpenOrder, way: Way) -> Decision:

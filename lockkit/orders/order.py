@@ -21,7 +21,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.names import json_value, parse_json
 
 if TYPE_CHECKING:
-    from lockkit.orders.request import Identity, OrderRequest
+    from lockkit.orders.record import Identity, OrderRequest
 
 KEY_VERSION = "lockkit-order-2"  # another one needs another VERSION in stores/redis/layout.py
 FINGERPRINT_VERSION = "2"

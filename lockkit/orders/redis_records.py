@@ -10,6 +10,7 @@ a stale holder never writes over a newer try. Limit: the effects and the record 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,20 +19,31 @@ from typing import TYPE_CHECKING, Any
 from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.types import ClaimReply, LockInfo, LockState, StoredRecord
+from lockkit.orders.gate import OpenOrder
 from lockkit.orders.order import lock_name_of
-from lockkit.orders.record import DuplicateKeyError, Record, RecordState, unreadable
+from lockkit.orders.record import (
+    DuplicateKeyError,
+    OrderResponse,
+    Record,
+    RecordState,
+    unreadable,
+)
 from lockkit.orders.wire import Wired, dump, is_newer, load
 from lockkit.runtime import process
+from lockkit.runtime.either import at_once
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
     from lockkit.stores.records import Records
+    from lockkit.web.refusal import Refusal
 
 DAMAGE = (
     "the record of the order cannot be read, so it may have taken effect; its duplicates get 503. "
     "Once you know that it has not: locks release {name} --damaged"
 )
+
+NOT_RUN = OrderResponse(503, (), b"")
 
 INDEX_DAMAGE = 'it cannot be read, so its orders are refused: DEL "{name}" in redis-cli'
 
@@ -94,6 +106,37 @@ class RedisRecords:
             raise LeaseLost("the order's lease is not held any more", name=name)
         if claimed is ClaimReply.TAKEN:
             raise DuplicateKeyError
+
+
+class ClaimedOrder(OpenOrder):
+    """STORE "redis": the engine claims the order when it lets it in, and the response is stored by
+    the fence of the claim after the view. No transaction is opened.
+
+    A claim that is not settled outlives the request as an orphan: nobody knows what the view did,
+    and it may be a payment.
+    """
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def abandon(self) -> None:
+        """An orphan, if the view was begun; it may have waited for a lock of its own."""
+        if not (self.begun or self.ended):
+            self._settle(NOT_RUN, failed=False)
+
+    def _end(self, response: Any) -> Any:
+        self.ended = True  # an interrupt leaves an orphan
+        failed = self.begun and self._is_accident(response)
+        reject = self._settle(self.visit.answered(response), failed=failed)
+        return response if reject is None else self.visit.refuse(reject)
+
+    @abstractmethod
+    def _is_accident(self, response: Any) -> bool:
+        """Whether the response was made of an exception that is not an answer of the view's."""
+
+    def _settle(self, answered: OrderResponse | None, *, failed: bool) -> Refusal | None:
+        flow = self.orders.settle(self.decision, answered, failed=failed)
+        return at_once(self.visit.thread.ask(flow, self.visit))
 
 
 def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:

@@ -7,33 +7,35 @@ is not touched, because the meaning of its columns is not known here.
 The claim of an order is the INSERT of its record. If another transaction has inserted the same key
 and has not ended, the INSERT waits, by default without limit (PostgreSQL) or for 50 seconds
 (MariaDB, MySQL). SQLite has one writer and a limit of its own, the driver's timeout.
+
+To PostgreSQL statements go in as few messages as there can be, over a connection of psycopg 3. Its
+cursors send BEGIN and COMMIT in messages of their own, and take longer for a statement than the
+server does. Here BEGIN goes before the first statement of a transaction and COMMIT behind the last.
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from lockkit.orders.order import FINGERPRINT_VERSION
 from lockkit.orders.record import (
     MICROSECONDS,
-    VERSION,
     Record,
-    RecordState,
     StillRunningError,
     dump_headers,
-    is_damaged,
     recorded,
 )
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.pq.abc import PGresult
 
 TABLE = "lockkit_order"
 CHANGED = ("state", "status", "headers", "body")
 COLUMNS = ("key", "order_id", "request", "fingerprint", "version", *CHANGED)
-
 
 _ON_MYSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _CLOCKS = {
@@ -56,7 +58,9 @@ LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows un
 LOCK_NOT_AVAILABLE = "55P03"
 DIVISION_BY_ZERO = "22012"
 LOCK_WAIT_TIMEOUT = 1205
-
+IDLE = 0
+COMMAND_OK, TUPLES_OK = 1, 2
+"""Of libpq's enumerations."""
 
 Step = tuple[str, tuple[object, ...]]
 """A statement and its parameters."""
@@ -77,9 +81,6 @@ class Database(Protocol):
         commits in any case.
         """
 
-    def say(self, sql: str) -> Sequence[Any] | None:
-        """Run a statement, also in a transaction that has failed, and return the first row."""
-
 
 class _Statements(NamedTuple):
     """The statements about one record, in the words of one database."""
@@ -91,33 +92,29 @@ class _Statements(NamedTuple):
     forget: str
 
 
-def _statements(vendor: str) -> _Statements:
-    """Not kept where the clock is a number."""
-    return _kept_statements(vendor) if vendor in _CLOCKS else _statements_of(vendor)
-
-
-def _statements_of(vendor: str) -> _Statements:
-    of_key, now = f"WHERE {_quoted(vendor, 'key')} = %s", clock_of(vendor)
-    names = [_quoted(vendor, name) for name in COLUMNS]
-    columns, marks = ", ".join(names), _marks(COLUMNS)
+@lru_cache(maxsize=16)
+def _statements(vendor: str, now: str) -> _Statements:
+    of_key, names = f"WHERE {quoted(vendor, 'key')} = %s", [quoted(vendor, n) for n in COLUMNS]
+    columns, values = ", ".join(names), marks(COLUMNS)
     update = f"UPDATE {TABLE} SET {', '.join(f'{name} = %s' for name in CHANGED)} {of_key}"
     if vendor == "postgresql":  # an error if there is no row, because a COMMIT may follow
         update = f"WITH found AS ({update} RETURNING 1) SELECT 1 / count(*) FROM found"
     return _Statements(
         f"SELECT {columns}, expires, expires - {now} FROM {TABLE} {of_key}",
-        f"INSERT INTO {TABLE} ({columns}, created, expires) VALUES ({marks}, {now}, {now} + %s)",
+        f"INSERT INTO {TABLE} ({columns}, created, expires) VALUES ({values}, {now}, {now} + %s)",
         f"DELETE FROM {TABLE} {of_key} AND expires <= {now}",
         update,
         f"DELETE FROM {TABLE} {of_key}",
     )
 
 
-_kept_statements = lru_cache(_statements_of)
+def _said(database: Database) -> _Statements:
+    return _statements(database.vendor, clock_of(database.vendor))
 
 
 def find(database: Database, key: str) -> Record | None:
     """The record, with the time that it has left."""
-    rows = database.run((_statements(database.vendor).find, (key,)))
+    rows = database.run((_said(database).find, (key,)))
     if not rows:
         return None
     return recorded(dict(zip((*COLUMNS, "expires"), rows[0], strict=False)), rows[0][-1])
@@ -134,8 +131,10 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
     first write, and a SAVEPOINT before that would be a transaction itself. The transaction must be
     rolled back if this raises.
     """
-    said = _statements(database.vendor)
-    steps: list[Step] = [(said.insert, _values(record))]
+    said = _said(database)
+    life = int(record.left * MICROSECONDS)
+    values = (record.key, record.order_id, record.request, record.fingerprint, record.version)
+    steps: list[Step] = [(said.insert, (*values, *_answer(record), life))]
     if replaces:  # only an expired row, because another request may have been quicker
         steps.insert(0, (said.expired, (record.key,)))
     try:
@@ -146,7 +145,8 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
         with _bounded(database, wait):
             database.run(*steps)
     except Exception as error:
-        if is_lock_timeout(getattr(error, "orig", None) or error.__cause__):
+        cause = _cause(error)
+        if LOCK_NOT_AVAILABLE in _states(cause) or cause.args[:1] == (LOCK_WAIT_TIMEOUT,):
             raise StillRunningError from error
         raise
 
@@ -156,12 +156,11 @@ def update(database: Database, record: Record, *, commit: bool = False) -> None:
 
     Raises RuntimeError if the row is gone: a COMMIT would leave the order without a record.
     """
-    values = (str(record.state), *_answer(record), record.key)
     try:
-        changed = database.run((_statements(database.vendor).update, values), commit=commit)
+        step = (_said(database).update, (*_answer(record), record.key))
+        changed = database.run(step, commit=commit)
     except Exception as error:
-        cause = getattr(error, "orig", None) or error.__cause__
-        if DIVISION_BY_ZERO not in _states(cause):
+        if DIVISION_BY_ZERO not in _states(_cause(error)):
             raise
         changed = 0
     if changed in (0, []):
@@ -170,84 +169,29 @@ def update(database: Database, record: Record, *, commit: bool = False) -> None:
 
 def forget(database: Database, key: str, *, commit: bool = False) -> None:
     """Delete the row of one order. ``commit``: as of ``run``."""
-    database.run((_statements(database.vendor).forget, (key,)), commit=commit)
+    database.run((_said(database).forget, (key,)), commit=commit)
 
 
-class Table(ABC):
-    """The records in one database of the application's: what operators do with them."""
-
-    @abstractmethod
-    def begin(self) -> AbstractContextManager[Database]:
-        """A transaction of its own. Raises DuplicateKeyError, BackendError, and ConfigurationError
-        if there is no table."""
-
-    def prune(self, batch: int = 1000) -> Iterator[int]:
-        """Delete expired rows, ``batch`` in a transaction; yield their number after each COMMIT.
-        Records of a newer release are left to it."""
-        while True:
-            with self.begin() as database:
-                key, now = _quoted(database.vendor, "key"), clock_of(database.vendor)
-                expired = f"expires <= {now} AND version <= %s"
-                first = f"WHERE {expired} ORDER BY expires LIMIT {batch:d}"
-                found = database.run((f"SELECT {key} FROM {TABLE} {first}", (VERSION,)))
-                keys = [row[0] for row in found]
-                some = f"DELETE FROM {TABLE} WHERE {key} IN ({_marks(keys)}) AND {expired}"
-                deleted = database.run((some, (*keys, VERSION))) if keys else 0
-            if not keys:
-                return
-            yield deleted
-
-    def unreadable(self) -> Iterator[str]:
-        """The keys of records that cannot be read, as far as the database can tell."""
-        states = [str(state) for state in RecordState]
-        with self.begin() as database:
-            damaged = (
-                f"SELECT {_quoted(database.vendor, 'key')} FROM {TABLE} WHERE version <= %s "
-                f"AND NOT (state IN ({_marks(states)}) AND status BETWEEN 0 AND 599 "
-                f"AND fingerprint LIKE %s AND headers LIKE %s AND headers LIKE %s)"
-            )
-            like = (f"{FINGERPRINT_VERSION}:%", "[%", "%]")
-            found = database.run((damaged, (VERSION, *states, *like)))
-            yield from (row[0] for row in found)
-
-    def repair(self, key: str) -> bool:
-        """Delete the record of one order if it cannot be read."""
-        with self.begin() as database:
-            record = find(database, key)
-            if record is None or not is_damaged(record):
-                return False
-            forget(database, key)
-            return True
-
-
-def _quoted(vendor: str, name: str) -> str:
+def quoted(vendor: str, name: str) -> str:
     """The name in quotes: ``key`` is a keyword of MySQL."""
     return f"`{name}`" if vendor in ("mysql", "mariadb") else f'"{name}"'
 
 
-def _marks(values: Sequence[object]) -> str:
+def marks(values: Sequence[object]) -> str:
     return ", ".join(["%s"] * len(values))
 
 
-def _values(record: Record) -> tuple[object, ...]:
-    """In the order of COLUMNS, and then how long it lives."""
-    return (
-        *(record.key, record.order_id, record.request, record.fingerprint, record.version),
-        *(str(record.state), *_answer(record), int(record.left * MICROSECONDS)),
-    )
-
-
-def _answer(record: Record) -> tuple[object, ...]:
-    answer = record.snapshot
-    return answer.status, dump_headers(answer.headers), answer.body
-
-
-def clock_of(database: str) -> str:
+def clock_of(vendor: str) -> str:
     """An SQL expression: microseconds since the epoch, by the clock of the database.
 
     For a database that lockkit does not know it is a number, by the clock of this host.
     """
-    return _CLOCKS.get(database) or str(int(time.time() * MICROSECONDS))
+    return _CLOCKS.get(vendor) or str(int(time.time() * MICROSECONDS))
+
+
+def _answer(record: Record) -> tuple[object, ...]:
+    answer = record.snapshot
+    return str(record.state), answer.status, dump_headers(answer.headers), answer.body
 
 
 @contextmanager
@@ -257,27 +201,92 @@ def _bounded(database: Database, seconds: float) -> Iterator[None]:
     if database.vendor not in ("mysql", "mariadb"):
         yield
         return
-    database.say(
-        "SET @lockkit_wait = @@SESSION.innodb_lock_wait_timeout, "
-        f"SESSION innodb_lock_wait_timeout = {max(int(seconds), 1)}"
-    )
-    back = "SET SESSION innodb_lock_wait_timeout = @lockkit_wait"
+    name, most = "innodb_lock_wait_timeout", max(int(seconds), 1)
+    back = (f"SET SESSION {name} = @lockkit_wait", ())
+    database.run((f"SET @lockkit_wait = @@SESSION.{name}, SESSION {name} = {most}", ()))
     try:
         yield
     except BaseException:
         with suppress(Exception):  # the connection is gone, and the limit with it
-            database.say(back)
+            database.run(back)
         raise
-    database.say(back)
+    database.run(back)
 
 
-def is_lock_timeout(error: BaseException | None) -> bool:
-    """Whether a driver's error says that the time limit for a lock has passed."""
-    if LOCK_NOT_AVAILABLE in _states(error):
-        return True
-    return error is not None and error.args[:1] == (LOCK_WAIT_TIMEOUT,)
+def _cause(error: Exception) -> BaseException:
+    """The driver's own error."""
+    return getattr(error, "orig", None) or error.__cause__ or error
 
 
-def _states(error: BaseException | None) -> tuple[object, object]:
+def _states(error: BaseException) -> tuple[object, object]:
     """The SQLSTATE, as drivers of PostgreSQL tell it."""
     return getattr(error, "sqlstate", None), getattr(error, "pgcode", None)
+
+
+def is_plain(connection: Any) -> bool:
+    """Whether ``send`` may be used: psycopg 3, UTF-8, no pipeline, usual transactions."""
+    pgconn = getattr(connection, "pgconn", None)
+    if pgconn is None or pgconn.pipeline_status:
+        return False
+    if pgconn.parameter_status(b"client_encoding") != b"UTF8":
+        return False
+    if pgconn.transaction_status != IDLE or connection.autocommit:
+        return True
+    return connection.read_only is connection.deferrable is None
+
+
+def send(connection: Connection[Any], steps: Sequence[Step], *, commit: bool) -> Any:
+    """What the last of these statements returns: its rows, or the number that it changed. Raises
+    psycopg's errors.
+
+    A transaction is begun if psycopg would begin one. ``commit``: end it, too, unless a statement
+    fails.
+    """
+    error_of, execute, escaping = _psycopg()
+    pgconn = connection.pgconn
+    escaped = escaping(pgconn).escape_literal
+    said = [
+        sql.encode() % tuple([b"%d" % v if type(v) is int else escaped(_raw(v)) for v in values])
+        for sql, values in steps
+    ]
+    if not connection.autocommit and pgconn.transaction_status == IDLE:
+        level = connection.isolation_level
+        kind = "" if level is None else f" ISOLATION LEVEL {level.name.replace('_', ' ')}"
+        said.insert(0, f"BEGIN{kind}".encode())
+    if commit:
+        said.append(b"COMMIT")
+    with connection.lock:
+        pgconn.send_query(b";".join(said))
+        results = connection.wait(execute(pgconn))
+    for result in results:
+        if result.status not in (COMMAND_OK, TUPLES_OK):
+            raise error_of(result)
+    return _read(results[-2 if commit else -1])
+
+
+@cache
+def _psycopg() -> tuple[Any, Any, Any]:
+    from psycopg import errors, generators, pq
+
+    return errors.error_from_result, generators.execute, pq.Escaping
+
+
+def _raw(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else b"\\x" + bytes(value).hex().encode()
+
+
+def _read(result: PGresult) -> Any:
+    if result.status == COMMAND_OK:
+        return result.command_tuples or 0
+    columns = [(c, _READERS.get(result.ftype(c), bytes.decode)) for c in range(result.nfields)]
+    return [
+        [None if (raw := result.get_value(row, c)) is None else read(raw) for c, read in columns]
+        for row in range(result.ntuples)
+    ]
+
+
+_READERS: dict[int, Any] = {
+    **dict.fromkeys((20, 21, 23), int),
+    17: lambda raw: _psycopg()[2]().unescape_bytea(raw),
+}
+"""By the types of columns: integers, bytes. The rest is text."""

@@ -80,10 +80,6 @@ class OrderSettings:
         return self.store == REDIS
 
     @property
-    def never_locks(self) -> bool:
-        return self.lock == NEVER
-
-    @property
     def retries_orphans(self) -> bool:
         return self.orphans == RETRY
 
@@ -124,7 +120,7 @@ def _check_claims(settings: OrderSettings) -> None:
             f"{SOURCE}['USING'] is for records in a database, but with STORE 'redis' they are in "
             f"the store of lock alias {settings.alias!r}. Remove one of the two"
         )
-    if settings.never_locks:
+    if settings.lock == NEVER:
         raise ConfigurationError(
             f"{SOURCE}['LOCK'] is 'never', but with STORE 'redis' the lock alone decides which try "
             f"runs. Remove one of the two"

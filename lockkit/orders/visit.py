@@ -14,16 +14,14 @@ from lockkit.orders import refusals
 from lockkit.orders.decisions import REPLAYED_HEADER
 from lockkit.orders.forgery import with_token
 from lockkit.orders.order import IdSource, Order
-from lockkit.orders.request import Identity, SentFile
+from lockkit.orders.record import Identity, SentFile
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision, Proceed
     from lockkit.orders.engine import Orders
-    from lockkit.orders.gate import Way
-    from lockkit.orders.open_order import OpenOrder
-    from lockkit.orders.record import Snapshot
-    from lockkit.orders.request import OrderRequest, OrderResponse
+    from lockkit.orders.gate import OpenOrder, Way
+    from lockkit.orders.record import OrderRequest, OrderResponse, Snapshot
 
 
 V = TypeVar("V")
@@ -86,7 +84,7 @@ class Visit(ABC):
     """
 
     thread: Way  #: of blocking requests
-    records: Any = None  #: None: they are in the store of the locks
+    records: Any  #: for blocking calls
 
     def __init__(
         self, orders: Orders, request: Any, options: ViewOptions, *, checked: bool

@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, connectio
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
-from lockkit.orders.open_order import OrderStopped
+from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
 from lockkit_django.orders.answers import same
 from lockkit_django.orders.errors import CONNECTION_ERRORS, is_of_hook, unsaved

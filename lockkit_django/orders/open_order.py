@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import gate
-from lockkit.orders import open_order as core
+from lockkit.orders import gate, redis_records
 from lockkit_django.orders.errors import is_of_check, is_of_handler
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.web.view_functions import OPEN_ORDER
@@ -36,7 +35,7 @@ def open_order(request: HttpRequest) -> OpenOrder | None:
     return getattr(request, OPEN_ORDER, None)
 
 
-class OpenOrder(core.OpenOrder):
+class OpenOrder(gate.OpenOrder):
     """``request.order``. For the view: ``order_id``, ``fencing_token``, ``orphan``, and in a view
     that commits itself ``commit_in`` and ``respond_with``.
     """
@@ -89,12 +88,11 @@ class OpenOrder(core.OpenOrder):
         return [alias for alias in aliases if alias != self.database]
 
     def detach(self) -> None:
-        super().detach()
         with suppress(AttributeError):
             delattr(self.request, OPEN_ORDER)
 
 
-class ClaimedOrder(core.ClaimedOrder, OpenOrder):
+class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An exception that becomes nothing to be stored, a request that is cancelled, and a process
     that is killed leave the claim as it is, an orphan."""
 

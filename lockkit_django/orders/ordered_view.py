@@ -18,8 +18,7 @@ from django.http import HttpRequest
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
-from lockkit.orders.gate import Way
-from lockkit.orders.open_order import OrderStopped
+from lockkit.orders.gate import OrderStopped, Way
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions
 from lockkit.runtime.either import at_once, value

@@ -22,7 +22,7 @@ from django.utils.datastructures import MultiValueDict
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Identity, OrderRequest, Payload
 from lockkit.orders.order import MULTIPART, URLENCODED, MalformedOrderIdError
-from lockkit.orders.request import SentFile, as_sent
+from lockkit.orders.record import SentFile, as_sent
 from lockkit.orders.visit import AnsweredError, sent_file
 from lockkit_django.web.request import query_string
 

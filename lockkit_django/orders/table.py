@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django.db import (
@@ -18,7 +18,8 @@ from django.db import (
 )
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
-from lockkit.orders import DuplicateKeyError, Record, pgwire, rows
+from lockkit.orders import DuplicateKeyError, Record, rows
+from lockkit.orders.table import Table
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -31,7 +32,7 @@ except RuntimeError as missing:  # Django's word for a model of no installed app
     ) from missing
 
 
-class OrderTable(rows.Table):
+class OrderTable(Table):
     """Finds records, also for ``locks prune``.
 
     ``using``: the database; None: as the routers say. Raises BackendUnavailable.
@@ -71,10 +72,10 @@ class Sql:
                 connection.close_if_health_check_failed()
                 connection.ensure_connection()
             watched = connection.execute_wrappers or connection.queries_logged
-            if not watched and pgwire.is_plain(connection.connection):
+            if not watched and rows.is_plain(connection.connection):
                 commit = commit and self._may_commit()
                 with connection.wrap_database_errors:
-                    return pgwire.run(connection.connection, steps, commit=commit)
+                    return rows.send(connection.connection, steps, commit=commit)
         with connection.cursor() as cursor:
             for sql, parameters in steps:
                 cursor.execute(sql, parameters)  # type: ignore[arg-type]
@@ -85,16 +86,6 @@ class Sql:
         connection = self._connection
         is_outermost = len(connection.atomic_blocks) == 1 and connection.commit_on_exit
         return is_outermost and "commit" not in vars(connection)
-
-    def say(self, sql: str) -> Sequence[Any] | None:
-        """In the driver's own cursor: after an error Django's refuses what is not a rollback."""
-        with (
-            self._connection.wrap_database_errors,
-            closing(self._connection.connection.cursor()) as cursor,
-        ):
-            cursor.execute(sql)
-            row: Sequence[Any] | None = cursor.fetchone() if cursor.description else None
-            return row
 
 
 @contextmanager

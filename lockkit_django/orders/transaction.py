@@ -9,7 +9,6 @@ from django.db import connections, transaction
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, refusals
-from lockkit.orders import open_order as core
 from lockkit.orders.record import refuses
 from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
     from lockkit.orders import Proceed, Record
-    from lockkit_django.orders.table import OrderTable
     from lockkit_django.orders.visit import Visit
 
 FIRST_ERROR = 400
@@ -35,7 +33,7 @@ IN_ERROR = 3
 """Of libpq's PGTransactionStatusType."""
 
 
-class OrderInDatabase(core.OrderInDatabase, OpenOrder):
+class OrderInDatabase(OpenOrder):
     """Its record is in a database of the project's."""
 
     undone = False  #: after ``close``: what the view did was rolled back
@@ -43,8 +41,8 @@ class OrderInDatabase(core.OrderInDatabase, OpenOrder):
 
     def __init__(self, visit: Visit, decision: Proceed) -> None:
         super().__init__(visit, decision)
-        self.table: OrderTable = visit.records
-        self._using = self.database = self.table.using
+        self.table = visit.records
+        self._using = self.database = visit.records.using
 
     def begin(self) -> None:
         self._before = SessionBefore(self.request)

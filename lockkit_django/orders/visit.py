@@ -72,16 +72,15 @@ class _Loop:
     async def ask(self, flow: Flow[R], visit: visit.Visit, lease: Any = None) -> R:
         if lease is not None and not isinstance(lease, AsyncLease):  # a thread has acquired it
             return await in_thread(lambda: at_once(THREAD.ask(flow, visit)))
-        client, table = alocks[visit.orders.settings.alias], visit.records
-        if table is None:
+        client = alocks[visit.orders.settings.alias]
+        if visit.orders.claims:
             records: Any = RedisRecords.of(client)
         else:
-            records = SimpleNamespace(find=partial(in_thread, table.find))
+            records = SimpleNamespace(find=partial(in_thread, visit.records.find))
         return await adrive(flow, records, client, partial(in_thread, visit.recover))
 
     async def give_back(self, lease: Any) -> None:
-        if not lease.released:
-            await give_back_from_loop(lease)
+        await give_back_from_loop(lease)
 
 
 THREAD = Thread(locks.__getitem__)
@@ -105,8 +104,11 @@ class Visit(visit.Visit):
     ) -> None:
         super().__init__(order_rules(), request, options, checked=checked)
         self.view, self.next_is_view = view, next_is_view
-        if not self.orders.claims:
-            self.records = OrderTable(options.using or self.orders.settings.using)
+        rules = self.orders.settings
+        if self.orders.claims:
+            self.records: Any = RedisRecords.of(locks[rules.alias])
+        else:
+            self.records = OrderTable(options.using or rules.using)
 
     def identify(self) -> Any:
         order = super().identify()

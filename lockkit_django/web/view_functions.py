@@ -85,7 +85,7 @@ def show_types(wrapper: Any, view: Any) -> None:
 def pending_order(request: HttpRequest) -> OpenOrder | None:
     """The order of this request, if its transaction is still to be begun."""
     found: OpenOrder | None = getattr(request, OPEN_ORDER, None)
-    return found if found is not None and found.pending else None
+    return None if found is None or found.begun else found
 
 
 def mark_locked(view: V, view_lock: ViewLock) -> V:

@@ -8,7 +8,7 @@ from flask import current_app, has_request_context, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.local import LocalProxy
 
-from lockkit.orders import open_order as core
+from lockkit.orders import gate, redis_records
 from lockkit_flask.leases import request_leases
 from lockkit_flask.leases.db_session import ORDER
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lockkit_flask.orders.visit import Visit
 
 
-class OpenOrder(core.OpenOrder):
+class OpenOrder(gate.OpenOrder):
     """``request.order``: has ``order_id``, ``fencing_token`` and ``orphan``."""
 
     visit: Visit
@@ -42,14 +42,13 @@ class OpenOrder(core.OpenOrder):
         request_leases.check_all()
 
     def detach(self) -> None:
-        super().detach()
         if ORDER.get() is self:  # a view may have sent an app another order
             ORDER.set(self._outer)
         if self.kept is not None:
             self.kept.give_back()
 
 
-class ClaimedOrder(core.ClaimedOrder, OpenOrder):
+class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An HTTP exception is the view's answer; any other says nothing about what was done.
 
     Nor does what an error handler makes of that, unless it ends the order.

@@ -10,8 +10,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, SQLAlch
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.log import log
-from lockkit.orders import DuplicateKeyError, Record, pgwire, rows
+from lockkit.orders import DuplicateKeyError, Record, rows
 from lockkit.orders.rows import TABLE
+from lockkit.orders.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ EARLIER_TABLE = "lockkit_order_record"
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 
-class OrderTable(rows.Table):
+class OrderTable(Table):
     """The records in one database of the current app, by its bind key.
 
     The engine is asked for at each use: tests exchange engines. Raises BackendUnavailable, and
@@ -120,7 +121,7 @@ class Sql:
         heard: Any = self._connection.engine.dispatch
         if not (heard.before_cursor_execute or heard.after_cursor_execute):
             driver: Any = self._connection.connection.driver_connection
-            if pgwire.is_plain(driver):
+            if rows.is_plain(driver):
                 return self._run_on(driver, steps, commit=commit)
         result: Any = None
         for sql, parameters in steps:
@@ -131,7 +132,7 @@ class Sql:
     def _run_on(self, driver: Any, steps: Sequence[rows.Step], *, commit: bool) -> Any:
         kind: Any = self._dialect.loaded_dbapi.Error
         try:
-            return pgwire.run(driver, steps, commit=commit)
+            return rows.send(driver, steps, commit=commit)
         except kind as error:
             lost = self._dialect.is_disconnect(error, driver, None)
             if lost:
@@ -140,10 +141,6 @@ class Sql:
             raise DBAPIError.instance(
                 text, (), error, kind, connection_invalidated=lost, dialect=self._dialect
             ) from error
-
-    def say(self, sql: str) -> Sequence[Any] | None:
-        result = self._connection.exec_driver_sql(sql)
-        return result.first() if result.returns_rows else None
 
 
 def _table(metadata: sa.MetaData) -> sa.Table:

@@ -19,7 +19,6 @@ from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import Forget, Keep, refusals
-from lockkit.orders import open_order as core
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session
 from lockkit_flask.orders.open_order import OpenOrder
@@ -40,7 +39,7 @@ _INSTALLED = "_lockkit_joins"
 REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 
 
-class SharedTransaction(core.OrderInDatabase, OpenOrder):
+class SharedTransaction(OpenOrder):
     """One order's transaction, while its request runs. ``connection`` is used by nobody else."""
 
     table: OrderTable

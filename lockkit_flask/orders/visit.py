@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Order, Proceed, Refusal, Snapshot
     from lockkit.orders.decisions import Decision
-    from lockkit.orders.request import SentFile
+    from lockkit.orders.record import SentFile
     from lockkit_flask.conf import UserHook
     from lockkit_flask.orders.gate import Gate
     from lockkit_flask.orders.open_order import OpenOrder

@@ -254,7 +254,7 @@ def is_kit(module: str) -> bool:
 
 
 def may_have_drivers(module: str) -> bool:
-    return is_kit(module) or module in {"lockkit.fencing", "lockkit.orders.pgwire"}
+    return is_kit(module) or module in {"lockkit.fencing", "lockkit.orders.rows"}
 
 
 def report(wrong: list[Import]) -> str:

@@ -33,8 +33,14 @@ from lockkit.orders import (
 )
 from lockkit.orders.forms import FormIds
 from lockkit.orders.order import MalformedOrderIdError, parse_order_id
-from lockkit.orders.record import VERSION, RecordState, dump_headers, load_headers
-from lockkit.orders.request import SentFile, as_sent
+from lockkit.orders.record import (
+    VERSION,
+    RecordState,
+    SentFile,
+    as_sent,
+    dump_headers,
+    load_headers,
+)
 
 
 class Store(dict[str, Record]):
