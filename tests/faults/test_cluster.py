@@ -155,11 +155,11 @@ def test_a_slot_that_is_on_its_way_is_waited_for(group: ClusterGroup, client: An
     source = owner_of(group, slot)
     target = next(one for one in group.masters if one is not source)
     begin(slot, source, target)
-    timer = threading.Timer(0.5, finish, (group, slot, source, target))
-    timer.start()
+    timer = threading.Timer(0.2, finish, (group, slot, source, target))
     started = now()
+    timer.start()
     with_lease = client.lock(name).acquire()
-    assert now() - started > 0.3
+    assert now() - started >= 0.2
     timer.join()
     assert with_lease.release()
     begin(slot, target, source)
@@ -216,7 +216,7 @@ def test_a_waiter_hears_of_its_grant_from_any_server(
         lease.release()
         waiter.join(SOON)
         delays.append(found[0] - released)
-    assert sorted(delays)[6] < 0.3, f"it asks every 1.5 s by itself: {delays}"
+    assert sorted(delays)[6] < 0.7, f"it asks every 1.5 s by itself: {delays}"
 
 
 def test_the_least_privileged_user(group: ClusterGroup, client: AnyClient) -> None:
@@ -399,7 +399,8 @@ def _extended(lease: Any) -> bool:
 
 
 def test_what_is_renewed_together_fails_apart(group: ClusterGroup) -> None:
-    """A server is stopped: the leases at the others are extended in the same step."""
+    """A server is stopped: the leases at the others are extended in the same step, and listed. It
+    is asked once."""
     names = one_of_each_bucket()
     with lockkit.connect(group.url, ttl=60.0, options={"socket_timeout": 1.0}) as client:
         store = client.store
@@ -409,15 +410,14 @@ def test_what_is_renewed_together_fails_apart(group: ClusterGroup) -> None:
             assert isinstance(client.perform(store.acquire(request)), Grant)
         stopped = group.masters[1]
         its = {n for n in names if owner_of(group, slot_of_name(n)) is stopped}
+        before = connections_to(stopped)
         stopped.pause()
         try:
-            started = now()
             renewals = client.perform(store.extend(requests))
             failed = {
                 r.name for r, renewal in zip(requests, renewals, strict=True) if renewal.error
             }
             assert failed == its
-            assert now() - started < 15.0
             listed, error = _listed(client)
             assert listed == set(names) - its
             assert isinstance(error, lockkit.BackendError)
@@ -426,6 +426,12 @@ def test_what_is_renewed_together_fails_apart(group: ClusterGroup) -> None:
         for request in requests:
             step: Step[Release] = store.release(request)
             assert client.perform(step) is Release.RELEASED
+        tried = connections_to(stopped) - before
+        assert tried < len(its) / 2
+
+
+def connections_to(server: ClusterServer) -> int:
+    return int(server.says("INFO", "stats")["total_connections_received"])
 
 
 def _listed(client: lockkit.LockClient) -> tuple[set[str], Exception | None]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 from lockkit.model.clock import now
@@ -18,8 +20,21 @@ from lockkit.testing.store import Proxied, RedisStore
 HOST = "127.0.0.1"
 SERVICE = "shop"
 SOON = 60.0
+PAUSE = 0.01
 CALM = 60_000
 """Milliseconds: Sentinels leave a server alone that is silent for less."""
+
+OFTEN = 100
+NEVER = 3_600_000
+SENTINELS_WORK = (
+    (
+        "info-period",
+        OFTEN,
+    ),  # not 10 s: they find a replica when they ask again
+    ("publish-period", OFTEN),  # 2 s; and a demoted master is told so after four of these
+    ("tilt-trigger", NEVER),  # 2 s: after a pause of theirs they do nothing for half a minute
+)
+"""Milliseconds."""
 
 WITHOUT_DELAY = ("repl-diskless-sync-delay 0", "repl-ping-replica-period 1")
 
@@ -28,6 +43,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
     deadline = now() + SOON
     while not condition():
         assert now() < deadline, f"not within {SOON:g} s: {what}"
+        time.sleep(PAUSE)
 
 
 def together(stack: ExitStack, servers: Sequence[Server]) -> None:
@@ -130,6 +146,7 @@ class SentinelGroup:
             stack.enter_context(self.master)
             together(stack, [self.replica, *self.sentinels])
             self._stack = stack.pop_all()
+        self._set_debug(*SENTINELS_WORK)
         until(self.is_in_touch, "the Sentinels know each other and the replica")
         return self
 
@@ -146,6 +163,15 @@ class SentinelGroup:
     def state(sentinel: SentinelServer) -> dict[str, Any]:
         with sentinel.client() as client:
             return dict(client.sentinel_master(SERVICE))
+
+    def demotes_nobody(self) -> None:
+        """A server that comes back as a master stays one, although the Sentinels know another."""
+        self._set_debug(("publish-period", NEVER))
+
+    def _set_debug(self, *settings: tuple[str, int]) -> None:
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                client.execute_command("SENTINEL DEBUG", *chain(*settings))
 
     def fail_over_after(self, milliseconds: int) -> None:
         """Sentinels take a master that is silent for so long to be down."""

@@ -21,6 +21,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from lockkit.testing._ports import free_port
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import (
     MariaDBServer,
@@ -34,6 +35,22 @@ from lockkit.testing.servers import (
 
 MakeProxy = Callable[[Server], FaultProxy]
 SECONDS = 5.0
+
+
+def test_a_port_is_nobody_elses_before_its_server_has_started() -> None:
+    port = free_port()
+    program = f"""
+        from lockkit.testing import _ports
+        _ports.PORTS = [{port}] * 200
+        _ports.free_port()
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "RuntimeError: no free port" in ran.stderr
 
 
 def client_of(url: str) -> redis.Redis:

@@ -27,7 +27,7 @@ from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.records import RedisRecords
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redis.settings import maker
-from lockkit.stores.redis.slots import Slots, slot_of_command
+from lockkit.stores.redis.slots import Slots, slot_of, slot_of_command
 from lockkit.stores.redis.store import RedisStore
 from lockkit.stores.wires import AsyncWire
 
@@ -96,14 +96,20 @@ class ClusterStore(RedisStore):
         return replies
 
     def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
-        """The buckets of a server that is down are an error after all the others."""
+        """The buckets of a server that is down, which is asked once, are an error after all the
+        others."""
         at = cursor or Cursor()
+        if name is not None or at.bucket not in ALL_BUCKETS:
+            return (yield from super().page(name, cursor))
+        slot = slot_of(self._protocol.keys.bucket(at.bucket))
+        if self._slots.known_owner(slot) in at.down:
+            return Page([], at.next_bucket())
         try:
             return (yield from super().page(name, cursor))
         except BackendUnavailable as error:
-            if name is not None or at.bucket not in ALL_BUCKETS:
-                raise
-            return Page([], at.next_bucket(error))
+            owner = self._slots.known_owner(slot)
+            down = at.down if owner is None else at.down | {owner}
+            return Page([], at._replace(down=down).next_bucket(error))
 
     def check(self) -> Step[None]:
         said = yield from look(pack(b"CLUSTER", b"INFO"))

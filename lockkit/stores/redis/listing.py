@@ -133,6 +133,7 @@ class Cursor(NamedTuple):
     scanned: bytes = b"0"
     seen: frozenset[bytes] = frozenset()
     unreadable: LockError | None = None
+    down: frozenset[object] = frozenset()  #: the servers that did not answer
 
     def next_bucket(self, error: LockError | None = None) -> Cursor:
-        return Cursor(self.bucket + 1, unreadable=self.unreadable or error)
+        return Cursor(self.bucket + 1, unreadable=self.unreadable or error, down=self.down)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -19,16 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
+from lockkit.testing._ports import HOST, free_port
 from lockkit.testing._reaper import Reaper
 
-__all__ = ["MissingServer", "Server", "ServerFailed", "as_user", "free_port"]
+__all__ = ["HOST", "MissingServer", "Server", "ServerFailed", "as_user", "free_port"]
 
-HOST = "127.0.0.1"
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
-# Below the ports from which the kernel serves outgoing connections: none of these can take the
-# port while its server restarts.
-PORTS = range(15_000, 32_000)
 
 
 class MissingServer(RuntimeError):
@@ -245,18 +240,6 @@ class _Log:
             self._times_ready += ready
             self._ended = ended
             self._changed.notify_all()
-
-
-def free_port() -> int:
-    """A TCP port on which nothing listens, and which no outgoing connection is given."""
-    for port in random.SystemRandom().sample(PORTS, 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise ServerFailed("no free port")
 
 
 def as_user(name: str, directory: Path) -> list[str]:
