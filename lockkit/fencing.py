@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import ColumnElement
 
     from lockkit.leases.lease import BaseLease
-    from lockkit.leases.multi_lease import ViewLease
+    from lockkit.leases.multi_lease import MultiLease
 
 __all__ = ["COLUMN", "execute", "run", "stale", "token_of"]
 
@@ -59,7 +59,7 @@ def execute(
     statement: str,
     parameters: Sequence[Any] = (),
     *,
-    lease: BaseLease | ViewLease,
+    lease: BaseLease | MultiLease,
     column: str = COLUMN,
     rows: int = 1,
 ) -> None:
@@ -94,7 +94,7 @@ def run(
     connection: Connection | Session | scoped_session[Any],
     statement: Update | Delete,
     *,
-    lease: BaseLease | ViewLease,
+    lease: BaseLease | MultiLease,
     column: ColumnElement[int] | InstrumentedAttribute[int],
 ) -> int:
     """Execute SQLAlchemy's ``update()`` or ``delete()``; return the number of rows written.
@@ -120,7 +120,7 @@ def run(
     return written.rowcount
 
 
-def token_of(lease: BaseLease | ViewLease) -> int:
+def token_of(lease: BaseLease | MultiLease) -> int:
     """The fencing token for a write. Raises LeaseLost. Raises ConfigurationError for several
     names, and if others may hold the name as well, because then no holder is the latest."""
     token = lease.fencing_token
@@ -133,7 +133,7 @@ def token_of(lease: BaseLease | ViewLease) -> int:
     return token
 
 
-def stale(lease: BaseLease | ViewLease) -> LeaseLost:
+def stale(lease: BaseLease | MultiLease) -> LeaseLost:
     """The error of a write that came too late."""
     return LeaseLost(
         f"a write under {lease.name!r} was refused: a later holder than this one "
@@ -161,7 +161,7 @@ def _found(
     return wrote.execute(rows).first() is not None
 
 
-def _filled(statement: str, lease: BaseLease | ViewLease, column: str) -> str:
+def _filled(statement: str, lease: BaseLease | MultiLease, column: str) -> str:
     if not _IDENTIFIER.fullmatch(column):
         raise ConfigurationError(f"column is {column!r}: it must be a plain column name")
     words = _COMMENTS.sub("", statement, count=1)

@@ -18,12 +18,7 @@ from lockkit.leases.until import (
 from lockkit.per_loop import PerLoop
 
 if TYPE_CHECKING:
-    from lockkit.leases.enclosing import (
-        _KindOptions,
-        _LockOptions,
-        _MutexOptions,
-        _OwnedOptions,
-    )
+    from lockkit.leases.enclosing import AsyncOptions
     from lockkit.leases.kinds import RWLock
     from lockkit.leases.multi import AsyncMultiLock
 
@@ -38,14 +33,25 @@ class AsyncEnclosingClient(AsyncLockClient):
 
     if TYPE_CHECKING:
 
-        def lock(self, name: str, **options: Unpack[_MutexOptions]) -> AsyncLock: ...
+        def lock(self, name: str, **options: Unpack[AsyncOptions]) -> AsyncLock: ...
         def semaphore(
-            self, name: str, permits: int, **options: Unpack[_LockOptions]
+            self, name: str, permits: int, **options: Unpack[AsyncOptions]
         ) -> AsyncLock: ...
-        def rwlock(self, name: str, **options: Unpack[_OwnedOptions]) -> RWLock[AsyncLock]: ...
-        def of_kind(self, kind: str, name: str, **options: Unpack[_KindOptions]) -> AsyncLock: ...
+        def rwlock(self, name: str, **options: Unpack[AsyncOptions]) -> RWLock[AsyncLock]: ...
+        def of_kind(
+            self,
+            kind: str,
+            name: str,
+            *,
+            permits: int | None = None,
+            **options: Unpack[AsyncOptions],
+        ) -> AsyncLock: ...
         def multi(
-            self, *names: str, kind: str = "mutex", **options: Unpack[_KindOptions]
+            self,
+            *names: str,
+            kind: str = "mutex",
+            permits: int | None = None,
+            **options: Unpack[AsyncOptions],
         ) -> AsyncMultiLock: ...
 
     @staticmethod

@@ -37,13 +37,7 @@ from lockkit.leases.until import (
     check_until,
     only_blocking,
 )
-from lockkit.model.options import (
-    KindOptions,
-    LockOptions,
-    MutexOptions,
-    OwnedOptions,
-    check_options,
-)
+from lockkit.model.options import MutexOptions, check_options
 from lockkit.model.settings import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
@@ -53,28 +47,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _LockOptions(LockOptions, InAtomicOptions, total=False): ...
+class AsyncOptions(MutexOptions, InAtomicOptions, total=False):
+    """For type checkers: those of all kinds. Which kind takes which is checked when it is made."""
 
 
-class _OwnedOptions(OwnedOptions, InAtomicOptions, total=False): ...
-
-
-class _MutexOptions(MutexOptions, InAtomicOptions, total=False): ...
-
-
-class _KindOptions(KindOptions, InAtomicOptions, total=False): ...
-
-
-class _BlockingLockOptions(_LockOptions, TransactionOptions, total=False): ...
-
-
-class _BlockingOwnedOptions(_OwnedOptions, TransactionOptions, total=False): ...
-
-
-class _BlockingMutexOptions(_MutexOptions, TransactionOptions, total=False): ...
-
-
-class _BlockingKindOptions(_KindOptions, TransactionOptions, total=False): ...
+class Options(AsyncOptions, TransactionOptions, total=False):
+    """The same, of the blocking client."""
 
 
 class _LockedOptions(LockedOptions, TransactionOptions, total=False):
@@ -90,16 +68,18 @@ class EnclosingClient(LockClient):
 
     if TYPE_CHECKING:
 
-        def lock(self, name: str, **options: Unpack[_BlockingMutexOptions]) -> Lock: ...
-        def semaphore(
-            self, name: str, permits: int, **options: Unpack[_BlockingLockOptions]
-        ) -> Lock: ...
-        def rwlock(self, name: str, **options: Unpack[_BlockingOwnedOptions]) -> RWLock[Lock]: ...
+        def lock(self, name: str, **options: Unpack[Options]) -> Lock: ...
+        def semaphore(self, name: str, permits: int, **options: Unpack[Options]) -> Lock: ...
+        def rwlock(self, name: str, **options: Unpack[Options]) -> RWLock[Lock]: ...
         def of_kind(
-            self, kind: str, name: str, **options: Unpack[_BlockingKindOptions]
+            self, kind: str, name: str, *, permits: int | None = None, **options: Unpack[Options]
         ) -> Lock: ...
         def multi(
-            self, *names: str, kind: str = "mutex", **options: Unpack[_BlockingKindOptions]
+            self,
+            *names: str,
+            kind: str = "mutex",
+            permits: int | None = None,
+            **options: Unpack[Options],
         ) -> MultiLock: ...
 
     @staticmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from lockkit.engine.effects import Step
 from lockkit.leases.blocks import Block, TaskLease, ThreadLease
@@ -18,30 +18,6 @@ if TYPE_CHECKING:
     from lockkit.leases.client import Lease
 
 AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
-
-
-class ViewLease(Protocol):
-    """What a view holds, be it one name or several: a ``Lease`` or a ``MultiLease``."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def fencing_token(self) -> int:
-        """Raises ConfigurationError for several names: each has its own."""
-
-    @property
-    def shared(self) -> bool: ...
-    @property
-    def lost(self) -> bool: ...
-    @property
-    def state(self) -> LeaseState: ...
-    def __getitem__(self, name: str, /) -> Lease: ...
-    def remaining(self) -> float: ...
-    def check(self) -> None: ...
-    def extend(self, ttl: float | None = None) -> None: ...
-    def release(self) -> bool: ...
 
 
 class _MultiLease(Generic[AnyLease]):

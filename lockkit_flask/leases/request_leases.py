@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
-    from lockkit.leases.multi_lease import ViewLease
     from lockkit.web.view_lock import AnyLease
 
 _KEY = "_lockkit_held"
@@ -92,7 +91,7 @@ def release(lease: AnyLease) -> None:
         give_back(lease)
 
 
-def current_lease() -> ViewLease:
+def current_lease() -> AnyLease:
     """The lease of the current request; of several ``lock_view``, the innermost one's.
 
     For ``check()`` within a long view, and for its ``fencing_token``; of several names,
