@@ -6,47 +6,57 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 import lockkit
 from lockkit.leases.default_store import default_url, unchosen
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
-from lockkit.operate.arguments import is_run, program_at
+from lockkit.operate.arguments import taken_out
 from lockkit.operate.text import printable
 from lockkit.stores.registry import load_store
-
-OURS = ("--url", "--key-prefix")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status. Usage errors exit with 2 by themselves."""
-    parser = _parser()
-    ours, theirs = _split(list(sys.argv[1:] if argv is None else argv), OURS)
-    arguments = parser.parse_args(ours)
+    words = list(sys.argv[1:] if argv is None else argv)
+    position = words.index("locks") + 1 if "locks" in words else len(words)
+    options = _store_options()
+    parser = _parser(options)
+    arguments = parser.parse_args(words[:position])
     if arguments.command is None:
         parser.error("say what to do: locks")
+    arguments, theirs = taken_out(options, words[position:], arguments)
 
     def find() -> str:
-        url = _url(arguments.url, parser, runs=is_run(theirs))
-        if not is_run(theirs) and (missing := _missing_file(url)):
+        runs = theirs[:1] == ["run"]
+        url = _url(arguments.url, parser, runs=runs)
+        if not runs and (missing := _missing_file(url)):
             parser.error(f"{missing}: nobody has ever locked there")
         return url
 
     return _locks(find, arguments.key_prefix, theirs)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="lockkit", allow_abbrev=False, epilog="See lockkit locks --help for more."
-    )
+def _store_options() -> argparse.ArgumentParser:
+    """Those that may also stand after ``locks``."""
+    parser = argparse.ArgumentParser(prog="lockkit", allow_abbrev=False, add_help=False)
     parser.add_argument(
         "--url",
         help="the store; default: $LOCKKIT_URL, else the user's SQLite file. Other users of this "
         "machine can see it: put a URL with a password into $LOCKKIT_URL",
     )
-    parser.add_argument("--version", action="version", version=f"lockkit {lockkit.__version__}")
     parser.add_argument("--key-prefix", help="the KEY_PREFIX of the programs that lock there")
+    return parser
+
+
+def _parser(options: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lockkit",
+        allow_abbrev=False,
+        parents=[options],
+        epilog="See lockkit locks --help for more.",
+    )
+    parser.add_argument("--version", action="version", version=f"lockkit {lockkit.__version__}")
     parser.add_argument("command", nargs="?", choices=["locks"])
     return parser
 
@@ -74,24 +84,6 @@ def _missing_file(url: str) -> str:
     if scheme != "sqlite" or (os.path.exists(path) and os.path.getsize(path)):
         return ""
     return f"{path} is empty" if os.path.exists(path) else f"there is no file {path}"
-
-
-def _split(argv: list[str], options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our arguments, and those after ``locks``. Our options may also stand after ``locks``, but
-    not in the arguments of a program that ``locks run`` starts.
-    """
-    position = argv.index("locks") + 1 if "locks" in argv else len(argv)
-    ours, theirs = argv[:position], argv[position:]
-    end = program_at(theirs, options)
-    left = iter(theirs[:end])
-    moved: list[str] = []
-    kept: list[str] = []
-    for text in left:
-        if text in options:
-            moved += [text, *islice(left, 1)]
-        else:
-            (moved if text.startswith(tuple(f"{o}=" for o in options)) else kept).append(text)
-    return [*moved, *ours], [*kept, *theirs[end:]]
 
 
 def _locks(find: Callable[[], str], key_prefix: str | None, argv: Sequence[str]) -> int:

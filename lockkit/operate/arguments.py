@@ -1,4 +1,4 @@
-"""The command line: which command it is, its options, and where a program's arguments begin."""
+"""The command line: which command it is, and its options."""
 
 from __future__ import annotations
 
@@ -26,15 +26,44 @@ class HelpAsked(Exception):
 
 def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
     """Raises UsageError or HelpAsked; prints nothing and never exits."""
-    command, rest = _split_command(argv)
+    command, rest = _split_command(list(argv))
     parser = _Parser(command, prog)
-    end = _program(rest) if command == "run" else len(rest)
+    end = _program_at(rest) if command == "run" else len(rest)
     arguments = parser.parse_args(rest[:end])
     arguments.command = command
     arguments.program = rest[end + (rest[end : end + 1] == ["--"]) :]
     if command == "run" and not arguments.program:
         parser.error("say what to run after the name")
     return arguments
+
+
+def taken_out(
+    parser: argparse.ArgumentParser, argv: list[str], namespace: argparse.Namespace | None = None
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options of this parser, wherever they stand, and the rest: they end at ``--``, and at
+    ``run``, after which come the options of a program."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    if "run" in argv[:end]:
+        at = argv.index("run")
+        _, before = parser.parse_known_args(argv[:at])
+        end = end if before else at
+    found, rest = parser.parse_known_args(argv[:end], namespace)
+    return found, [*rest, *argv[end:]]
+
+
+def _program_at(words: list[str]) -> int:
+    """The position of the second word, or of ``--``. Each option of ``run`` has a value."""
+    found, left = 0, iter(enumerate(words))
+    for position, text in left:
+        if text == "--":
+            return position
+        if not text.startswith("-"):
+            found += 1
+            if found > 1:
+                return position
+        elif "=" not in text and text not in ("-h", "--help"):
+            next(left, None)
+    return len(words)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,9 +84,6 @@ class _Parser(argparse.ArgumentParser):
         )
         add_options(self)
 
-    def options(self) -> list[argparse.Action]:
-        return [each for each in self._actions if each.option_strings and each.dest != "help"]
-
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, self.format_usage())
 
@@ -65,65 +91,13 @@ class _Parser(argparse.ArgumentParser):
         raise HelpAsked(self.format_help())
 
 
-def _split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """The command may stand after options; without one it is ``list``."""
-    rest = list(argv)
-    position = first_word(rest)
-    if position is None:
-        return "list", rest
-    word = rest.pop(position)
+def _split_command(argv: list[str]) -> tuple[str, list[str]]:
+    """The command comes first; without one it is ``list``."""
+    if not argv or argv[0].startswith("-"):
+        return "list", argv
+    word = argv[0]
     if word in COMMANDS:
-        return word, rest
+        return word, argv[1:]
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"did you mean: show {word}"
     raise UsageError(f"there is no command {word!r}; {hint}")
-
-
-def first_word(rest: Sequence[str], also: Sequence[str] = ()) -> int | None:
-    """The position of the first argument that is neither an option nor the value of one.
-    ``also``: other options that have a value."""
-    value_follows = False
-    for position, text in enumerate(rest):
-        if value_follows:
-            value_follows = False
-        elif text == "--":
-            return None
-        elif not text.startswith("-"):
-            return position
-        else:
-            value_follows = text in WITH_VALUE or text in also
-    return None
-
-
-def is_run(argv: Sequence[str]) -> bool:
-    """Whether the command is ``run``, and not a lock of that name."""
-    first = first_word(argv)
-    return first is not None and argv[first] == "run"
-
-
-def program_at(argv: Sequence[str], also: Sequence[str] = ()) -> int:
-    """The position at which the arguments of ``locks run``'s program begin; otherwise the end.
-    ``also``: other options that have a value."""
-    first = first_word(argv, also)
-    if first is None or argv[first] != "run":
-        return _end(argv)
-    return first + 1 + _program(argv[first + 1 :], also)
-
-
-def _program(rest: Sequence[str], also: Sequence[str] = ()) -> int:
-    """The position of the program, or of the ``--`` before it; otherwise the end."""
-    end = _end(rest)
-    name = first_word(rest[:end], also)
-    program = None if name is None else first_word(rest[name + 1 : end], also)
-    return end if name is None or program is None else name + 1 + program
-
-
-def _end(words: Sequence[str]) -> int:
-    return words.index("--") if "--" in words else len(words)
-
-
-_EVERY = [option for command in COMMANDS for option in _Parser(command).options()]
-OPTIONS = tuple(dict.fromkeys(option.dest for option in _EVERY))
-"""The options of all commands, as Python spells them."""
-
-WITH_VALUE = frozenset(text for each in _EVERY if each.nargs != 0 for text in each.option_strings)

@@ -122,21 +122,6 @@ def _owner_as_json(owner: Owner) -> dict[str, Any]:
     return {"host": owner.host, "pid": owner.pid, "thread": owner.thread, "label": owner.label}
 
 
-def as_csv(row: Row) -> dict[str, Any]:
-    """The same as in JSON, but flat and without the queue."""
-    data = as_json(row)
-    del data["queue"]
-    nobody = dict.fromkeys(_owner_as_json(Owner("", 0, "")))
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        flat |= (value or nobody) if key == "owner" else {key: value}
-    return flat
-
-
-CSV = tuple(as_csv(Row("", LockInfo("", LockState.HELD), None)))
-"""The titles of the columns."""
-
-
 def details(row: Row, console: Console) -> str:
     """Everything about one lock, with a line for each fact."""
     facts = [*_judged(row, console), *_who(row.info), *_times(row.info), *_queue(row.info)]

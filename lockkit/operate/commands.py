@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lockkit.model.errors import BackendError, ConfigurationError, LockError, StoreRefused
-from lockkit.operate.arguments import OPTIONS, HelpAsked, parse
+from lockkit.operate.arguments import HelpAsked, parse
 from lockkit.operate.change import release, resolve
 from lockkit.operate.console import Closed, Console, Exit, Readable, UsageError, Writable
 from lockkit.operate.listing import list_locks, show
@@ -29,7 +29,7 @@ from lockkit.operate.upkeep import OrderRecords, check, ddl, no_findings, no_rec
 if TYPE_CHECKING:
     from lockkit.model.types import Finding
 
-__all__ = ["OPTIONS", "ClientFactory", "Exit", "OrderRecords", "run"]
+__all__ = ["ClientFactory", "Exit", "OrderRecords", "run"]
 
 
 def run(

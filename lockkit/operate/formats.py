@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from lockkit.operate.columns import (
     ALIAS,
-    CSV,
     FENCE,
     NAME,
     OWNER,
@@ -18,21 +15,17 @@ from lockkit.operate.columns import (
     VERDICT,
     WIDE,
     Column,
-    as_csv,
     as_json,
 )
 from lockkit.operate.console import Console
 from lockkit.operate.stores import Row, Stores
 from lockkit.operate.text import clipped, columns, escape, pad
 
-FORMATS = ("table", "wide", "json", "jsonl", "csv")
+FORMATS = ("table", "wide", "json", "jsonl")
 TABLES = ("table", "wide")
 
 VERSION = 1
 """The version of the JSON document. Within a version keys are only added."""
-
-FORMULA = ("=", "+", "-", "@")
-"""Text that begins with one of these is run as a formula by a spreadsheet."""
 
 GAP = "  "
 INDENT = "    "
@@ -62,7 +55,7 @@ class Format:
 def format_named(name: str, console: Console, *, one_alias: bool = False) -> Format:
     if name in TABLES:
         return _Table(console, wide=name == "wide", one_alias=one_alias)
-    return {"json": _Json, "jsonl": _JsonLines, "csv": _Csv}[name](console)
+    return _Json(console) if name == "json" else _JsonLines(console)
 
 
 class _Json(Format):
@@ -88,27 +81,6 @@ class _JsonLines(Format):
 
     def page(self, rows: Sequence[Row]) -> None:
         self._console.write("".join(json.dumps(as_json(row)) + "\n" for row in rows))
-
-
-class _Csv(Format):
-    """For spreadsheets: text is escaped as in the table, and never a formula."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._write([CSV])
-
-    def page(self, rows: Sequence[Row]) -> None:
-        self._write([map(_csv_cell, as_csv(row).values()) for row in rows])
-
-    def _write(self, rows: Iterable[Iterable[object]]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self._console.write(text.getvalue())
-
-
-def _csv_cell(value: object) -> object:
-    text = escape(value) if isinstance(value, str) else ""
-    return f"'{text}" if text.startswith(FORMULA) else text or value
 
 
 class _Table(Format):

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from math import inf
 
 from lockkit.model.types import Owner
 from lockkit.operate.columns import details
-from lockkit.operate.console import Console, Exit, UsageError
+from lockkit.operate.console import Console, Exit
 from lockkit.operate.formats import TABLES, Format, format_named
 from lockkit.operate.stores import PAGE, Limits, Row, Stores
 from lockkit.operate.text import escape, printable
-
-SORTS: Mapping[str, Callable[[Row], tuple[float | str, ...]]] = {
-    "alias": lambda row: (row.alias, row.info.name),
-    "name": lambda row: (row.info.name, row.alias),
-    "state": lambda row: (row.stuck is None, row.info.state.value, row.info.name),
-    "owner": lambda row: (str(row.info.owner or ""), row.info.name),
-    "age": lambda row: (-(row.info.age or 0.0), row.info.name),
-    "left": lambda row: (inf if row.info.left is None else row.info.left, row.info.name),
-    "waiters": lambda row: (-row.info.waiters_alive, -row.info.waiters, row.info.name),
-    "fence": lambda row: (inf if row.info.fence is None else row.info.fence, row.info.name),
-}
-"""The most interesting comes first: the oldest, the next to expire, the longest queue."""
 
 
 def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
@@ -35,8 +21,6 @@ def list_locks(arguments: argparse.Namespace, stores: Stores, console: Console) 
 
     With ``--watch`` and ``--fail-on-stuck`` it ends when something is stuck.
     """
-    if arguments.reverse and not arguments.sort:
-        raise UsageError("--reverse needs --sort")
     aliases = stores.select(arguments.alias)
     form = format_named(arguments.format, console, one_alias=len(aliases) == 1)
     while True:
@@ -78,7 +62,7 @@ class _Look:
     def show(self, form: Format, console: Console) -> Exit:
         arguments = self._arguments
         try:
-            _write(self._shown(), form, self._stores, console)
+            _write(_limited(self._pages, arguments.limit), form, self._stores, console)
         except BrokenPipeError:
             if not arguments.fail_on_stuck:
                 raise
@@ -100,17 +84,6 @@ class _Look:
                 self._matched = True
                 self._stuck = self._stuck or any(row.stuck for row in rows)
                 yield rows
-
-    def _shown(self) -> Iterator[list[Row]]:
-        """Sorting reads all rows before it shows the first, but keeps no more than the limit."""
-        sort, limit = self._arguments.sort, self._arguments.limit
-        if not sort:
-            return _limited(self._pages, limit)
-        rows, reverse = itertools.chain.from_iterable(self._pages), self._arguments.reverse
-        if limit is None:
-            return _paged(sorted(rows, key=SORTS[sort], reverse=reverse))
-        pick = heapq.nlargest if reverse else heapq.nsmallest
-        return _paged(pick(limit, rows, key=SORTS[sort]))
 
     def _any_stuck(self) -> bool:
         """``--limit`` limits what is shown, not what ``--fail-on-stuck`` looks at."""

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from lockkit.model.names import check_name
 from lockkit.model.types import UNSET
 from lockkit.operate.formats import FORMATS
-from lockkit.operate.listing import SORTS
 from lockkit.operate.text import seconds, unescape
 
 T = TypeVar("T")
@@ -86,8 +85,6 @@ def _list(parser: Parser) -> None:
     add("--lost", **FLAG, help="also the last words of leases that were not released")
     add("--match", metavar="GLOB", help="only names like this, such as 'stock:*'")
     add("--owner", metavar="GLOB", help="only owners whose host, host:pid or label is like this")
-    add("--sort", choices=sorted(SORTS), help="default: as the stores deliver them")
-    add("--reverse", **FLAG, help="the other way round (with --sort)")
     add("--limit", **COUNT, help="at most N rows")
     add("--watch", type=_interval, metavar="SECONDS", help="again and again, until Ctrl-C")
     add("--fail-on-stuck", **FLAG, help="exit with 3 if a matching row is stuck")

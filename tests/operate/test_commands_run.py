@@ -61,13 +61,13 @@ def test_the_lock_is_held_while_the_program_runs(client: LockClient, url: str) -
     ],
 )
 def test_two_dashes_are_not_needed(given: list[str], url: str) -> None:
-    command = [sys.executable, "-m", "lockkit", "locks", "run", "--url", url, *given]
+    command = [sys.executable, "-m", "lockkit", "locks", "--url", url, "run", *given]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "--timeout x\n", "")
 
 
 def test_two_dashes_of_the_program_are_its_own(url: str) -> None:
-    command = [sys.executable, "-m", "lockkit", "locks", "run", "--url", url, "job", "sh", "-c"]
+    command = [sys.executable, "-m", "lockkit", "locks", "--url", url, "run", "job", "sh", "-c"]
     ran = subprocess.check_output([*command, 'echo "$@"', "--", "--url", "--", "x"], text=True)
     assert ran == "--url -- x\n"
 

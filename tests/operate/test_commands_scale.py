@@ -93,13 +93,6 @@ def test_all_are_listed_in_little_memory(crowded: RedisServer) -> None:
     assert most - least < 8 * MEGABYTE
 
 
-@pytest.mark.timeout(180)
-def test_sorted_with_a_limit_keeps_only_the_limit(crowded: RedisServer) -> None:
-    _, least = listed(crowded, "--limit", "1")
-    _, most = listed(crowded, "--sort", "age", "--limit", "3", "--format", "jsonl")
-    assert most - least < 8 * MEGABYTE
-
-
 def listed(server: RedisServer, *argv: str) -> tuple[int, int]:
     """Lines, and the bytes that the process had in memory at most."""
     with start(*argv, url=server.url) as process:

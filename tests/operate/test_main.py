@@ -94,7 +94,7 @@ def test_options_may_follow_the_command(form: list[str], url: str) -> None:
     assert "stock:42" in shown.stdout
     print_them = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--url", "x"]
     for dashes in ([], ["--"]):
-        ran = lockkit_process("locks", "run", *options, "job", *dashes, *print_them)
+        ran = lockkit_process("locks", *options, "run", "job", *dashes, *print_them)
         assert (ran.stdout, ran.stderr) == ("['--url', 'x']\n", "")
 
 

@@ -48,7 +48,7 @@ def test_as_json(client: LockClient) -> None:
     assert found["owner"]["label"] == "POST /orders/ order A-1"
     assert found["left"] > 86000
     assert json.loads(locks(client, "--format", "jsonl").out)["state"] == "orphan"
-    assert "orphan" in locks(client, "--format", "csv").out
+    assert "orphan" in locks(client, "--format", "jsonl").out
 
 
 def test_what_runs_or_has_ended_is_none(client: LockClient) -> None:
@@ -159,7 +159,7 @@ def test_hostile_order_ids_cannot_act_on_a_terminal(client: LockClient) -> None:
     orders, store = rules(), RedisRecords.of(client)
     order = order_of(orders, "=cmd|' /C calc'!A0")
     died(begun(orders, order, store, client))
-    for argv in ([], ["--format", "csv"], ["show", order.lock_name]):
+    for argv in ([], ["--format", "jsonl"], ["show", order.lock_name]):
         shown = locks(client, *argv)
         assert "\x1b" not in shown.out
         assert '\n"=' not in shown.out

@@ -206,7 +206,7 @@ def test_data_that_cannot_be_read_is_a_row_and_no_obstacle(
 
 def seen(client: lockkit.LockClient, *names: str) -> None:
     """An operator can look at it, in every format."""
-    for form in ("table", "wide", "json", "csv"):
+    for form in ("table", "wide", "json", "jsonl"):
         looked = locks_command(client, "list", "--lost", "--format", form)
         assert looked.status == 0
         assert all(name in looked.out for name in names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,26 +11,22 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.operate.arguments import program_at
-from lockkit.operate.commands import OPTIONS, OrderRecords, run
+from lockkit.operate.arguments import taken_out
+from lockkit.operate.commands import OrderRecords, run
 from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.visit import order_rules
-
-WITH_VALUE = ("--settings", "--pythonpath", "-v", "--verbosity")
-"""Django's own options that have one."""
 
 
 class Command(BaseCommand):
     """Django's own options keep working, before and after the command's.
 
-    ``call_command("locks", "--stuck", format="json")`` works, too; every exit status but 0 is a
-    CommandError with that ``returncode``.
+    Of ``call_command("locks", "--stuck")`` every exit status but 0 is a CommandError with that
+    ``returncode``.
     """
 
     help = "Show what is locked, by whom, and what is stuck; release what is stuck."
     requires_system_checks = ()  # a project with a fault is where it is needed most
-    stealth_options = OPTIONS
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """``parse_args`` takes Django's own options out, wherever they stand."""
@@ -55,7 +50,7 @@ class Command(BaseCommand):
             stream.ending = ""  # a page of a table has its own
             stream.style_func = None
         status = run(
-            [*_as_arguments(options), *args],
+            args,
             clients,
             stdout=self.stdout,
             stderr=self.stderr,
@@ -79,20 +74,6 @@ def _order_records() -> OrderRecords:
 
 
 def _parsed(parser: CommandParser, args: Any = None, namespace: Any = None) -> Any:
-    argv = list(sys.argv[1:] if args is None else args)
-    end = program_at(argv, WITH_VALUE)
-    options, rest = parser.parse_known_args(argv[:end], namespace)
-    options.args = [*rest, *argv[end:]]
+    options, rest = taken_out(parser, list(sys.argv[1:] if args is None else args), namespace)
+    options.args = rest
     return options
-
-
-def _as_arguments(options: dict[str, Any]) -> Iterator[str]:
-    """The options that ``call_command`` was given as keywords."""
-    for key in OPTIONS:
-        value = options.get(key)
-        flag = "--" + key.replace("_", "-")
-        if value is True:
-            yield flag
-        elif value is not None and value is not False:
-            values = value if isinstance(value, (list, tuple)) else [value]
-            yield from (f"{flag}={each}" for each in values)
