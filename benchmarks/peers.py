@@ -43,9 +43,7 @@ class RedisPy:
     """redis-py's own Lock: a token and a TTL; polls every 0.1 s."""
 
     def __init__(self, url: str, name: str) -> None:
-        import redis
-
-        client = redis.Redis.from_url(url.partition("?")[0], protocol=2)
+        client = _redis(url)
         self._lock: Any = client.lock(f"redis-py:{name}", timeout=TTL, blocking_timeout=60)
 
     def acquire(self) -> None:
@@ -56,16 +54,26 @@ class RedisPy:
         self._lock.release()
 
 
+def _redis(url: str) -> Any:
+    import redis
+
+    parts = urlsplit(url)
+    nodes = [node.rsplit(":", 1) for node in parts.netloc.split(",")]
+    if parts.scheme == "redis+sentinel":
+        return redis.Sentinel(nodes).master_for(parts.path[1:], protocol=2)
+    if parts.scheme == "redis+cluster":
+        host, port = nodes[0]
+        return redis.RedisCluster(host, int(port), protocol=2)
+    return redis.Redis.from_url(url.partition("?")[0], protocol=2)
+
+
 class DropIn(RedisPy):
     """lockkit's in its place, over redis-py's pool: with owner, fencing token and FIFO queue."""
 
     def __init__(self, url: str, name: str) -> None:
-        import redis
-
         from lockkit.compat.redis import Lock
 
-        client = redis.Redis.from_url(url.partition("?")[0], protocol=2)
-        self._lock = Lock(client, f"drop-in:{name}", timeout=TTL, blocking_timeout=60)
+        self._lock = Lock(_redis(url), f"drop-in:{name}", timeout=TTL, blocking_timeout=60)
 
 
 class PythonRedisLock:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import lockkit
 from benchmarks import contention, handoff, pair
-from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
+from lockkit.testing.servers import (
+    MariaDBServer,
+    PostgresServer,
+    RedisServer,
+    ValkeyServer,
+    ZooKeeperServer,
+)
 
 __all__ = ["STORES", "measure", "with_table"]
 
@@ -72,6 +80,20 @@ def _plain() -> Iterator[str]:
 
 
 @contextmanager
+def _valkey() -> Iterator[str]:
+    with ValkeyServer() as server:
+        yield server.url
+
+
+@contextmanager
+def _group(name: str) -> Iterator[str]:
+    """Of servers, as the tests start it."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "kit"))
+    with getattr(import_module("redis_family"), name)() as group:
+        yield group.url.partition("?")[0]
+
+
+@contextmanager
 def _zookeeper() -> Iterator[str]:
     with ZooKeeperServer() as server:
         yield server.url
@@ -92,6 +114,9 @@ STORES = {
     "mariadb://?mode=advisory": Compared(partial(_mariadb, "advisory"), ("GET_LOCK",)),
     "mariadb://?mode=row": Compared(partial(_mariadb, "row"), ("GET_LOCK",)),
     "?protocol=plain": Compared(_plain, ("drop-in", "redis-py")),
+    "redis:// of Valkey": Compared(_valkey, ("redis-py", "python-redis-lock")),
+    "redis+sentinel://": Compared(partial(_group, "SentinelGroup"), ("redis-py",)),
+    "redis+cluster://": Compared(partial(_group, "ClusterGroup"), ("redis-py",)),
     "redlock://": Compared(_five_nodes, ("pottery",)),
     "zookeeper://": Compared(_zookeeper, ("kazoo",)),
 }
