@@ -22,10 +22,8 @@ START_SECONDS = 60
 STOP_SECONDS = 10
 
 APPLICATIONS = {"django": "shop.wsgi:application", "flask": "flask_shop:create_app()"}
-WORKERS = {
-    "sync": ("--worker-class=sync", "--workers=4"),
-    "gthread": ("--worker-class=gthread", "--workers=2", "--threads=4"),
-}
+WORKERS = {"sync": (4, 1), "gthread": (2, 4)}
+"""The processes of a machine, and the threads of each, by gunicorn's class of workers."""
 
 
 class MachineFailed(Exception):
@@ -38,6 +36,7 @@ class Plan:
 
     frameworks: Sequence[str] = ("django", "django")
     workers: str = "sync"
+    processes: int | None = None
     ports: Sequence[int] = (0, 0)
     race_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
@@ -54,13 +53,15 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = False
 
-    def start(self, framework: str, workers: str, environment: dict[str, str]) -> None:
+    def start(self, framework: str, plan: Plan, environment: dict[str, str]) -> None:
         """Start it. It serves what connects from now on, as soon as it can."""
         descriptor = self._listener.fileno()
+        processes, threads = WORKERS[plan.workers]
         command = (
             *(sys.executable, "-m", "gunicorn", f"--config={HERE / 'gunicorn_conf.py'}"),
-            *(f"--chdir={HERE.parent}", f"--bind=fd://{descriptor}", *WORKERS[workers]),
-            APPLICATIONS[framework],
+            *(f"--chdir={HERE.parent}", f"--bind=fd://{descriptor}"),
+            *(f"--worker-class={plan.workers}", f"--workers={plan.processes or processes}"),
+            *(f"--threads={threads}", APPLICATIONS[framework]),
         )
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -126,7 +127,7 @@ def running(plan: Plan) -> Iterator[list[Machine]]:
         stack.callback(lambda: [machine.terminate() for machine in machines])  # all at once
         environment = _environment(plan, machines)
         for machine, framework in zip(machines, plan.frameworks, strict=True):
-            machine.start(framework, plan.workers, environment)
+            machine.start(framework, plan, environment)
         for machine in machines:
             machine.wait_until_up()
         yield machines

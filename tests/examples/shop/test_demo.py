@@ -23,14 +23,14 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def demo(start: Callable[..., subprocess.Popen[str]]) -> subprocess.Popen[str]:
-    return start("demo")
+    return start("demo", "--workers", "gthread", "--processes", "1")
 
 
-def masters(process: subprocess.Popen[str]) -> dict[int, int]:
-    """Descriptors of both gunicorn masters, by process ID, as soon as the demo races."""
+def masters(process: subprocess.Popen[str], says: str = "none:") -> dict[int, int]:
+    """Descriptors of both gunicorn masters, by process ID, as soon as they race."""
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("none:"):
+        if line.lstrip().startswith(says):
             break
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     found = [int(c) for c in children if b"gunicorn" in Path(f"/proc/{c}/cmdline").read_bytes()]
@@ -88,7 +88,7 @@ def test_what_is_in_the_shell_for_another_project_is_left_alone(
     """``race`` begins as ``demo`` does."""
     theirs = tmp_path / "theirs.sqlite3"
     finished = manage(
-        *("race", "--mode", "lockkit", "--orders", "4", "--stock", "2"),
+        *("race", "--mode", "lockkit", "--orders", "4", "--stock", "2", "--processes", "1"),
         DATABASE_URL=f"sqlite:///{theirs}",
         DJANGO_SETTINGS_MODULE="theirs.settings",
     )
@@ -135,9 +135,12 @@ def test_a_killed_demo_takes_its_machines_with_it(demo: subprocess.Popen[str]) -
         os.close(descriptor)
 
 
-def test_a_machine_that_dies_fails_the_demo(demo: subprocess.Popen[str]) -> None:
-    descriptors = masters(demo)
+def test_a_machine_that_dies_fails_the_race(start: Callable[..., Any]) -> None:
+    """And so the demo, which judges by the same faults."""
+    race = start("race", "--mode", "row", "--orders", "400", "--processes", "1")
+    descriptors = masters(race, says="mode")
     os.killpg(next(iter(descriptors)), signal.SIGKILL)
-    demo.communicate(timeout=120)
-    assert demo.returncode == 1
+    said, _ = race.communicate(timeout=120)
+    assert race.returncode == 1
+    assert "requests failed" in said
     assert_ended(descriptors, within=0)

@@ -194,25 +194,26 @@ def test_the_race_needs_its_token(served: Served, port: int) -> None:
         assert served.ask(port, "POST", "/race/lockkit/mug", "{}", **headers)[0] == 403
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"quantity": "0"}, {"quantity": "-1"}, {"quantity": "1e3"}, {"quantity": "9" * 5000},
-        {"quantity": "²"}, {"quantity": ""}, {"sku": ""}, {"sku": "x" * 300},
-        {"sku": "no-such-thing"}, {"sku": "a\nb"}, {"sku": "\x00"}, {"order_id": "\r\nX: y"},
-        {"order_id": "x" * 300}, {"order_id": ""},
-    ],
-)  # fmt: skip
-def test_wrong_orders_are_refused(port: int, changed: dict[str, str]) -> None:
-    reply = Customer(port, "alice").buy(Customer(port, "alice").form() | changed)
-    assert 400 <= reply.status < 500
+def test_wrong_orders_are_refused(port: int) -> None:
+    customer = Customer(port, "alice")
+    form = customer.form()
+    wrong = {
+        "quantity": ["0", "-1", "1e3", "9" * 5000, "²", ""],
+        "sku": ["", "x" * 300, "no-such-thing", "a\nb", "\x00"],
+        "order_id": ["\r\nX: y", "x" * 300, ""],
+    }
+    for field, values in wrong.items():
+        for value in values:
+            reply = customer.buy(form | {"order_id": customer.form()["order_id"], field: value})
+            assert 400 <= reply.status < 500, (field, value)
 
 
-@pytest.mark.parametrize("body", ["", "[]", "{", '{"order_id": 1}', "[" * 100_000, '"\\ud800"'])
-def test_wrong_json_is_refused(served: Served, port: int, body: str) -> None:
+def test_wrong_json_is_refused(served: Served, port: int) -> None:
     headers = {"Content_Type": "application/json", "Authorization": f"Bearer {TOKEN}",
                "X_User": "a-buyer"}  # fmt: skip
-    assert served.ask(port, "POST", "/race/lockkit/shirt", body, **headers)[0] == 400
+    for body in ("", "[]", "{", '{"order_id": 1}', "[" * 100_000, '"\\ud800"'):
+        status, *_ = served.ask(port, "POST", "/race/lockkit/shirt", body, **headers)
+        assert status == 400, body[:10]
 
 
 def test_the_page_of_one_machine_may_talk_to_the_other_and_nobody_elses(

@@ -8,6 +8,7 @@ import socket
 from asgiref.sync import sync_to_async
 from django.contrib.auth import login, logout
 from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.http import HttpRequest, HttpResponse
 
 from orders_django.views import sell
@@ -26,9 +27,14 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 def permit(request: HttpRequest, name: str, may: int) -> HttpResponse:
     """Give or take the permission to sell."""
     user = User.objects.get_or_create(username=name)[0]
-    permission = Permission.objects.get(codename="add_sale")
-    (user.user_permissions.add if may else user.user_permissions.remove)(permission)
+    (user.user_permissions.add if may else user.user_permissions.remove)(to_sell())
     return HttpResponse()
+
+
+def to_sell() -> Permission:
+    """The permission."""
+    kind = ContentType.objects.get_or_create(app_label="shop", model="sale")[0]
+    return Permission.objects.get_or_create(codename="add_sale", content_type=kind)[0]
 
 
 def guest(request: HttpRequest) -> HttpResponse:

@@ -45,7 +45,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         began = time.monotonic()
-        plan = Plan(options["machines"], options["workers"])
+        plan = Plan(options["machines"], options["workers"], options["processes"])
         self._say("Starting two machines …")
         with shop(plan) as machines:
             self._introduce(machines)

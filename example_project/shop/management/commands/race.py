@@ -42,7 +42,7 @@ class Command(BaseCommand):
             raise CommandError("Flask has no ATOMIC_REQUESTS to race with: use --mode lockkit")
         seed = random.randrange(10**6) if options["seed"] is None else options["seed"]
         race = track.Race(options["orders"], options["stock"], seed, options["buyers"])
-        plan = Plan(options["machines"], options["workers"])
+        plan = Plan(options["machines"], options["workers"], options["processes"])
         outcomes = self._run(race, plan, modes, table=options["format"] == "table")
         if options["format"] == "json":
             self.stdout.write(report.as_json(outcomes))
@@ -57,6 +57,7 @@ class Command(BaseCommand):
         with shop(plan) as machines:
             if table:
                 self.stdout.write(report.header())
+                self.stdout.flush()
             for mode in modes:
                 outcomes.append(track.run(race, mode, machines, plan.race_token))
                 if table:
@@ -67,6 +68,7 @@ class Command(BaseCommand):
 
 def add_machine_arguments(parser: CommandParser) -> None:
     parser.add_argument("--workers", choices=tuple(WORKERS), default="sync")
+    parser.add_argument("--processes", type=positive, help="of each machine")
     parser.add_argument(
         "--machines",
         type=_frameworks,

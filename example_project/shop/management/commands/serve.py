@@ -30,8 +30,9 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         plan = Plan(
-            options["machines"], options["workers"], options["ports"], race_token=place.race_token()
-        )
+            options["machines"], options["workers"], options["processes"], options["ports"],
+            place.race_token(),
+        )  # fmt: skip
         with contextlib.suppress(KeyboardInterrupt), shop(plan) as machines:
             _stock(again=options["restock"])
             self._tell(machines, options["machines"])

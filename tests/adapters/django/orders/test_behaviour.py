@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
 from django.http import HttpResponse
@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import path
 from django_project.shop.models import Sale
 from orders_django import views
+from orders_django.people import to_sell
 
 from lockkit_django import locks
 from lockkit_django.middleware import IdempotentOrderMiddleware
@@ -247,7 +248,7 @@ def test_csrf_comes_first() -> None:
 )
 def test_who_lost_the_permission_does_not_see_the_response_again(kind: str, refusal: int) -> None:
     user = User.objects.create(username="carol")
-    permission = Permission.objects.get(codename="add_sale")
+    permission = to_sell()
     user.user_permissions.add(permission)
     client = Client(raise_request_exception=False)
     client.force_login(user)
@@ -262,9 +263,7 @@ def test_who_lost_the_permission_does_not_see_the_response_again(kind: str, refu
 
 
 def test_a_form_is_no_order(alice: Client) -> None:
-    User.objects.get(username="alice").user_permissions.add(
-        Permission.objects.get(codename="add_sale")
-    )
+    User.objects.get(username="alice").user_permissions.add(to_sell())
     for _ in range(2):
         response = alice.get("/orders/permitted-dispatch-inside", headers={"Idempotency-Key": "1"})
         assert (response.status_code, REPLAYED in response) == (200, False)
@@ -273,7 +272,7 @@ def test_a_form_is_no_order(alice: Client) -> None:
 @pytest.mark.parametrize("kind", ["permitted-dispatch", "permitted-method", "api-permitted-method"])
 def test_checks_that_cannot_be_made_from_outside_are_not_taken_as_passed(kind: str) -> None:
     user = User.objects.create(username="carol")
-    user.user_permissions.add(Permission.objects.get(codename="add_sale"))
+    user.user_permissions.add(to_sell())
     client = Client()
     client.force_login(user)
     assert buy(client, kind).status_code == 201
@@ -303,7 +302,7 @@ def test_a_refusal_by_login_redirect_is_not_stored() -> None:
     client = Client()
     client.force_login(user)
     assert buy(client, "permitted-or-login").status_code == 302
-    user.user_permissions.add(Permission.objects.get(codename="add_sale"))
+    user.user_permissions.add(to_sell())
     assert buy(client, "permitted-or-login").status_code == 201
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.db import connections
 from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 from ninja.decorators import decorate_view
 from orders_django import fit_views, views
+from orders_django.people import to_sell
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django import locks
@@ -111,7 +112,7 @@ def test_generic_views(kind: str, atomic: bool) -> None:
 
 def test_a_permission_on_a_method_with_the_order_below_it(atomic: bool) -> None:
     user = User.objects.create(username="carol")
-    permission = Permission.objects.get(codename="add_sale")
+    permission = to_sell()
     user.user_permissions.add(permission)
     browser = client()
     browser.force_login(user)
