@@ -3,68 +3,66 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, cast, overload
 
 from lockkit.leases.client import LockClient
+from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.environment import environment
 from lockkit.model.checks import check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
-from lockkit.model.types import UNSET, Unset
+from lockkit.model.types import UNSET
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
 
 F = TypeVar("F", bound=Callable[..., Any])
-P = ParamSpec("P")
-R = TypeVar("R")
-Later: TypeAlias = Coroutine[Any, Any, R]
-
-Name: TypeAlias = str | Callable[..., str]
-"""A template over the arguments, or what gets them and returns a name."""
 
 
-class LockedOptions(TypedDict, total=False):
-    """The options of every ``@locked``: see ``lockkit.locked``."""
+class Clients(Protocol):
+    """Where the locks are. Asked at each call, so that decorating needs no settings."""
 
-    ttl: float | Unset
-    timeout: float | None | Unset
+    def blocking(self) -> LockClient: ...
 
-
-class Skipped(Protocol):
-    """``when_held="skip"``: the function returns None when it was not called."""
-
-    @overload
-    def __call__(self, function: Callable[P, Later[R]], /) -> Callable[P, Later[R | None]]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+    def in_loop(self) -> AsyncLockClient:
+        """The one of the running event loop."""
 
 
 @overload
 def locked(
-    name: Name, *, when_held: Literal["raise"] = ..., **options: Unpack[LockedOptions]
+    name: Name,
+    *,
+    when_held: Literal["raise"] = ...,
+    lease_as: None = ...,
+    **options: Unpack[LockedOptions],
 ) -> Callable[[F], F]: ...
 @overload
 def locked(
-    name: Name, *, when_held: Literal["skip"], **options: Unpack[LockedOptions]
+    name: Name,
+    *,
+    when_held: Literal["skip"],
+    lease_as: None = ...,
+    **options: Unpack[LockedOptions],
 ) -> Skipped: ...
-def locked(name: Name, *, when_held: str = "raise", **options: Any) -> Callable[..., Any]:
+@overload
+def locked(
+    name: Name,
+    *,
+    when_held: Literal["raise"] = ...,
+    lease_as: str,
+    **options: Unpack[LockedOptions],
+) -> WithLease: ...
+@overload
+def locked(
+    name: Name, *, when_held: Literal["skip"], lease_as: str, **options: Unpack[LockedOptions]
+) -> LeasedOrSkipped: ...
+def locked(
+    name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+) -> Callable[..., Any]:
     """Have a function hold the lock ``name`` while it runs, in the store of $LOCKKIT_URL.
 
     For functions, methods, coroutine functions, partials and callable objects; put it below
@@ -74,28 +72,28 @@ def locked(name: Name, *, when_held: str = "raise", **options: Any) -> Callable[
     arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
     ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for ever).
     when_held: "raise" LockHeld, AcquireTimeout or TooManyWaiters, or "skip" the call and return
-    None; it waits only if ``timeout`` is given. A function that needs its lease uses ``with``.
+    None; it waits only if ``timeout`` is given. lease_as: name of the parameter in which the
+    function gets the lease; callers leave it out.
 
     Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
     raises ConfigurationError if what it returns has yet to run, a BackendError if the store fails,
     and LeaseLost at its end if the lease was lost.
     """
     refuse_bare("locked", name)
-    check_options("@locked", options, {*LockedOptions.__optional_keys__, "when_held"})
-    return locked_by(environment.blocking, environment.in_loop, name, when_held, options)
+    check_options("@locked", options, {*LockedOptions.__optional_keys__, "when_held", "lease_as"})
+    return locked_by(environment, name, when_held, lease_as, options)
 
 
 def locked_by(
-    blocking: Callable[[], LockClient],
-    in_loop: Callable[[], AsyncLockClient],
+    clients: Clients,
     name: Name,
     when_held: str,
+    lease_as: str | None,
     options: dict[str, Any],
 ) -> Callable[..., Any]:
     """``locked``, for adapters: with their clients, and checked options of those clients' ``lock``.
 
-    The clients are asked for at each call, so that decorating needs no settings. Raises as
-    ``locked``.
+    Raises as ``locked``.
     """
     if when_held not in ("raise", "skip"):
         raise ConfigurationError(f"when_held is {when_held!r}; it must be 'raise' or 'skip'")
@@ -108,10 +106,11 @@ def locked_by(
     template = name if callable(name) else Template(name, bare_only=True)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        call = _Call(function, template, options, skip=when_held == "skip")
-        if inspect.iscoroutinefunction(_run_by(function)):
-            return _coroutine(function, call, in_loop)
-        return _function(function, call, blocking)
+        call = _Call(function, template, lease_as, options, skip=when_held == "skip")
+        around = _coroutine if inspect.iscoroutinefunction(_run_by(function)) else _function
+        wrapper = around(function, call, clients)
+        wrapper.__signature__ = call.signature  # type: ignore[attr-defined]
+        return wrapper
 
     return decorate
 
@@ -123,25 +122,38 @@ class _Call:
         self,
         function: Callable[..., Any],
         template: Template | Callable[..., str],
+        lease_as: str | None,
         options: Mapping[str, Any],
         *,
         skip: bool,
     ) -> None:
         _check_kind(function)
+        self._function = function
         self._template = template
+        self._lease_as = lease_as
         self.shown = _shown(function)
         self.options = {**options, "label": self.shown}
         self.skip = skip
-        self._signature = inspect.signature(function)
-        self._check_parameters()
+        signature = inspect.signature(function)
+        self._check_parameters(signature)
+        self._lease_at = _place(signature, lease_as)
+        self.signature = _without(signature, lease_as)
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if not isinstance(self._template, Template):
             return check_name(self._template(*args, **kwargs))
-        bound = self._signature.bind_partial(*args, **kwargs)
+        bound = self.signature.bind_partial(*args, **kwargs)
         bound.apply_defaults()
         values = {**bound.kwargs, **bound.arguments}
         return self._template.fill(lambda field: values.get(field.path[0]))
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], lease: object) -> Any:
+        if self._lease_as is None:
+            return self._function(*args, **kwargs)
+        at = self._lease_at
+        if at is not None and at <= len(args):
+            return self._function(*args[:at], lease, *args[at:], **kwargs)
+        return self._function(*args, **kwargs, **{self._lease_as: lease})
 
     def done(self, result: Any) -> Any:
         """Refuse what has yet to run: the release comes first."""
@@ -154,19 +166,33 @@ class _Call:
             )
         return result
 
-    def _check_parameters(self) -> None:
-        parameters = self._signature.parameters.values()
-        if not isinstance(self._template, Template):
-            return
+    def _check_parameters(self, signature: inspect.Signature) -> None:
+        parameters = signature.parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return
+        wanted = [self._lease_as] if self._lease_as else []
+        if isinstance(self._template, Template):
+            wanted += [field.path[0] for field in self._template.fields]
         named = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
-        for name in (field.path[0] for field in self._template.fields):
+        for name in wanted:
             if name not in named:
                 raise ConfigurationError(
                     f"@locked: {self.shown} has no parameter {name!r}; "
                     f"it has {', '.join(named) or 'none'}"
                 )
+
+
+def _place(signature: inspect.Signature, name: str | None) -> int | None:
+    """The position of a parameter; None: it is given by keyword only."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [each.name for each in signature.parameters.values() if each.kind in kinds]
+    return positional.index(name) if name in positional else None
+
+
+def _without(signature: inspect.Signature, name: str | None) -> inspect.Signature:
+    """As callers see it."""
+    left = [each for each in signature.parameters.values() if each.name != name]
+    return signature.replace(parameters=left)
 
 
 def _check_kind(function: Callable[..., Any]) -> None:
@@ -205,12 +231,10 @@ def _end(unfinished: Any) -> None:
         unfinished.cancel()
 
 
-def _function(
-    function: Callable[..., Any], call: _Call, blocking: Callable[[], LockClient]
-) -> Callable[..., Any]:
+def _function(function: Callable[..., Any], call: _Call, clients: Clients) -> Callable[..., Any]:
     @wraps(function)
     def locked_function(*args: Any, **kwargs: Any) -> Any:
-        lock = blocking().lock(call.name(args, kwargs), **call.options)
+        lock = clients.blocking().lock(call.name(args, kwargs), **call.options)
         try:
             lease = lock.acquire()
         except AcquireTimeout:
@@ -218,17 +242,15 @@ def _function(
                 return None
             raise
         with lease:
-            return call.done(function(*args, **kwargs))
+            return call.done(call.run(args, kwargs, lease))
 
     return locked_function
 
 
-def _coroutine(
-    function: Callable[..., Any], call: _Call, in_loop: Callable[[], AsyncLockClient]
-) -> Callable[..., Any]:
+def _coroutine(function: Callable[..., Any], call: _Call, clients: Clients) -> Callable[..., Any]:
     @wraps(function)
     async def locked_coroutine(*args: Any, **kwargs: Any) -> Any:
-        lock = in_loop().lock(call.name(args, kwargs), **call.options)
+        lock = clients.in_loop().lock(call.name(args, kwargs), **call.options)
         try:
             lease = await lock.acquire()
         except AcquireTimeout:
@@ -236,6 +258,6 @@ def _coroutine(
                 return None
             raise
         async with lease:
-            return call.done(await function(*args, **kwargs))
+            return call.done(await call.run(args, kwargs, lease))
 
     return locked_coroutine

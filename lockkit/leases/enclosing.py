@@ -16,13 +16,15 @@ from typing import (
     Any,
     Literal,
     Protocol,
+    TypeVar,
     Unpack,
     overload,
 )
 
 from lockkit.leases.client import Lock, LockClient
+from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorating import refuse_bare
-from lockkit.leases.decorator import F, LockedOptions, Name, Skipped, locked_by
+from lockkit.leases.decorator import locked_by
 from lockkit.leases.kinds import RWLock
 from lockkit.leases.until import (
     CommitLock,
@@ -41,6 +43,8 @@ from lockkit.model.settings import DEFAULT_ALIAS
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.multi import MultiLock
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AsyncOptions(MutexOptions, InAtomicOptions, total=False):
@@ -115,12 +119,40 @@ class Locked(Protocol):
 
     @overload
     def __call__(
-        self, name: Name, *, when_held: Literal["raise"] = ..., **options: Unpack[_LockedOptions]
+        self,
+        name: Name,
+        *,
+        when_held: Literal["raise"] = ...,
+        lease_as: None = ...,
+        **options: Unpack[_LockedOptions],
     ) -> Callable[[F], F]: ...
     @overload
     def __call__(
-        self, name: Name, *, when_held: Literal["skip"], **options: Unpack[_LockedOptions]
+        self,
+        name: Name,
+        *,
+        when_held: Literal["skip"],
+        lease_as: None = ...,
+        **options: Unpack[_LockedOptions],
     ) -> Skipped: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["raise"] = ...,
+        lease_as: str,
+        **options: Unpack[_LockedOptions],
+    ) -> WithLease: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["skip"],
+        lease_as: str,
+        **options: Unpack[_LockedOptions],
+    ) -> LeasedOrSkipped: ...
 
 
 def locked_by_alias(
@@ -128,7 +160,9 @@ def locked_by_alias(
 ) -> Locked:
     """``locked`` of an adapter, whose clients these functions find when a call needs one."""
 
-    def locked(name: Name, *, when_held: str = "raise", **options: Any) -> Callable[..., Any]:
+    def locked(
+        name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+    ) -> Callable[..., Any]:
         """As ``lockkit.locked``, with the lock alias ``alias`` of LOCKKIT.
 
         The function's transactions belong inside it: called inside one that is open, it raises
@@ -140,10 +174,8 @@ def locked_by_alias(
         check_options("@locked", options, _LOCKED_OPTIONS)
         check_in_atomic(options.get("in_atomic", "refuse"))
         check_until(options.get("until"))
-        alias = options.pop("alias", DEFAULT_ALIAS)
-        decorate = locked_by(
-            partial(blocking, alias), partial(in_loop, alias), name, when_held, options
-        )
+        clients = _Alias(blocking, in_loop, options.pop("alias", DEFAULT_ALIAS))
+        decorate = locked_by(clients, name, when_held, lease_as, options)
 
         def decorate_checked(function: Callable[..., Any]) -> Callable[..., Any]:
             wrapper: Callable[..., Any] = decorate(function)
@@ -156,4 +188,15 @@ def locked_by_alias(
     return locked
 
 
-_LOCKED_OPTIONS = (*_LockedOptions.__optional_keys__, "when_held")
+_LOCKED_OPTIONS = (*_LockedOptions.__optional_keys__, "when_held", "lease_as")
+
+
+class _Alias:
+    def __init__(
+        self,
+        blocking: Callable[[str], LockClient],
+        in_loop: Callable[[str], AsyncLockClient],
+        alias: str,
+    ) -> None:
+        self.blocking = partial(blocking, alias)
+        self.in_loop = partial(in_loop, alias)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lockkit.engine import flow, holding
 from lockkit.engine.effects import Made, Step
@@ -22,8 +22,6 @@ from lockkit.stores.contract import Direct, Reentrant, Waited
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
-    from lockkit.runtime.aio_watchdog import AsyncWatchdog
-    from lockkit.runtime.watchdog import Watchdog
     from lockkit.stores.contract import Store
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
@@ -36,10 +34,18 @@ REENTERED = {Kind.RW, Kind.REENTRANT}
 """Whoever holds such a name may enter it again."""
 
 
+class Keeper(Protocol):
+    """Renews the holds of a client: see ``runtime.watchdog``."""
+
+    def watch(self, hold: Hold) -> None: ...
+
+    def unwatch(self, hold: Hold) -> None: ...
+
+
 class BaseClient(ABC, Generic[AnyLease]):
     """Settings, their validation per call, and the hold times that Retry-After comes from."""
 
-    _watchdog: Watchdog | AsyncWatchdog
+    _watchdog: Keeper
 
     def __init__(self, store: Store, settings: AliasSettings) -> None:
         self.settings = settings

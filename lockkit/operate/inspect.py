@@ -31,7 +31,8 @@ class Stuck(NamedTuple):
 
     code: str
     """``abandoned``, ``no-ttl``, ``process-gone``, ``max-hold``, ``older-than``, ``starving``,
-    ``renewals-missed``, ``queue-dead``, ``damaged`` or ``orphan``. Stable: for programs."""
+    ``queue-grows``, ``renewals-missed``, ``queue-dead``, ``damaged`` or ``orphan``.
+    Stable: for programs."""
 
     reason: str
     """For people."""
@@ -121,6 +122,31 @@ _SAFETY = {
     ),
     Process.UNKNOWN: Safety(None, "not known, because nothing is known of its process"),
 }
+
+
+class Growth:
+    """How queues change from one look to the next."""
+
+    LOOKS = 3
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
+        self._now: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def judge(self, alias: str, info: LockInfo) -> Stuck | None:
+        """Stuck, if the queue was longer at each of the last looks than at the one before."""
+        key, waiters = (alias, info.name), info.waiters_alive
+        if not waiters:
+            return None
+        before, grown = self._seen.get(key, (waiters, 0))
+        grown = grown + 1 if waiters > before else 0
+        self._now[key] = waiters, grown
+        if grown < self.LOOKS:
+            return None
+        return Stuck("queue-grows", f"its queue grows: {waiters} wait")
+
+    def next_look(self) -> None:
+        self._seen, self._now = self._now, {}
 
 
 def _reasons(

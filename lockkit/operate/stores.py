@@ -14,7 +14,7 @@ from lockkit.leases.client import LockClient
 from lockkit.model.errors import BackendError, ConfigurationError, LockError, StoreRefused
 from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.console import Console, Exit, UsageError
-from lockkit.operate.inspect import Stuck, remark, stuck
+from lockkit.operate.inspect import Growth, Stuck, remark, stuck
 from lockkit.operate.text import ELLIPSIS, escape, printable
 from lockkit.operate.upkeep import OrderRecords, remedy
 from lockkit.stores.contract import ProcessLocal
@@ -75,6 +75,7 @@ class Stores:
         self.down: dict[str, str] = {}  #: alias: what its store said
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
         self._looked_at: list[str] = []
+        self._growth = Growth()
         self.orders = OrderRecords({}, ())
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
@@ -115,6 +116,7 @@ class Stores:
         """Forget the failures of an earlier look."""
         self.down.clear()
         self.wrong.clear()
+        self._growth.next_look()
 
     def pages(
         self, aliases: Iterable[str], name: str | None = None, limits: Limits = NO_LIMITS
@@ -157,7 +159,7 @@ class Stores:
         try:
             for info in _all(self.client(alias), name, lost=limits.lost or name is not None):
                 found = stuck(info, limits.older_than, limits.waiting_longer_than)
-                page.append(Row(alias, info, found))
+                page.append(Row(alias, info, found or self._growth.judge(alias, info)))
                 if len(page) == PAGE:
                     yield page
                     page = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import subprocess
 import sys
 import threading
@@ -16,7 +17,8 @@ import pytest
 from forking import in_child
 
 import lockkit
-from lockkit.leases.client import LockClient
+from lockkit import aio
+from lockkit.leases.client import Lease, LockClient
 from lockkit.model.errors import ConfigurationError, InvalidName, LeaseLost, LockHeld
 from lockkit.stores.memory import MemoryStore
 
@@ -140,12 +142,46 @@ def test_what_is_skipped_does_not_wait_unless_told(locks: LockClient) -> None:
     assert calls == []
 
 
+@pytest.mark.parametrize("day", [("monday",), {"day": "monday"}])
+def test_the_lease_goes_wherever_its_parameter_stands(locks: LockClient, day: Any) -> None:
+    def first(lease: Lease, day: str) -> tuple[bool, str]:
+        return lease.lost, day
+
+    def last(day: str, lease: Lease) -> tuple[bool, str]:
+        return lease.lost, day
+
+    def by_keyword(day: str, *, lease: Lease) -> tuple[bool, str]:
+        return lease.lost, day
+
+    def before_others(day: str, lease: Lease, /, *others: str) -> tuple[bool, str]:
+        return lease.lost, day
+
+    args, kwargs = (day, {}) if isinstance(day, tuple) else ((), day)
+    for function in (first, last, by_keyword, *([before_others] if args else [])):
+        report = lockkit.locked("report:{day}", lease_as="lease")(function)
+        assert report(*args, **kwargs) == (False, "monday")
+        assert "lease" not in inspect.signature(report).parameters
+
+
+def test_the_function_gets_the_lease(locks: LockClient) -> None:
+    @lockkit.locked("job", ttl=60, lease_as="lease")
+    def job(lease: Lease | None = None) -> int:
+        assert lease is not None
+        lease.check()
+        return lease.fencing_token
+
+    @lockkit.locked("job", ttl=60, lease_as="lease")
+    async def coroutine(**kwargs: Any) -> int:
+        assert isinstance(kwargs["lease"], aio.AsyncLease)
+        return kwargs["lease"].fencing_token
+
+    assert job() < asyncio.run(coroutine()) < job()
+
+
 def test_a_lock_lost_on_the_way_is_an_error_at_the_end(locks: LockClient) -> None:
-    @lockkit.locked("job", ttl=60)
-    def job() -> None:
-        held = locks.inspect("job")
-        assert held is not None
-        assert locks.break_("job", fence=held.fence or 0)
+    @lockkit.locked("job", ttl=60, lease_as="lease")
+    def job(lease: Lease) -> None:
+        assert locks.break_("job", fence=lease.fencing_token)
 
     with pytest.raises(LeaseLost):
         job()
@@ -286,7 +322,8 @@ def test_a_child_that_is_forked_while_another_thread_makes_the_client(
         ("report:{user.pk}", {}, _function, "use a plain field, such as {pk}"),
         ("report:{request.user}", {}, _function, "use a plain field, such as {user}"),
         ("report:{day", {}, _function, "unmatched brace"),
-        ("x:{days}", {}, lambda *days: None, "no parameter 'days'; it has none"),
+        ("x", {"lease_as": "lease"}, _function, "no parameter 'lease'"),
+        ("x", {"lease_as": "days"}, lambda *days: None, "no parameter 'days'; it has none"),
         ("x", {"ttl": 0}, _function, "ttl"),
         ("x", {"timeout": -1}, _function, "timeout"),
         ("x", {"timout": 1}, _function, "no option 'timout': did you mean 'timeout'"),

@@ -67,6 +67,8 @@ flask_locked("a", in_atomc="allow")  # wrong
 
 LOCKED = """
 from typing import assert_type
+from lockkit import Lease
+from lockkit.aio import AsyncLease
 from {package} import locked
 
 
@@ -85,10 +87,34 @@ async def skipped_in_loop(day: str) -> list[str]:
     return [day]
 
 
+@locked("report:{{day}}", lease_as="lease")
+def leased(lease: Lease, day: str) -> int:
+    return lease.fencing_token
+
+
+@locked("report:{{day}}", lease_as="lease")
+def leased_by_keyword(day: str, *, lease: Lease) -> int:
+    return lease.fencing_token
+
+
+@locked("report:{{day}}", lease_as="lease", when_held="skip")
+async def leased_in_loop(lease: AsyncLease, day: str) -> int:
+    return lease.fencing_token
+
+
+@locked("report:{{day}}", lease_as="lease", when_held="skip")
+def leased_or_skipped(day: str, lease: Lease) -> int:
+    return lease.fencing_token
+
+
 class Reports:
     @locked("report:{{day}}", when_held="skip")
     def make(self, day: str) -> int:
         return 1
+
+    @locked("report:{{day}}", lease_as="lease")
+    def leased(self, day: str, lease: Lease) -> int:
+        return lease.fencing_token
 
 
 assert_type(plain("monday", copies=2), list[str])
@@ -96,12 +122,18 @@ plain(5)  # wrong
 assert_type(skipped("monday"), list[str] | None)
 skipped("monday").sort()  # wrong
 skipped(5)  # wrong
+assert_type(leased("monday"), int)
+leased(5)  # wrong
+assert_type(leased_by_keyword("monday"), int)
+assert_type(leased_or_skipped("monday"), int | None)
 assert_type(Reports().make("monday"), int | None)
+assert_type(Reports().leased("monday"), int)
 
 
 async def in_loop() -> None:
     assert_type(await skipped_in_loop("monday"), list[str] | None)
     await skipped_in_loop(5)  # wrong
+    assert_type(await leased_in_loop("monday"), int | None)
 """
 
 FLASK = """

@@ -344,6 +344,7 @@ def test_a_misspelt_option_is_told_with_the_right_one(connect: Any) -> None:
         (lambda: client.of_kind("semaphore", "a", permits=3, owner="x"), r"semaphore\(\) has no"),
         (lambda: client.multi("a", "b", permit=3), r"multi\(\) has no.*'permit'.*mean 'permits'"),
         (lambda: lockkit.locked("a", when_hold="skip"), r"'when_hold'.*mean 'when_held'"),
+        (lambda: lockkit.locked("a", lease="lease"), r"'lease'.*mean 'lease_as'"),
         (lambda: client.multi("a", kind="read", tll=3), r"multi\(\) has no.*'tll'.*mean 'ttl'"),
     ):
         with pytest.raises(ConfigurationError, match=match):

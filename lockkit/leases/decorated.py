@@ -1,0 +1,76 @@
+"""What ``@locked`` makes of a function, for type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    overload,
+)
+
+from lockkit.leases.client import Lease
+from lockkit.model.types import Unset
+
+if TYPE_CHECKING:
+    from lockkit.leases.aio_client import AsyncLease
+
+Name: TypeAlias = str | Callable[..., str]
+"""A template over the arguments, or what gets them and returns a name."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Later: TypeAlias = Coroutine[Any, Any, R]
+
+
+class LockedOptions(TypedDict, total=False):
+    """The options of every ``@locked``: see ``lockkit.locked``."""
+
+    ttl: float | Unset
+    timeout: float | None | Unset
+
+
+class Skipped(Protocol):
+    """``when_held="skip"``: the function returns None when it was not called."""
+
+    @overload
+    def __call__(self, function: Callable[P, Later[R]], /) -> Callable[P, Later[R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
+
+class WithLease(Protocol):
+    """``lease_as="lease"``: callers do not give the lease.
+
+    Where it is the first parameter, the others are checked. Elsewhere no type can say so.
+    """
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Lease, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[AsyncLease, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[..., R], /) -> Callable[..., R]: ...
+
+
+class LeasedOrSkipped(Protocol):
+    """Both."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncLease, P], Later[R]], /
+    ) -> Callable[P, Later[R | None]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Lease, P], R], /
+    ) -> Callable[P, R | None]: ...
+    @overload
+    def __call__(self, function: Callable[..., Later[R]], /) -> Callable[..., Later[R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[..., R], /) -> Callable[..., R | None]: ...
