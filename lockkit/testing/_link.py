@@ -47,6 +47,7 @@ class Link:
     def __init__(self, client: socket.socket, store: socket.socket) -> None:
         self.client = client
         self.store = store
+        no_delay(client)
         self.threads: tuple[threading.Thread, ...] = ()
         self.drop: Fault | None = None
         self.delayed: Fault | None = None
@@ -81,11 +82,16 @@ class Link:
 def connect(host: str, port: int | None) -> socket.socket:
     if port is not None:
         connection = socket.create_connection((host, port))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        no_delay(connection)
         return connection
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(host)
     return connection
+
+
+def no_delay(connection: socket.socket) -> None:
+    """Two messages in a row are not kept until the first is acknowledged."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def reset(connection: socket.socket) -> None:

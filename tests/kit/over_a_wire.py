@@ -1,30 +1,111 @@
-"""A store that has passed the suite, reached in another way: TLS, the connections of a cache."""
+"""What is asked of a store that is reached in another way, and of its asyncio where only threads
+differ. docs/adr/0017 says why these run less than the whole suite."""
 
 from __future__ import annotations
 
-from lockkit.testing.conformance.asynchronous import AsyncTests
-from lockkit.testing.conformance.base import Suite
-from lockkit.testing.conformance.death import DeathTests
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pytest
+
+from lockkit.testing.conformance import StoreConformance
+from lockkit.testing.conformance.exchanges import ExchangeTests
 from lockkit.testing.conformance.exclusion import ExclusionTests
-from lockkit.testing.conformance.names import NameTests
+from lockkit.testing.conformance.listing import ListingTests
 from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.outages import OutageTests
 from lockkit.testing.conformance.queueing import QueueTests
+from lockkit.testing.conformance.readers import ReaderWriterTests
+from lockkit.testing.conformance.reentry import ReentryTests
+from lockkit.testing.conformance.semaphores import SemaphoreTests
+from lockkit.testing.conformance.steps import StepTests
+from lockkit.testing.conformance.waiting import WaitingTests
 
 
-class OverAWire(
-    ExclusionTests,
-    NameTests,
-    QueueTests,
-    DeathTests,
-    NetworkTests,
-    OutageTests,
-    AsyncTests,
-    Suite,
-):
-    """Whatever a connection can spoil. What the store decides by itself is the same over each:
-    single steps, leases in time, several names, the kinds of locks."""
+def all_of(*parts: type) -> frozenset[str]:
+    return frozenset(name for part in parts for name in vars(part) if name.startswith("test_"))
 
 
-class OverTLS(NetworkTests, Suite):
-    """A store that has passed those without TLS, or over another way to its server."""
+REACHED = frozenset(
+    {
+        "test_it_is_what_the_url_leads_to",
+        "test_a_lease_is_held_until_it_is_released",
+        "test_fences_grow_with_every_grant",
+        "test_the_reply_to_acquire_is_dropped",
+        "test_a_store_that_cannot_be_reached",
+        "test_waiters_survive_cut_connections",
+        "test_waiters_survive_a_killed_subscription",
+    }
+)
+"""Connections are made, lost, and made again."""
+
+CONNECTED = REACHED | {
+    "test_busy_at_once",
+    "test_extend_sets_what_is_left",
+    "test_odd_names_are_all_different",
+    "test_waiters_are_granted_in_the_order_they_came",
+    "test_a_waiter_gets_it_soon_after_it_is_released",
+    "test_a_waiter_is_told_and_does_not_ask_again_and_again",
+    "test_eight_threads_exclude_one_another",
+    "test_an_owner_enters_from_another_process",
+    "test_a_forked_child_owns_nothing_of_its_parents",
+    "test_an_interrupted_waiter_leaves_nothing",
+    "test_fifty_waiters_and_one_releaser",
+    "test_cancelling_at_any_moment_leaves_nothing",
+    "test_clients_survive_a_restart_and_fences_keep_growing",
+    "test_a_waiter_survives_a_restart_or_is_told",
+    "test_forgotten_scripts_are_loaded_again",
+}
+"""What a connection can spoil, beside all of NetworkTests."""
+
+BY_TASKS = CONNECTED | all_of(
+    ExclusionTests, WaitingTests, QueueTests, NetworkTests, OutageTests, ExchangeTests
+)
+"""What the asyncio wire of a store can spoil, if it is written for that store."""
+
+
+class OverAWire(StoreConformance):
+    """Whatever a connection can spoil. What the store decides by itself is the same over each."""
+
+    asked: ClassVar[frozenset[str]] = CONNECTED | all_of(NetworkTests)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in dir(cls):
+            if name.startswith("test_") and name not in cls.asked:
+                setattr(cls, name, None)
+
+
+class OverTLS(OverAWire):
+    """A store of which the same was asked without TLS, or over another way to its server."""
+
+    asked = REACHED
+
+
+class OfAnotherServer(OverAWire):
+    """Another program runs the scripts or statements of a store: so all that these decide, too."""
+
+    asked = OverAWire.asked | all_of(
+        StepTests, ListingTests, SemaphoreTests, ReaderWriterTests, ReentryTests
+    )
+
+
+def is_asked(item: pytest.Item) -> bool:
+    """Whether it runs: ``by_tasks`` of its class are the tests that it also runs by asyncio."""
+    names = getattr(getattr(item, "cls", None), "by_tasks", None)
+    if names is None or not isinstance(item, pytest.Function):
+        return True
+    parameters = getattr(item, "callspec", None)
+    by_tasks = parameters is not None and parameters.params.get("api") == "async"
+    return not by_tasks or item.originalname in names
+
+
+@contextmanager
+def no_authorities() -> Iterator[None]:
+    """redis-py reads all that the machine trusts, for 16 ms of CPU, for each connection by TLS."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", os.devnull)
+        patch.setenv("SSL_CERT_DIR", os.devnull)
+        yield

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lockkit.model.errors import UnsupportedCapability
-from lockkit.model.types import Grant
-from lockkit.stores.contract import Buried, Fenced, Listed, Reentrant, Shared
+from lockkit.model.types import Busy, Grant, Mode
+from lockkit.stores.contract import Buried, Fenced, Listed, Reentrant, Shared, Waited
 from lockkit.testing.blocking import AnyClient, AnyLease
 from lockkit.testing.conformance.base import TTL, Connect, nothing_left
 from lockkit.testing.conformance.choice import Without, needs
-from lockkit.testing.conformance.steps import claim
+from lockkit.testing.conformance.steps import claim, granted
 
 __all__ = ["AbsentTests"]
 
@@ -53,6 +53,20 @@ class AbsentTests:
             client.lock(name, reentrant=True, owner="job-17").acquire()
         with client.lock(name, reentrant=True).acquire():
             assert other.lock(name, reentrant=True).try_acquire() is None
+        nothing_left(client, name)
+
+    @needs(Without(Waited))
+    def test_another_process_may_pass_those_who_wait(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        """The claim that waits has no place in the store."""
+        holder, waiter = claim(name), claim(name, Mode.ENQUEUE)
+        granted(other, holder)
+        assert isinstance(client.perform(client.store.acquire(waiter)), Busy)
+        other.perform(other.store.release(holder))
+        granted(other, passing := claim(name))
+        client.perform(client.store.release(waiter._replace(queued=True)))
+        other.perform(other.store.release(passing))
         nothing_left(client, name)
 
     @needs(Without(Buried))

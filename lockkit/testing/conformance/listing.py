@@ -14,6 +14,7 @@ from lockkit.model.types import LockState
 from lockkit.stores.contract import Listed, Queued, Sessioned
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
+    RENEWED,
     SLACK,
     TTL,
     Connect,
@@ -48,7 +49,7 @@ class ListingTests:
         """Long before its deadline."""
 
         def told() -> bool:
-            lease = client.lock(name, ttl=2 * TTL).acquire()
+            lease = client.lock(name, ttl=RENEWED).acquire()
             deadline = now() + lease.remaining()
             assert other.break_(name, fence=lease.fencing_token)
             eventually(lambda: lease.lost)

@@ -106,16 +106,14 @@ class NetworkTests:
 
     @needs(ServerStore)
     def test_a_store_that_cannot_be_reached(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str, spawn: Spawn
     ) -> None:
         lease = far.lock(name).acquire()
         proxied.proxy.refuse()
         proxied.proxy.cut()
-        for _ in range(INJECTIONS):
-            started = now()
-            with pytest.raises(BackendError):
-                far.lock(name + "x").acquire()
-            assert now() - started < SLACK
+        names = [f"{name}:{number}" for number in range(INJECTIONS)]
+        for refused in [spawn(refused_after, far, each) for each in names]:
+            assert refused.result() < SLACK
         with pytest.raises(BackendUnavailable) as caught:
             far.lock(name + "x").acquire(timeout=0)
         assert caught.value.name == name + "x"
@@ -185,6 +183,14 @@ class NetworkTests:
             store.kill_subscriptions()
             hand_over(client, other, f"{name}:{turn}", spawn, waiters=1)
             hand_over(client, other, f"{name}:{turn}", spawn, waiters=4)
+
+
+def refused_after(client: AnyClient, name: str) -> float:
+    """The seconds until it says that the store cannot be reached."""
+    started = now()
+    with pytest.raises(BackendError):
+        client.lock(name).acquire()
+    return now() - started
 
 
 def hand_over(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
-
 import pytest
 
 from lockkit.model.clock import now
@@ -35,8 +32,6 @@ __all__ = ["QueueTests", "take"]
 WAITERS = 10
 ORDERS = 3
 HANDOFFS = 12
-RACES = 50
-SEED = 20_000
 
 
 @needs(Queued, Listed, Fenced)
@@ -162,7 +157,7 @@ class QueueTests:
             waiting = spawn(other.lock(name, timeout=None, ttl=TTL).acquire)
             queued(client, name, 1)
             started = now()
-            eventually(lambda: now() - started > 3 * alive_for(TTL))
+            eventually(lambda: now() - started > 1.5 * alive_for(TTL))
             eventually(lambda: _alive(client, name) == 1)
             queued(client, name, 1)
         waiting.result().release()
@@ -176,26 +171,6 @@ class QueueTests:
                     other.lock(name).acquire(timeout=0.01)
             queued(client, name, 0)
         nothing_left(client, name)
-
-    def test_a_timeout_that_races_a_grant(
-        self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
-    ) -> None:
-        """Released about when the waiter gives up: it has the lock, or it left nothing.
-
-        Where a machine is so busy that a grant takes longer, the waiter has more patience."""
-        moments = random.Random(SEED)
-        outcomes: set[str] = set()
-        patience = 0.015
-        while "granted" not in outcomes and patience < SLACK:
-            for _ in range(RACES):
-                lease = client.lock(name, ttl=30).acquire()
-                waiting = spawn(_outcome, other, name, patience)
-                time.sleep(moments.uniform(0.0, 2 * patience))
-                assert lease.release()
-                outcomes.add(waiting.result())
-                nothing_left(client, name)
-            patience *= 4
-        assert "granted" in outcomes
 
     def test_the_queue_has_an_end(
         self, connect: Connect, client: AnyClient, name: str, spawn: Spawn
@@ -249,16 +224,6 @@ def take(client: AnyClient, name: str) -> tuple[AnyLease, float]:
 def _alive(client: AnyClient, name: str) -> int:
     info = client.inspect(name)
     return info.waiters_alive if info else 0
-
-
-def _outcome(client: AnyClient, name: str, timeout: float) -> str:
-    try:
-        lease = client.lock(name).acquire(timeout)
-    except AcquireTimeout:
-        return "timed out"
-    lease.check()
-    assert lease.release()
-    return "granted"
 
 
 def _take_over(client: AnyClient, name: str) -> float:

@@ -13,12 +13,11 @@ from lockkit.stores.contract import Queued, Waited
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     PROMPT,
+    SLACK,
     TTL,
-    Connect,
     Spawn,
     at_least_once,
     eventually,
-    held,
     needs,
     nothing_left,
 )
@@ -30,7 +29,7 @@ HEARD = 0.02
 """Seconds within which a server hears of a claim that waits, on a machine that does not stall."""
 
 CLAIMS = 5
-RACES = 50
+RACES = 30
 SEED = 30_000
 
 
@@ -125,25 +124,22 @@ class WaitingTests:
     def test_a_time_limit_that_races_a_grant(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
-        """Released about when the waiter gives up: it has the lock, or it left nothing."""
-        moments = random.Random(SEED)
-        for _ in range(RACES):
-            lease = client.lock(name, ttl=30).acquire()
-            waiting = spawn(_outcome, other, name, 0.015)
-            time.sleep(moments.uniform(0.0, 0.03))
-            assert lease.release()
-            waiting.result()
-            nothing_left(client, name)
+        """Released about when the waiter gives up: it has the lock, or it left nothing.
 
-    def test_what_expires_goes_to_a_waiter(
-        self, connect: Connect, other: AnyClient, name: str
-    ) -> None:
-        hung = connect(max_hold=0, ttl=TTL).lock(name).acquire()
-        taken = other.lock(name).acquire()
-        assert hung.lost
-        assert not hung.release()
-        assert taken.release()
-        assert not held(other, name)
+        Where a machine is so busy that a grant takes longer, the waiter has more patience."""
+        moments = random.Random(SEED)
+        outcomes: set[str] = set()
+        patience = 0.015
+        while "granted" not in outcomes and patience < SLACK:
+            for _ in range(RACES):
+                lease = client.lock(name, ttl=30).acquire()
+                waiting = spawn(_outcome, other, name, patience)
+                time.sleep(moments.uniform(0.0, 2 * patience))
+                assert lease.release()
+                outcomes.add(waiting.result())
+                nothing_left(client, name)
+            patience *= 4
+        assert "granted" in outcomes
 
 
 def join(client: AnyClient, request: Request) -> Callable[[], Grant | None]:
@@ -159,10 +155,11 @@ def _granted_at(client: AnyClient, name: str) -> float:
         return now()
 
 
-def _outcome(client: AnyClient, name: str, timeout: float) -> None:
+def _outcome(client: AnyClient, name: str, timeout: float) -> str:
     try:
         lease = client.lock(name).acquire(timeout)
     except AcquireTimeout:
-        return
+        return "timed out"
     lease.check()
     assert lease.release()
+    return "granted"

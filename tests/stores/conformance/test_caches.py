@@ -50,7 +50,6 @@ class TestDjangoRedis(OverAWire):
     schemes = ("django-redis",)
     tested = DjangoRedisStore
     reached = RedisStore
-    cycles = 800
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -63,7 +62,6 @@ class TestDjangoCache(OverAWire):
     schemes = ("django-cache",)
     tested = DjangoCacheStore
     reached = RedisStore
-    cycles = 800
 
     @pytest.fixture(scope="class")
     @classmethod

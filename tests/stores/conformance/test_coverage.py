@@ -10,7 +10,7 @@ import pytest
 
 from lockkit.stores.registry import SCHEMES
 
-SUITES = {"StoreConformance", "OverAWire", "OverTLS"}
+SUITES = {"StoreConformance", "OverAWire", "OfAnotherServer", "OverTLS"}
 
 
 def covered() -> Iterator[str]:

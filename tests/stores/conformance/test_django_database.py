@@ -17,7 +17,6 @@ from django.db import connections
 from orders_django import mysql
 from over_a_wire import OverAWire
 
-from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 from lockkit.testing.store import MariaDBTable, PostgresTable, Proxied, Store, TableStore
@@ -29,10 +28,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
 
 
-class TestDjangoDatabase(StoreConformance):
+class TestDjangoDatabase(OverAWire):
     schemes = ("django",)
     tested = DatabaseFile
-    cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -96,7 +94,6 @@ class TestDjangoPostgreSQL(OverAWire):
     schemes = ("django",)
     tested = DatabasePostgreSQL
     reached = PostgreSQLOfDjango
-    cycles = 300
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -109,11 +106,10 @@ class TestDjangoPostgreSQL(OverAWire):
                 yield PostgreSQLOfDjango(server, database)
 
 
-class TestDjangoMariaDB(StoreConformance):
+class TestDjangoMariaDB(OverAWire):
     schemes = ("django",)
     tested = DatabaseMySQL
     reached = MariaDBOfDjango
-    cycles = 300
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -126,10 +122,9 @@ class TestDjangoMariaDB(StoreConformance):
 
 if given_mysql.URL:
 
-    class TestDjangoMySQL(StoreConformance):
+    class TestDjangoMySQL(OverAWire):
         schemes = ("django",)
         tested = DatabaseMySQL
-        cycles = 300
 
         @pytest.fixture(scope="class")
         @classmethod

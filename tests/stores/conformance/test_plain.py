@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from over_a_wire import CONNECTED
 
 from lockkit.stores.redis import PlainStore
 from lockkit.testing.conformance import StoreConformance
@@ -18,6 +19,7 @@ class TestPlainKeys(StoreConformance):
     schemes = ("redis?protocol=plain",)
     tested = PlainStore
     reached = RedisStore
+    by_tasks = CONNECTED
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from garbage import collected
-from over_a_wire import OverAWire, OverTLS
+from over_a_wire import BY_TASKS, OverAWire, OverTLS, no_authorities
 from redis_family import ClusterGroup, ClusterStore, SentinelGroup, SentinelStore
 
 from lockkit.stores import redis as redis_store
@@ -19,7 +19,6 @@ class TestSentinel(OverAWire):
     schemes = ("redis+sentinel",)
     tested = redis_store.SentinelStore
     reached = SentinelStore
-    cycles = 800
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -52,7 +51,7 @@ class TestSentinelOverTLS(OverTLS):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[SentinelStore]:
-        with SentinelGroup(guarded=True) as group:
+        with no_authorities(), SentinelGroup(guarded=True) as group:
             yield SentinelStore(group, socket_timeout=10.0)
         collected()  # here, where the warnings are ignored
 
@@ -65,6 +64,7 @@ class TestCluster(StoreConformance):
     tested = redis_store.ClusterStore
     reached = ClusterStore
     cycles = 800
+    by_tasks = BY_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -83,6 +83,6 @@ class TestClusterOverTLS(OverTLS):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[ClusterStore]:
-        with ClusterGroup(guarded=True) as group:
+        with no_authorities(), ClusterGroup(guarded=True) as group:
             yield ClusterStore(group, socket_timeout=10.0)
         collected()  # here, where the warnings are ignored

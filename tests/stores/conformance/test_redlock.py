@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from five_nodes import five_nodes
-from over_a_wire import OverAWire
+from over_a_wire import BY_TASKS, OverAWire, no_authorities
 
 from lockkit.stores.redlock import RedlockStore
 from lockkit.testing.conformance import StoreConformance
@@ -20,6 +20,7 @@ class TestRedlock(StoreConformance):
     schemes = ("redlock",)
     tested = RedlockStore
     cycles = 400
+    by_tasks = BY_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -33,10 +34,9 @@ class TestRedlock(StoreConformance):
 class TestRedlockOverTLS(OverAWire):
     schemes = ("redlocks",)
     tested = RedlockStore
-    cycles = 100
 
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[Store]:
-        with five_nodes(tls=True, password="a-password") as nodes:
+        with no_authorities(), five_nodes(tls=True, password="a-password") as nodes:
             yield Store(nodes.tls_url(), options=PATIENT)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import given_mysql
 import pytest
+from over_a_wire import CONNECTED
 from servers_of_sessions import with_table
 
 from lockkit.stores.sessions import (
@@ -37,6 +38,7 @@ class TestPostgresRow(StoreConformance):
     schemes = ("postgresql?mode=row",)
     tested = PostgresRowStore
     cycles = 600
+    by_tasks = CONNECTED
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -51,6 +53,7 @@ class TestGetLock(StoreConformance):
     schemes = ("mysql?mode=advisory", "mariadb?mode=advisory")
     tested = GetLockStore
     cycles = 600
+    by_tasks = CONNECTED
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -63,6 +66,7 @@ class TestMariaDBRow(StoreConformance):
     schemes = ("mysql?mode=row", "mariadb?mode=row")
     tested = MySQLRowStore
     cycles = 600
+    by_tasks = CONNECTED
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -79,6 +83,7 @@ if given_mysql.URL:
         schemes = ("mysql?mode=advisory",)
         tested = GetLockStore
         cycles = 600
+        by_tasks = CONNECTED
 
         @pytest.fixture(scope="class")
         @classmethod
@@ -90,6 +95,7 @@ if given_mysql.URL:
         schemes = ("mysql?mode=row",)
         tested = MySQLRowStore
         cycles = 600
+        by_tasks = CONNECTED
 
         @pytest.fixture(scope="class")
         @classmethod

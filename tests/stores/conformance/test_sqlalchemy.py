@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import given_mysql
 import pytest
 from lock_tables import make_table, table_at
+from over_a_wire import CONNECTED, all_of
 
 from lockkit.stores.sql.alchemy import SQLAlchemyMySQL, SQLAlchemyPostgreSQL
 from lockkit.testing.conformance import StoreConformance
+from lockkit.testing.conformance.network import NetworkTests
+from lockkit.testing.conformance.queueing import QueueTests
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 from lockkit.testing.store import MariaDBTable, PostgresTable, Store
 
@@ -19,6 +22,7 @@ class TestPostgreSQL(StoreConformance):
     tested = SQLAlchemyPostgreSQL
     reached = PostgresTable
     cycles = 600
+    by_tasks = CONNECTED | all_of(NetworkTests, QueueTests)  # messages to tasks
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -31,6 +35,7 @@ class TestMariaDB(StoreConformance):
     schemes = ("mysql", "mariadb")
     tested = SQLAlchemyMySQL
     reached = MariaDBTable
+    by_tasks = CONNECTED
     cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
@@ -46,6 +51,7 @@ if given_mysql.URL:
         schemes = ("mysql",)
         tested = SQLAlchemyMySQL
         cycles = 600
+        by_tasks = CONNECTED
 
         @pytest.fixture(scope="class")
         @classmethod

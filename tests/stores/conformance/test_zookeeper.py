@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from over_a_wire import BY_TASKS
 
 from lockkit.stores import zookeeper
 from lockkit.testing.conformance import StoreConformance
@@ -20,6 +21,7 @@ class TestZooKeeper(StoreConformance):
     tested = zookeeper.ZooKeeperStore
     reached = ZooKeeperStore
     cycles = 300
+    by_tasks = BY_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
