@@ -42,9 +42,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.model.log import log
 from lockkit.orders import refusals
 from lockkit.orders.order import (
     MalformedOrderIdError,
@@ -65,6 +67,11 @@ PREFIX = "lk1."
 PURPOSE = b"lockkit order id in a form, 1"
 RANDOM_BYTES = 16
 _VALUE = re.compile(r"lk1\.([0-9a-f]{8}[\w-]{22})\.(u|g[\w-]{43})\.([\w-]{43})", re.ASCII)
+
+MOST_LOOKED_AT = 20
+"""Each costs a signature, and a client could send a million."""
+
+_LIKE_ONE = re.compile(r"lk1\.[\w.-]{1,200}", re.ASCII)
 
 Keys = Callable[[], Sequence[str | bytes]]
 """The framework's secret keys. The first one signs; all are accepted. Called for each form."""
@@ -182,6 +189,32 @@ def field_of(settings: OrderSettings, field: str | None = None) -> str:
 def hidden_field(name: str, value: str) -> str:
     """The ``<input>``, escaped."""
     return f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
+
+
+def tell_uncovered(forms: FormIds, request: str, form: Any, body: bytes | None) -> None:
+    """Log an error if a view that was not an order has parsed a request with an order ID that we
+    have signed: two clicks would silently be two orders.
+
+    request: its label. form: a multi-dictionary, if the view has parsed one. body: if the view
+    read it. Reads nothing itself.
+    """
+    values = [value for _, each in form.lists() for value in each] if form else []
+    parsed = "\n".join([(body or b"").decode("utf-8", "replace"), *values])
+    some = islice(_LIKE_ONE.finditer(parsed), MOST_LOOKED_AT)
+    if any(_is_signed(forms, found[0]) for found in some):
+        log.error(
+            "%s has run with the order ID of a form, and was not an order: PATHS and METHODS "
+            "do not cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put "
+            "@idempotent on the view, or @idempotent.exempt if you mean it",
+            request,
+        )
+
+
+def _is_signed(forms: FormIds, text: str) -> bool:
+    try:
+        return forms.read(text) is not None
+    except MalformedOrderIdError:
+        return False
 
 
 def new_secret() -> str:

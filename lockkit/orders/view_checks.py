@@ -8,30 +8,27 @@ whose bases are the framework's own, under known wrappers only. Everything else 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 from lockkit.web.route_checks import module_of, wrappers
 
 Test = Callable[[Any], object]
 
-P = ParamSpec("P")
-R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., Any])
 
 
-def once_for_a_view(look: Callable[P, R]) -> Callable[P, R]:
+def once_for_a_view(look: C) -> C:
     """What a function finds out of a view is kept, for the views that were used last."""
-    kept: Any = lru_cache(maxsize=1024)(look)
+    kept = lru_cache(maxsize=1024)(look)
 
-    @wraps(look)
-    def found(*args: P.args, **kwargs: P.kwargs) -> R:
+    def found(*args: Any) -> Any:
         try:
-            answer: R = kept(*args, **kwargs)
+            return kept(*args)
         except TypeError:  # a view may have no hash, such as a dataclass that is called
-            return look(*args, **kwargs)
-        return answer
+            return look(*args)
 
-    return found
+    return cast(C, found)
 
 
 def unknown_wrapper(views: Iterable[Any], is_known: Test, is_plain: Test) -> str | None:

@@ -20,7 +20,7 @@ from lockkit_django.web.view_functions import class_of, functions_of, ninja_oper
 
 LOGIN = "django.contrib.auth.decorators"
 MIXINS = "django.contrib.auth.mixins"
-ORDERED = "lockkit_django.orders.ordered_view"
+ORDERED = "lockkit_django.orders.idempotent"
 BASE = "django.views.generic.base"
 CLASSES = ("django.views.generic", MIXINS, "rest_framework")
 CALLBACKS = {BASE, "rest_framework.viewsets", "rest_framework.decorators"}

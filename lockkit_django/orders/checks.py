@@ -17,7 +17,7 @@ from django.utils.translation import override
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.model.types import Finding
 from lockkit.orders import Orders, read_order_settings
-from lockkit.orders.dangers import dangers
+from lockkit.orders.redis_records import dangers
 from lockkit.orders.settings import HOOKS
 from lockkit.stores.registry import load_store
 from lockkit.web.route_checks import Url, below_order, path_findings, unknown_finding

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.safestring import SafeString, mark_safe
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.forms import field_of, hidden_field, new_secret
-from lockkit.orders.uncovered import tell_uncovered
+from lockkit.orders.forms import field_of, hidden_field, new_secret, tell_uncovered
 from lockkit.web.view_lock import request_label
 from lockkit_django.orders.request import GUEST, guest_of
 from lockkit_django.orders.visit import form_ids, order_rules

@@ -1,17 +1,44 @@
-"""``@idempotent``: what one view wants, and orders that are opened below a view's own checks."""
+"""``@idempotent``: what one view wants, and an order that is opened below the checks around it.
+
+Order: lock → BEGIN and record → view. COMMIT and release are the middleware's, after the response
+is rendered. The transactions of ATOMIC_REQUESTS are opened here, under the order's lock: the
+handler's own would be open before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from functools import partial, wraps
 from typing import Any, TypeVar, cast, overload
 
-from lockkit.model.errors import ConfigurationError
-from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, ordered_by
-from lockkit_django.leases.transactions import Exempt
-from lockkit_django.orders.ordered_view import ordered
-from lockkit_django.web.request import http_request
-from lockkit_django.web.view_functions import is_operation, show_types
+from asgiref.sync import iscoroutinefunction
+from django.db import connections
+from django.http import HttpRequest
 
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import gate
+from lockkit.orders.gate import OrderStopped, Way
+from lockkit.orders.settings import SAFE_METHODS
+from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, ordered_by
+from lockkit.runtime.either import at_once, value
+from lockkit_django.leases.transactions import (
+    Exempt,
+    atomic_blocks,
+    atomic_requests,
+    refuse_atomic_requests,
+    request_blocks_suspended,
+    user_blocks,
+)
+from lockkit_django.orders.open_order import open_order
+from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread
+from lockkit_django.web.request import http_request, of_async_class, request_and_rest
+from lockkit_django.web.view_functions import has_lock, is_operation, show_types
+
+MIDDLEWARE_MODE = "_lockkit_order_mode"
+"""Attribute of a request that came through the middleware: "sync" or "async"."""
+
+View = Callable[..., Any]
 V = TypeVar("V", bound=Callable[..., Any])
 
 
@@ -115,3 +142,103 @@ def _inside(view: V, options: ViewOptions) -> V:
     show_types(wrapper, view)
     setattr(wrapper, OPTIONS, options)  # for the middleware; ``wraps`` hands it on
     return cast(V, wrapper)
+
+
+def ordered(view: View, options: ViewOptions, exempt: Exempt | None = None) -> View:
+    """The view as an order. ``exempt``: the databases without ATOMIC_REQUESTS, if known better."""
+    if iscoroutinefunction(view):
+        return _ordered_coroutine(view, options)
+    marks = Exempt(getattr(view, "_non_atomic_requests", ())) if exempt is None else exempt
+
+    @wraps(view)
+    def idempotent_view(*args: Any, **kwargs: Any) -> Any:
+        if of_async_class(view, args):
+            refuse_atomic_requests(marks)
+            return _run(view, options, None, args, kwargs)
+        return at_once(_run(view, options, marks, args, kwargs))
+
+    idempotent_view._non_atomic_requests = marks  # type: ignore[attr-defined]
+    return idempotent_view
+
+
+def _ordered_coroutine(view: View, options: ViewOptions) -> View:
+    @wraps(view)
+    async def idempotent_view(*args: Any, **kwargs: Any) -> Any:
+        return await _run(view, options, None, args, kwargs)
+
+    return idempotent_view
+
+
+async def _run(
+    view: View, options: ViewOptions, exempt: Exempt | None, args: Any, kwargs: Any
+) -> Any:
+    """In a thread it awaits nothing. ``exempt``: None in an event loop, where Django refuses
+    ATOMIC_REQUESTS."""
+    request, _ = request_and_rest(args)
+    http = http_request(request)
+    call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
+    if http.method in SAFE_METHODS:
+        return await call()
+    visit, served = _visit(http, view, options), partial(_served, http, exempt)
+    with nullcontext() if exempt is None else request_blocks_suspended(http):
+        answer = await served(partial(entered, visit, begin=not has_lock(view)))
+        if answer is not None:
+            return answer
+        opened = open_order(http)
+        if opened is not None:
+            opened.front = request
+            try:
+                return await call()
+            except OrderStopped as stop:
+                return await served(partial(gate.stopped, opened, stop))
+            except Exception as error:
+                opened.error = error  # others may make a response of it
+                raise
+    return await call()
+
+
+async def _called(
+    http: HttpRequest, view: View, exempt: Exempt | None, call: Callable[[], Any]
+) -> Any:
+    """The view, in the transactions that the handler would have opened, if it has not.
+
+    One around it commits what a framework between it and the view makes an answer of.
+    """
+    if exempt is None:
+        return await value(call())
+    if has_lock(view):
+        return call()  # it opens them under its own lock
+    aliases = atomic_requests(exempt.by_user)
+    opened = open_order(http)
+    if opened is None:
+        blocks = [alias for alias in aliases if not user_blocks(connections[alias])]
+    else:
+        blocks = opened.besides(aliases)
+    with atomic_blocks(http, blocks, durable=False):
+        return call()
+
+
+async def _served(
+    http: HttpRequest, exempt: Exempt | None, doing: Callable[[Way], Coroutine[Any, Any, Any]]
+) -> Any:
+    """Under WSGI the loop of an async view ends with it, and the order does not: use the thread."""
+    if exempt is not None:
+        return await doing(THREAD)
+    if getattr(http, MIDDLEWARE_MODE) == "async":
+        return await doing(LOOP)
+    return await in_thread(lambda: at_once(doing(THREAD)))
+
+
+def _visit(http: HttpRequest, view: View, options: ViewOptions) -> Visit:
+    if not hasattr(http, MIDDLEWARE_MODE):
+        raise ConfigurationError(
+            "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
+        )
+    if getattr(http, "lease", None) is not None:
+        raise ConfigurationError(
+            "an order inside lock_view would commit after that lock is released: "
+            "put @idempotent, or the method's @lock_view, the other way round"
+        )
+    if open_order(http) is not None:
+        raise ConfigurationError("an order is open already: use @idempotent once per request")
+    return Visit(http, view, options, checked=True)

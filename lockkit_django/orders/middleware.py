@@ -30,8 +30,8 @@ from lockkit.runtime.aio_run import to_its_end
 from lockkit.runtime.either import at_once
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.forms import tell_if_uncovered
+from lockkit_django.orders.idempotent import MIDDLEWARE_MODE
 from lockkit_django.orders.open_order import open_order
-from lockkit_django.orders.ordered_view import MIDDLEWARE_MODE
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, order_rules
 from lockkit_django.web.view_functions import HAS_LOCK, class_of, functions_of

@@ -12,7 +12,7 @@ from werkzeug.routing import AnyConverter, BaseConverter
 from lockkit.model.log import log
 from lockkit.model.types import Finding
 from lockkit.operate.setting_checks import setting_findings, store_findings
-from lockkit.orders.dangers import dangers
+from lockkit.orders.redis_records import dangers
 from lockkit.web.route_checks import (
     Route,
     Url,

@@ -16,7 +16,7 @@ from lockkit.orders.view_checks import once_for_a_view, unknown_in_class, unknow
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.web.lock_view import places_of
 
-ORDERED = "lockkit_flask.orders.idempotent"
+ORDERED = "lockkit_flask.orders.gate"
 OURS = ("lockkit_flask.web.lock_view", ORDERED)
 LOGIN = "flask_login.utils"
 ASKED = ("login_required", "fresh_login_required")

@@ -17,9 +17,8 @@ from markupsafe import Markup
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
-from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret
+from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret, tell_uncovered
 from lockkit.orders.settings import UNSAFE_METHODS
-from lockkit.orders.uncovered import tell_uncovered
 from lockkit.web.view_lock import request_label
 from lockkit_flask.state import app_locks
 
