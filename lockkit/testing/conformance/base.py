@@ -29,7 +29,6 @@ __all__ = [
     "PROCESSES",
     "PROMPT",
     "QUICK",
-    "RENEWED",
     "ROOMY",
     "SLACK",
     "SOON",
@@ -43,7 +42,6 @@ __all__ = [
     "each_time",
     "eventually",
     "held",
-    "is_renewed",
     "lasts",
     "needs",
     "nothing_left",
@@ -54,9 +52,6 @@ __all__ = [
 
 TTL = 0.5
 """Seconds: of leases that the test wants to expire."""
-
-RENEWED = 3.0
-"""Seconds: of leases that are to be renewed, after a third of it, on a machine that stalls."""
 
 ROOMY = 30.0
 """Seconds: of all others, because a busy machine may renew late."""
@@ -286,14 +281,6 @@ def held(client: AnyClient, name: str) -> bool:
         return lease is None or not lease.release()
     info = client.inspect(name)
     return info is not None and info.state is LockState.HELD
-
-
-def is_renewed(client: AnyClient, name: str) -> bool:
-    """Whether its holder has renewed it since it was granted."""
-    info = client.inspect(name)
-    if info is None or info.age is None or info.renewed is None:
-        return False
-    return info.age - info.renewed > RENEWED / 6
 
 
 def nothing_left(client: AnyClient, name: str) -> None:

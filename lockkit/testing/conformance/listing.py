@@ -14,7 +14,6 @@ from lockkit.model.types import LockState
 from lockkit.stores.contract import Listed, Queued, Sessioned
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
-    RENEWED,
     SLACK,
     TTL,
     Connect,
@@ -26,6 +25,7 @@ from lockkit.testing.conformance.base import (
     queued,
 )
 from lockkit.testing.conformance.choice import Without
+from lockkit.testing.conformance.leases import RENEWED
 
 __all__ = ["ListingTests"]
 

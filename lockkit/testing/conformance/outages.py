@@ -12,18 +12,17 @@ from lockkit.model.types import LeaseState
 from lockkit.testing.blocking import AnyClient, AnyLease
 from lockkit.testing.conformance.base import (
     INJECTIONS,
-    RENEWED,
     TTL,
     Connect,
     Spawn,
     at_least_once,
     eventually,
     held,
-    is_renewed,
     needs,
     nothing_left,
     waits,
 )
+from lockkit.testing.conformance.leases import RENEWED, is_renewed
 from lockkit.testing.store import Proxied, ScriptedStore, ServerStore
 
 __all__ = ["OutageTests"]
