@@ -64,7 +64,7 @@ def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted 
     deadline = sent + left - drift(left)
     if deadline <= now:
         return None
-    return Granted(request, grant.fence, deadline, now, left >= request.ttl)
+    return tuple.__new__(Granted, (request, grant.fence, deadline, now, left >= request.ttl))
 
 
 def acquire(  # noqa: PLR0917

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
 
 MUTEX, TRY, ENQUEUE = Kind.MUTEX, Mode.TRY, Mode.ENQUEUE  # looked up once: that takes time
+NEW = tuple.__new__
 
 REMEMBERED_NAMES = 1024
 
@@ -236,7 +237,7 @@ class BaseLock(Generic[AnyLease]):
                 kind = MUTEX  # entered again in this process, and unknown to the store
             elif kind in REENTERED:
                 entrant = self._entrant()
-        return Request(
+        asked = (
             self.name,
             new_token(),
             self.ttl,
@@ -251,4 +252,6 @@ class BaseLock(Generic[AnyLease]):
             shared,
             entrant,
             fair,
+            False,
         )
+        return NEW(Request, asked)  # which takes a third of the time of Request(…)

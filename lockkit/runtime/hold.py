@@ -27,10 +27,8 @@ def _same(one: tuple[Any, ...]) -> tuple[Any, ...]:
     return one
 
 
-_terms_once = lru_cache(256)(_same)
+_terms_once, _asked_once = lru_cache(256)(_same), lru_cache(8)(_same)
 """The same object for equal terms: thousands of leases of a process have few."""
-
-_asked_once = lru_cache(8)(_same)
 
 
 @lru_cache(8)
@@ -52,8 +50,7 @@ def _due(deadline: float, ttl: float, now: float) -> float:
     return now + max(left / 3, left - ttl * 2 / 3)
 
 
-LOOK_AGAIN = 0.25
-"""Seconds."""
+LOOK_AGAIN = 0.25  #: seconds
 
 
 class _Lease(Protocol):
@@ -119,7 +116,7 @@ class Hold:
 
     @property
     def request(self) -> Request:
-        return Request(self.name, self.token, *self._terms)
+        return tuple.__new__(Request, (self.name, self.token, *self._terms))
 
     @request.setter
     def request(self, request: Request) -> None:
@@ -171,14 +168,17 @@ class Hold:
         """Whether the claim can no longer be relied on. Once true, it stays true."""
         if self.dead:
             return True
-        deadline = self.deadline if self._asked else self._last[1]
-        if now >= deadline or self.generation != process.generation():
+        settled = self._settled
+        if self._asked or isinstance(settled, tuple):
+            settled = self.deadline
+        if now >= settled or self.generation != process.generation():
             self.dead = True
         return bool(self.dead)
 
     def is_over(self, now: float) -> bool:
         """Whether it is lost, and the store need not be asked."""
-        if self._last[0] == _HANDED and self.generation == process.generation():
+        handed = isinstance(self._settled, tuple) and not self.whole
+        if handed and self.generation == process.generation():
             return bool(self.dead)
         return self.lost(now)
 

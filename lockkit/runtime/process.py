@@ -130,7 +130,8 @@ def generation() -> int:
 
 def is_generation(number: int) -> bool:
     """Whether it is this process's, also after a fork of which nobody has told."""
-    _notice_fork()
+    if os.getpid() != _process.known_as:
+        _notice_fork()
     return number == _process.generation
 
 
@@ -161,7 +162,8 @@ def acting_for(pid: int) -> Iterator[None]:
 
 def owner(label: str, thread: str | None = None) -> Owner:
     """This process and thread (or the named asyncio task) as an owner."""
-    _notice_fork()
+    if os.getpid() != _process.known_as:
+        _notice_fork()
     return Owner(
         _process.host,
         _process.pid,
@@ -174,10 +176,11 @@ def owner(label: str, thread: str | None = None) -> Owner:
 
 def owner_text(label: str, thread: str | None = None) -> str:
     """The same, encoded."""
-    _notice_fork()
+    if os.getpid() != _process.known_as:
+        _notice_fork()
     before, between, after = _process.owner_text
     name = thread or threading.current_thread().name
-    return f"{before}{name}{between}{_printable(label)}{after}"
+    return f"{before}{name}{between}{label and _printable(label)}{after}"
 
 
 def operator(by: str) -> str:
@@ -242,10 +245,9 @@ def _call(registered: list[_Method], *arguments: object) -> None:
 def _notice_fork() -> None:
     """One made in C, as uWSGI's, tells nobody; then what the child asks for would be its parent's,
     and free as soon as that is gone."""
-    if os.getpid() != _process.known_as:
-        with _process.noticing:
-            if os.getpid() != _process.known_as:
-                _in_child()
+    with _process.noticing:
+        if os.getpid() != _process.known_as:
+            _in_child()
 
 
 def _in_child() -> None:

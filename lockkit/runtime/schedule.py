@@ -33,7 +33,7 @@ class Schedule:
         """Whether the runner sleeps too long for this one and must be woken."""
         with self._lock:
             self._holds[hold.token] = hold
-            return self._sooner(hold.due)
+            return hold.due < self._wake_at and self._sooner(hold.due)
 
     def discard(self, hold: Hold) -> None:
         self._holds.pop(hold.token, None)

@@ -11,7 +11,7 @@ from lockkit.engine.effects import Exchange, Listen, Park
 from lockkit.model.errors import BackendError
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import park
-from lockkit.stores.redis.connections import OwnConnections, exchange, pipeline
+from lockkit.stores.redis.connections import OwnConnections, exchange
 from lockkit.stores.redis.hosts import Node
 from lockkit.stores.redis.settings import Connection, Maker
 from lockkit.stores.redis.slots import Slots
@@ -74,10 +74,7 @@ class NodeWire:
 
     def exchange(self, effect: Exchange) -> Any:
         payload, node = effect
-        connections = self._connections.at(node)  # type: ignore[arg-type]
-        if type(payload) is bytes:
-            return exchange(connections, payload)
-        return pipeline(connections, payload)
+        return exchange(self._connections.at(node), payload)  # type: ignore[arg-type]
 
     def park(self, effect: Park) -> None:
         park(effect.signal, effect.seconds)

@@ -147,16 +147,17 @@ def _ask_whether_master(connection: Connection) -> None:
         check_role(connection.read_response(disable_decoding=True))
 
 
-def exchange(connections: Connections, packed: bytes) -> Any:
-    """One command and its reply. Raises lockkit's errors, or NoScriptError, which says that the
-    script was not run."""
+def exchange(connections: Connections, packed: Any) -> Any:
+    """One command and its reply; or of a list of them, which are sent at once, a list. Raises
+    lockkit's errors, or NoScriptError, which says that the script was not run."""
+    if type(packed) is not bytes:
+        return pipeline(connections, packed)
     connection = connections.take()
     try:
         socket = connection._sock or connect(connection)
         socket.sendall(packed)
         text = socket.recv(LINE)
-        kind = text[:1]
-        is_number = kind == b":" and text.endswith(END)  # of most scripts
+        is_number = text[:1] == b":" and text.endswith(END)  # of most scripts
         reply = int(text[1:]) if is_number else _reply(connection, text)
     except ResponseError as error:
         connections.give(connection)

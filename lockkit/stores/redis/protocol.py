@@ -38,9 +38,15 @@ KINDS = {Kind.MUTEX: b"M", Kind.SEMAPHORE: b"S", Kind.RW: b"R", Kind.REENTRANT: 
 """As what a name is used: the first byte of its record."""
 
 
-class Script(NamedTuple):
-    sha: bytes
-    source: bytes
+class Script:
+    """``heads``: how its calls begin, by the name that they are for."""
+
+    __slots__ = ("heads", "sha", "source")
+
+    def __init__(self, source: bytes) -> None:
+        self.sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+        self.source = source
+        self.heads: dict[str, bytes] = {}
 
 
 class Command(NamedTuple):
@@ -53,8 +59,7 @@ class Command(NamedTuple):
 def script_of(*names: str) -> Script:
     """Joined fragments: what most calls need comes first, and ends the script if it is enough."""
     folder = files("lockkit.stores.redis") / "lua"
-    source = b"".join((folder / f"{name}.lua").read_bytes() for name in names)
-    return Script(hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), source)
+    return Script(b"".join((folder / f"{name}.lua").read_bytes() for name in names))
 
 
 def bulk(parts: Iterable[bytes]) -> bytes:
@@ -76,37 +81,30 @@ class Packed(ABC):
 
     def __init__(self) -> None:
         self._terms = lru_cache(maxsize=256)(terms)
-        self._heads: dict[tuple[bytes, str], bytes] = {}
 
     @abstractmethod
     def _first(self, script: Script, name: str) -> Sequence[bytes]:
         """Its keys, how many, and the arguments that the name alone decides."""
 
     def _command(self, script: Script, name: str, *arguments: bytes) -> Command:
-        return self._packed(script, name, len(arguments), bulk(arguments))
+        head = script.heads.get(name) or self._head(script, name, len(arguments))
+        return Command(head + bulk(arguments), script)
 
-    def _packed(self, script: Script, name: str, arguments: int, tail: bytes) -> Command:
-        """``tail``: so many arguments, packed."""
-        head = self._heads.get((script.sha, name))
-        if head is None:
-            head = self._head(script, name, arguments)
-        return Command(head + tail, script)
-
-    def _asking(self, request: Request, mode: int, channel: bytes) -> bytes:
-        """Five arguments of a claim: token, mode, terms."""
+    def _claim(
+        self, script: Script, request: Request, arguments: int, rest: bytes, first: bytes = b""
+    ) -> Command:
+        """So many arguments: ``first``, the token, and the rest, packed."""
+        head = script.heads.get(request.name) or self._head(script, request.name, arguments)
         token = request.token.encode()
-        ttl, held, waiting = self._terms(request.ttl, request.max_hold, request.max_queue, channel)
-        claim = held + request.owner.encode(errors="replace")
-        return b"$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n%b" % (
-            len(token), token, DIGIT[mode], ttl, len(claim), claim, waiting,
-        )  # fmt: skip
+        packed = b"%b%b$%d\r\n%b\r\n%b" % (head, first, len(token), token, rest)
+        return tuple.__new__(Command, (packed, script))
 
     def _head(self, script: Script, name: str, arguments: int) -> bytes:
         parts = [b"EVALSHA", script.sha, *self._first(script, name)]
         head = b"*%d\r\n" % (len(parts) + arguments) + bulk(parts)
-        if len(self._heads) >= REMEMBERED_HEADS:
-            self._heads.clear()
-        self._heads[script.sha, name] = head
+        if len(script.heads) >= REMEMBERED_HEADS:
+            script.heads.clear()
+        script.heads[name] = head
         return head
 
 
@@ -117,19 +115,19 @@ class Protocol(Packed):
         """``publish``: the fragment that tells a waiter of its grant."""
         super().__init__()
         self.keys = Keys(prefix)
-        queue = "store", "install", publish, "queue"
+        queue = "store", "install", "queue"
         look = "time", "layout", "whole", "clock"
         claim = *look, "claim"
         several = *claim, "hold_most"
         shared = "words", "sample", "store", publish, "shared"
         share = *several, "shared_free", *shared, "shared_acquire"
-        free = "time", "clock", "acquire_free", *look[1:3], "words", "sample", "acquire_first"
-        acquire = (*free, *queue, "acquire")
+        free = "time", "acquire_free", *look[1:], "words", "sample", "acquire_first"
+        acquire = (*free, publish, *queue, "acquire")
         self._acquire = script_of("fair", *acquire)
         self._barge = script_of("unfair", *acquire)
-        self._release = script_of("time", "claim", "release_free", *look[1:], *queue, "release")
-        self._withdraw = script_of(*claim, *queue, "withdraw")
-        self._break = script_of(*claim, "words", *queue, "break")
+        self._release = script_of("time", publish, "release_free", *claim[1:], *queue, "release")
+        self._withdraw = script_of(*claim, publish, *queue, "withdraw")
+        self._break = script_of(*claim, "words", publish, *queue, "break")
         self._extend = script_of(*look, "extend")
         self._acquire_shared = script_of("fair", *share)
         self._barge_shared = script_of("unfair", *share)
@@ -151,27 +149,27 @@ class Protocol(Packed):
         }
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
-        claim = self._asking(request, mode, channel)
+        queue, hold = request.max_queue, request.max_hold
+        asked = self._terms(DIGIT[mode], request.ttl, request.owner, queue, hold, channel)
         if request.kind is MUTEX:
             script = self._acquire if request.fair else self._barge
-            return self._packed(script, request.name, 5, claim)
+            return self._claim(script, request, 5, asked)
         form = SHARED if request.shared else EXCLUSIVE
         entrant = request.entrant.encode() or NONE
         script = self._acquire_shared if request.fair else self._barge_shared
-        tail = _used(request) + claim + bulk((form, entrant))
-        return self._packed(script, request.name, 8, tail)
+        return self._claim(script, request, 8, asked + bulk((form, entrant)), _used(request))
 
     def release(self, request: Request) -> Command:
+        unsure = DIGIT[request.unsure]
         if request.kind is MUTEX:
-            return self._packed(self._release, request.name, 2, claim_of(request))
-        tail = _used(request) + claim_of(request)
-        return self._packed(self._release_shared, request.name, 3, tail)
+            return self._claim(self._release, request, 2, unsure)
+        return self._claim(self._release_shared, request, 3, unsure, _used(request))
 
     def withdraw(self, request: Request) -> Command:
+        unsure = DIGIT[request.unsure]
         if request.kind is MUTEX:
-            return self._packed(self._withdraw, request.name, 2, claim_of(request))
-        tail = _used(request) + claim_of(request)
-        return self._packed(self._withdraw_shared, request.name, 3, tail)
+            return self._claim(self._withdraw, request, 2, unsure)
+        return self._claim(self._withdraw_shared, request, 3, unsure, _used(request))
 
     def break_(self, name: str, fence: int, by: str) -> Command:
         """For a mutex; the reply -1 says that the name is none."""
@@ -262,26 +260,25 @@ def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
             yield batch, positions[start : start + EXTENDED_AT_ONCE]
 
 
-def terms(
-    ttl: float, max_hold: float | None, max_queue: int | None, channel: bytes
-) -> tuple[bytes, bytes, bytes]:
-    """The arguments that one process sends again and again, packed but for the second. The owner
-    follows that: tasks have names of their own."""
+def terms(  # noqa: PLR0917
+    mode: bytes,
+    ttl: float,
+    owner: str,
+    max_queue: int | None,
+    max_hold: float | None,
+    channel: bytes,
+) -> bytes:
+    """Four arguments of a claim: what one thread sends again and again."""
     us = microseconds(ttl)
     held = NONE if max_hold is None else microseconds(max_hold)
     queued = NONE if max_queue is None else b"%d" % max_queue
     waiting = b"%b %b %b" % (microseconds(alive_for(ttl)), queued, channel)
-    return bulk((us,)), b"%b %b " % (us, held), bulk((waiting,))
+    holder = b"%b %b %b" % (us, held, owner.encode(errors="replace"))
+    return mode + bulk((us, holder, waiting))
 
 
 def microseconds(seconds: float) -> bytes:
     return b"%d" % round(seconds * SECOND)
-
-
-def claim_of(request: Request) -> bytes:
-    """Two arguments."""
-    token = request.token.encode()
-    return b"$%d\r\n%b\r\n%b" % (len(token), token, DIGIT[request.unsure])
 
 
 def _used(request: Request) -> bytes:

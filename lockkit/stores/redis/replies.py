@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockkit.engine.last_words import DAY
 from lockkit.engine.state import SECOND
@@ -49,8 +49,8 @@ def read_acquire(request: Request, reply: bytes) -> Grant | Busy | Gone:
 def _acquired(request: Request, reply: bytes) -> Grant | Busy | Gone:
     kind = reply[:1]
     if kind == b"G":
-        fence, _, left = reply[2:].partition(b" ")
-        return Grant(request.token, int(fence), int(left) / SECOND if left else request.ttl)
+        _, fence, left = reply.split(b" ")
+        return Grant(request.token, int(fence), int(left) / SECOND)
     if kind == b"B":
         _, ticket, ahead, left, holder = reply.split(b" ", 4)
         return Busy(int(ticket), int(ahead), _left(left), holder.decode(errors="replace"))
@@ -64,30 +64,7 @@ def _left(text: bytes) -> float | None:
     return None if text == b"-" else int(text) / SECOND
 
 
-class Message(NamedTuple):
-    """A grant by message."""
-
-    token: str
-    ticket: int
-    fence: int
-
-
-def read_message(reply: Sequence[Any]) -> Message | None:
-    """What came over the subscription, if it is a grant: anybody with the right may publish."""
-    if reply[0] != b"message":
-        return None
-    try:
-        token, ticket, fence = reply[2].decode().split(" ")
-        return Message(token, int(ticket), int(fence))
-    except ValueError:
-        return None
-
-
-_RELEASES = tuple(Release)  # Release(reply) takes five times as long
-
-
-def read_release(reply: int) -> Release:
-    return _RELEASES[reply]
+RELEASES = tuple(Release)  # Release(reply) takes five times as long
 
 
 def read_extend(

@@ -12,67 +12,55 @@ ALONE = 0
 """The number of replies to one request that is not in a list."""
 
 
-class _Unfinished(Exception):
-    """The rest of a reply has not come yet."""
-
-
 class Replies:
-    """Feed it what comes; take whole replies. Error replies are values."""
+    """Feed it what comes; take whole replies. Error replies are values. What was read once is not
+    read again, however long a reply is and in how many pieces it comes."""
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begun: list[tuple[int, list[Any]]] = []  #: lists, and how long they are to be
 
     def feed(self, data: bytes) -> list[Any]:
         """The replies that are whole now. Raises ValueError if it is not RESP."""
         text = self._rest + data
-        at, found = 0, []
-        try:
-            while at < len(text):
-                reply, at = _reply(text, at)
-                found.append(reply)
-        except _Unfinished:
-            pass
+        at, begun, found = 0, self._begun, []
+        while (end := text.find(END, at)) >= 0:
+            value, after, length = _element(text, text[at], text[at + 1 : end], end + 2)
+            if after > len(text):
+                break
+            at = after
+            if length:
+                begun.append((length, []))
+                continue
+            while begun:
+                length, members = begun[-1]
+                members.append(value)
+                if len(members) < length:
+                    break
+                _, value = begun.pop()
+            else:
+                found.append(value)
         self._rest = text[at:]
         return found
 
 
-def _reply(text: bytes, at: int) -> tuple[Any, int]:
-    """The reply that begins there, and where it ends."""
-    end = text.find(END, at)
-    if end < 0:
-        raise _Unfinished
-    kind, line, at = text[at], text[at + 1 : end], end + 2
+def _element(text: bytes, kind: int, line: bytes, at: int) -> tuple[Any, int, int]:
+    """A value that begins with this line, and where it ends; of a list, its length."""
     if kind == 43:  # noqa: PLR2004  +
-        return line, at
+        return line, at, 0
     if kind == 58:  # noqa: PLR2004  :
-        return int(line), at
+        return int(line), at, 0
     if kind == 36:  # noqa: PLR2004  $
-        return _bulk(text, at, int(line))
+        length = int(line)
+        return (text[at : at + length], at + length + 2, 0) if length >= 0 else (None, at, 0)
     if kind == 45:  # noqa: PLR2004  -
-        return _error(line.decode(errors="replace")), at
+        return _error(line.decode(errors="replace")), at, 0
     if kind == 42:  # noqa: PLR2004  *
-        return _array(text, at, int(line))
+        length = int(line)
+        return ([] if length == 0 else None), at, max(length, 0)
     if kind == 95:  # noqa: PLR2004  _ of RESP 3, which somebody else's pool may speak
-        return None, at
+        return None, at, 0
     raise ValueError(f"not a reply: {kind:c}")
-
-
-def _bulk(text: bytes, at: int, length: int) -> tuple[bytes | None, int]:
-    if length < 0:
-        return None, at
-    if at + length + 2 > len(text):
-        raise _Unfinished
-    return text[at : at + length], at + length + 2
-
-
-def _array(text: bytes, at: int, length: int) -> tuple[list[Any] | None, int]:
-    if length < 0:
-        return None, at
-    found = []
-    for _ in range(length):
-        reply, at = _reply(text, at)
-        found.append(reply)
-    return found, at
 
 
 def _error(message: str) -> ResponseError:

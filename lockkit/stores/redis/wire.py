@@ -19,7 +19,7 @@ from lockkit.engine.effects import Exchange, Listen, Park, Signal
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.runtime import native, process
-from lockkit.stores.redis.connections import Connections, connect, exchange, pipeline, whole
+from lockkit.stores.redis.connections import Connections, connect, exchange, whole
 from lockkit.stores.redis.failures import from_reply, lost_on_the_way
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import Replies
@@ -52,10 +52,7 @@ class RedisWire:
         return self._inbox.is_awaited
 
     def exchange(self, effect: Exchange) -> Any:
-        payload = effect.payload
-        if type(payload) is bytes:
-            return exchange(self._connections, payload)
-        return pipeline(self._connections, payload)
+        return exchange(self._connections, effect.payload)
 
     def listen(self, _: Listen) -> None:
         with self._opening:

@@ -27,14 +27,14 @@ if left <= 0 and not fair then
   if ticket then leave(token) end
   local fence = install(field, token, now + ttl, ARGV[5], 1)
   if record then note_record(field, record, '') end
-  return redis.status_reply('G ' .. fence)
+  return tonumber(fence)
 elseif left <= 0 then
   local fence = advance(field, token)
   if record then note_record(field, record, '') end
   record = not fence and redis.call('HGET', KEYS[1], field)
   if not record then
     fence = fence or install(field, token, now + ttl, ARGV[5], 0)
-    return redis.status_reply('G ' .. fence)
+    return tonumber(fence)
   end
   left = tonumber(string.sub(record, 35, 50)) - now
 end

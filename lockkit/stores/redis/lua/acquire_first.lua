@@ -6,7 +6,4 @@ end
 if not is_known and bucket[3] and redis.call('ZSCORE', KEYS[4], token) then
   return { ok = '-' }
 end
-if is_free then
-  if now % 64 == 0 then forget_some() end
-  return take(us(math.max((moment(counter) or 0) + 1, now)))
-end
+if is_free and now % 64 == 0 then forget_some() end

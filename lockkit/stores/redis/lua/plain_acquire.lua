@@ -26,7 +26,7 @@ if not value then
     if ticket then leave(token) end
     fence = install(field, token, now + ttl, ARGV[4], 0)
   end
-  if fence then return redis.status_reply('G ' .. fence) end
+  if fence then return tonumber(fence) end
   look()
 end
 local ahead, full = redis.call('ZCARD', KEYS[2]), false

@@ -1,6 +1,6 @@
 -- Give a claim back and grant the head of the queue. Goes on where release_free ends.
 if record and not is_whole(record) then damaged('its record') end
-local reply = 0
+local reply, mine = 0, record and string.sub(record, 3, 34) == ARGV[2]
 if mine then
   if tonumber(string.sub(record, 35, 50)) > now or is_handed_mutex(record) then reply = 1 end
   advance(field)

@@ -42,7 +42,7 @@ if reads then return redis.error_reply('UPGRADE') end
 local barges = not fair and has_room(form, entrant, permits)
 if not barges then advance(token) end
 mine = holders[token]
-if mine then return redis.status_reply('G ' .. mine.fence) end
+if mine then return tonumber(mine.fence) end
 ticket = ticket and redis.call('ZSCORE', KEYS[2], token)
 if barges or own(form, entrant) or (not ticket and has_room(form, entrant, permits) and not waits()) then
   if ticket then leave(token) end
@@ -50,7 +50,7 @@ if barges or own(form, entrant) or (not ticket and has_room(form, entrant, permi
   save()
   if now % 64 == 0 then forget_some() end
   if barges then advance(nil) end
-  return redis.status_reply('G ' .. fence)
+  return tonumber(fence)
 end
 local first, soonest = living()
 local holder = first and string.match(first.tail, '^%S+ %S+ %S+ %S+ (.*)$') or ''

@@ -11,7 +11,6 @@ from lockkit.stores.redis.protocol import (
     Command,
     Packed,
     Script,
-    claim_of,
     microseconds,
     pack,
     script_of,
@@ -47,12 +46,13 @@ class PlainLanguage(Packed):
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
         script = self._acquire if request.fair else self._barge
-        tail = self._asking(request, mode, channel) + self._repairs
-        return self._packed(script, request.name, 6, tail)
+        queue, hold = request.max_queue, request.max_hold
+        asked = self._terms(DIGIT[mode], request.ttl, request.owner, queue, hold, channel)
+        return self._claim(script, request, 6, asked + self._repairs)
 
     def release(self, request: Request) -> Command:
-        tail = claim_of(request) + DIGIT[request.queued]
-        return self._packed(self._release, request.name, 3, tail)
+        rest = DIGIT[request.unsure] + DIGIT[request.queued]
+        return self._claim(self._release, request, 3, rest)
 
     withdraw = release
 

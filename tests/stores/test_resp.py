@@ -1,0 +1,68 @@
+"""Replies of a Redis server are read however they come, and each part of them once."""
+
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import pytest
+from redis.exceptions import NoScriptError, ResponseError
+
+from lockkit.stores.redis.resp import Replies
+
+MIXED = (
+    b"*3\r\n:1\r\n*2\r\n$3\r\na\r\n\r\n*0\r\n$-1\r\n+OK\r\n*-1\r\n-NOSCRIPT no\r\n_\r\n"
+    b"-ERR bad\r\n$0\r\n\r\n"
+)
+
+
+def fed(pieces: Iterable[bytes]) -> list[Any]:
+    replies = Replies()
+    return [reply for piece in pieces for reply in replies.feed(piece)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, len(MIXED)])
+def test_any_pieces_give_the_same_replies(size: int) -> None:
+    found = fed(MIXED[at : at + size] for at in range(0, len(MIXED), size))
+    assert found[:3] == [[1, [b"a\r\n", []], None], b"OK", None]
+    assert isinstance(found[3], NoScriptError)
+    assert found[4] is None
+    assert isinstance(found[5], ResponseError)
+    assert str(found[5]) == "bad"
+    assert found[6:] == [b""]
+
+
+def test_a_reply_waits_for_its_end() -> None:
+    replies = Replies()
+    assert replies.feed(b"*2\r\n$5\r\nhel") == []
+    assert replies.feed(b"lo\r\n") == []
+    assert replies.feed(b":5\r\n+next") == [[b"hello", 5]]
+    assert replies.feed(b"\r\n") == [b"next"]
+
+
+def test_a_long_reply_in_many_pieces_takes_hardly_more_than_in_one() -> None:
+    """It was read from its beginning for each piece."""
+    text = b"*1000\r\n" + b"$4\r\nname\r\n" * 1000
+    whole = _calls([text])
+    assert _calls([text[at : at + 50] for at in range(0, len(text), 50)]) < 2 * whole
+
+
+@pytest.mark.parametrize("text", [b"hello\r\n", b":x\r\n", b"*x\r\n", b"$1x\r\n"])
+def test_what_is_no_reply_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        Replies().feed(text)
+
+
+def _calls(pieces: list[bytes]) -> int:
+    number = 0
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal number
+        number += event == "call"
+
+    sys.setprofile(count)
+    try:
+        fed(pieces)
+    finally:
+        sys.setprofile(None)
+    return number
