@@ -7,6 +7,8 @@ import secrets
 import socket
 import zlib
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -55,8 +57,7 @@ class RedisPy:
 
 
 def _redis(url: str) -> Any:
-    import redis
-
+    redis: Any = import_module("redis")  # its types are not complete
     parts = urlsplit(url)
     nodes = [node.rsplit(":", 1) for node in parts.netloc.split(",")]
     if parts.scheme == "redis+sentinel":
@@ -198,6 +199,33 @@ class SqlalchemyDlock:
         self._lock.release()
 
 
+class DjangoPgware:
+    """django-pgware, which django-pglocks has become: pg_advisory_lock over Django's connection."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import django
+        from django.conf import settings
+
+        parts = urlsplit(url)
+        if not settings.configured:
+            database = {"NAME": parts.path.lstrip("/"), "USER": parts.username}
+            address = {"HOST": parts.hostname, "PORT": parts.port}
+            engine = {"ENGINE": "django.db.backends.postgresql"}
+            settings.configure(DATABASES={"default": engine | database | address})
+            django.setup()
+        from django_pg_utils.locks import advisory_lock
+
+        self._new = partial(advisory_lock, name)
+        self._lock: Any = None
+
+    def acquire(self) -> None:
+        self._lock = self._new()
+        self._lock.__enter__()
+
+    def release(self) -> None:
+        self._lock.__exit__(None, None, None)
+
+
 class GetLock:
     """GET_LOCK by hand: no TTL, no owner."""
 
@@ -284,6 +312,7 @@ PEERS: dict[str, Callable[[str, str], Peer]] = {
     "pg_advisory_lock": Advisory,
     "two UPDATEs": TwoUpdates,
     "sqlalchemy-dlock": SqlalchemyDlock,
+    "django-pgware": DjangoPgware,
     "GET_LOCK": GetLock,
     "flock": Flock,
     "filelock": FileLock,

@@ -100,7 +100,7 @@ def _zookeeper() -> Iterator[str]:
 
 
 BY_HAND = ("two UPDATEs",)
-ON_POSTGRESQL = ("pg_advisory_lock", "sqlalchemy-dlock")
+ON_POSTGRESQL = ("pg_advisory_lock", "sqlalchemy-dlock", "django-pgware")
 STORES = {
     "sqlite://": Compared(
         _file,
