@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 class Keeper(Protocol):
     """What a lease is held for, such as a transaction."""
 
+    ended: bool
+
     def is_open(self) -> bool: ...
 
 
@@ -91,10 +93,12 @@ class BaseLease:
 
     @property
     def _ended(self) -> bool:
-        """Whether nobody uses it any more: it was released, or its block was left by an interrupt
-        that came before the release. Then it is renewed no more."""
+        """Whether nobody uses it any more: it was released, or its block or its transaction was
+        left by an interrupt that came before the release. Then it is renewed no more."""
         left = self._block is not None and self._block() is None
-        return self.released or (left and not self._kept_by)
+        if self._kept_by:
+            left = all(keeper.ended for keeper in self._kept_by)
+        return self.released or left
 
     def _belong_to(self, block: Block | None) -> None:
         self._block = block

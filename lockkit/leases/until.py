@@ -71,6 +71,8 @@ def refuse_level(level: str, name: str) -> None:
 class Transaction(ABC):
     """One that is open, and the leases that its end gives back."""
 
+    ended = False  #: what is not released by now is renewed no more
+
     def __init__(self) -> None:
         self._leases: list[Lease] = []
 
@@ -99,6 +101,7 @@ class Transaction(ABC):
 
     def give_back(self) -> None:
         """After the end. What goes wrong here is logged: the transaction stands as it is."""
+        self.ended = True
         while self._leases:
             lease = self._leases.pop()
             if not lease.released:

@@ -128,6 +128,7 @@ class _Outermost(Transaction):
             self.give_back()
 
     def give_back(self) -> None:
+        self.ended = True
         if self.is_open():
             for name in (*self._hooks, KEEPER):
                 vars(self._connection).pop(name, None)  # an interrupt may have come before

@@ -269,6 +269,27 @@ def test_interrupted_anywhere_it_leaves_nothing_behind(using: str) -> None:
     collected()  # what an interrupt has left without a name is told here, and not in another test
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_interrupted_while_it_is_given_back_it_expires(using: str) -> None:
+    """Though it is still referred to."""
+    leases: list[lockkit.Lease] = []
+
+    def sell_until(at: int) -> Interrupting:
+        with Interrupting(at) as interrupts, transaction.atomic(using):
+            lock = locks["default"].lock(f"stock:{at}", ttl=0.5, until="commit")
+            leases.append(lock.acquire())
+        return interrupts
+
+    sell_until(0)  # for the first time it comes to more
+    places = sell_until(0).places
+    interrupted = [sell_until(at).where for at in range(places - 150, places)]
+    assert any("in _Outermost.give_back" in where for where in interrupted)
+    for lease in leases:
+        locks["default"].lock(lease.name, timeout=10).acquire().release()
+        lease.release()
+
+
 def test_a_lost_lease_is_no_commit(using: str) -> None:
     @transaction.atomic(using)
     def lose_it() -> None:
