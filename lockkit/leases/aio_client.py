@@ -156,8 +156,6 @@ class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
     async def acquire(
         self,
         timeout: float | None | Unset = UNSET,  # noqa: ASYNC109  as Lock.acquire
-        *,
-        on_lost: Callable[[AsyncLease], object] | None = None,
     ) -> AsyncLease:
         """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does, and a
         ConfigurationError in another event loop than the client's. Cancelling it leaves neither a
@@ -165,7 +163,7 @@ class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
         """
         self._client._stay_in(asyncio.get_running_loop())
         await self._allow()
-        return await self._client.perform(self._acquiring(timeout, on_lost))
+        return await self._client.perform(self._acquiring(timeout))
 
     async def _allow(self) -> None:
         """For adapters: raise if it must not be acquired now."""

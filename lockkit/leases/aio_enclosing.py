@@ -38,14 +38,6 @@ class AsyncEnclosingClient(AsyncLockClient):
             self, name: str, permits: int, **options: Unpack[AsyncOptions]
         ) -> AsyncLock: ...
         def rwlock(self, name: str, **options: Unpack[AsyncOptions]) -> RWLock[AsyncLock]: ...
-        def of_kind(
-            self,
-            kind: str,
-            name: str,
-            *,
-            permits: int | None = None,
-            **options: Unpack[AsyncOptions],
-        ) -> AsyncLock: ...
         def multi(
             self,
             *names: str,

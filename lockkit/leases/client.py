@@ -64,8 +64,9 @@ class LockClient(_Kinds):
     def multi(self, *names: str, kind: str = "mutex", **options: Unpack[KindOptions]) -> MultiLock:
         """Several names at once, all or none: ``with client.multi("stock:a", "stock:b"):``
 
-        Arguments as of ``of_kind``; ``timeout`` is for all together. The order and the number of
-        times in which the names are given do not matter. Raises ConfigurationError.
+        kind: "mutex", "reentrant", "read", "write", or "semaphore" with ``permits``. Others as of
+        ``lock``; ``timeout`` is for all together. The order and the number of times in which the
+        names are given do not matter. Raises ConfigurationError.
         """
         from lockkit.leases.multi import MultiLock
 
@@ -175,13 +176,8 @@ class Lock(_ThreadLock, _BaseLock):
     __slots__ = ()
     _client: LockClient
 
-    def acquire(
-        self,
-        timeout: float | None | Unset = UNSET,
-        *,
-        on_lost: Callable[[Lease], object] | None = None,
-    ) -> Lease:
-        """Wait for the lock and return the lease. Arguments, if given, instead of the lock's.
+    def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
+        """Wait for the lock and return the lease. ``timeout``: instead of the lock's.
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
         KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
@@ -189,15 +185,15 @@ class Lock(_ThreadLock, _BaseLock):
         """
         client, store = self._client, self._client._direct
         if store is None or self._usage.kind is REENTRANT:
-            return client.perform(self._acquiring(timeout, on_lost))
+            return client.perform(self._acquiring(timeout))
         self._permitted()
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         request = self._request(client, wait)
         return client._acquire(
             store,
             request,
-            lambda granted: self._leased(granted, self.on_lost if on_lost is None else on_lost),
-            lambda first: self._acquiring(timeout, on_lost, request, first),
+            self._leased,
+            lambda first: self._acquiring(timeout, request, first),
         )
 
     def _itself(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 from lockkit.leases.client import LockClient
 from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Clients(Protocol):
-    """Where the locks are. Asked at each call, so that decorating needs no settings."""
-
-    def blocking(self) -> LockClient: ...
-
-    def in_loop(self) -> AsyncLockClient:
-        """The one of the running event loop."""
 
 
 @overload
@@ -81,19 +72,22 @@ def locked(
     """
     refuse_bare("locked", name)
     check_options("@locked", options, {*LockedOptions.__optional_keys__, "when_held", "lease_as"})
-    return locked_by(environment, name, when_held, lease_as, options)
+    clients = environment.blocking, environment.in_loop
+    return locked_by(*clients, name, when_held=when_held, lease_as=lease_as, options=options)
 
 
 def locked_by(
-    clients: Clients,
+    blocking: Callable[[], LockClient],
+    in_loop: Callable[[], AsyncLockClient],
     name: Name,
+    *,
     when_held: str,
     lease_as: str | None,
     options: dict[str, Any],
 ) -> Callable[..., Any]:
     """``locked``, for adapters: with their clients, and checked options of those clients' ``lock``.
 
-    Raises as ``locked``.
+    A client is asked for at each call, so that decorating needs no settings. Raises as ``locked``.
     """
     if when_held not in ("raise", "skip"):
         raise ConfigurationError(f"when_held is {when_held!r}; it must be 'raise' or 'skip'")
@@ -107,8 +101,10 @@ def locked_by(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         call = _Call(function, template, lease_as, options, skip=when_held == "skip")
-        around = _coroutine if inspect.iscoroutinefunction(_run_by(function)) else _function
-        wrapper = around(function, call, clients)
+        is_async = inspect.iscoroutinefunction(_run_by(function))
+        wrapper = (
+            _coroutine(function, call, in_loop) if is_async else _function(function, call, blocking)
+        )
         wrapper.__signature__ = call.signature  # type: ignore[attr-defined]
         return wrapper
 
@@ -231,10 +227,12 @@ def _end(unfinished: Any) -> None:
         unfinished.cancel()
 
 
-def _function(function: Callable[..., Any], call: _Call, clients: Clients) -> Callable[..., Any]:
+def _function(
+    function: Callable[..., Any], call: _Call, blocking: Callable[[], LockClient]
+) -> Callable[..., Any]:
     @wraps(function)
     def locked_function(*args: Any, **kwargs: Any) -> Any:
-        lock = clients.blocking().lock(call.name(args, kwargs), **call.options)
+        lock = blocking().lock(call.name(args, kwargs), **call.options)
         try:
             lease = lock.acquire()
         except AcquireTimeout:
@@ -247,10 +245,12 @@ def _function(function: Callable[..., Any], call: _Call, clients: Clients) -> Ca
     return locked_function
 
 
-def _coroutine(function: Callable[..., Any], call: _Call, clients: Clients) -> Callable[..., Any]:
+def _coroutine(
+    function: Callable[..., Any], call: _Call, in_loop: Callable[[], AsyncLockClient]
+) -> Callable[..., Any]:
     @wraps(function)
     async def locked_coroutine(*args: Any, **kwargs: Any) -> Any:
-        lock = clients.in_loop().lock(call.name(args, kwargs), **call.options)
+        lock = in_loop().lock(call.name(args, kwargs), **call.options)
         try:
             lease = await lock.acquire()
         except AcquireTimeout:

@@ -71,9 +71,6 @@ class EnclosingClient(LockClient):
         def lock(self, name: str, **options: Unpack[Options]) -> Lock: ...
         def semaphore(self, name: str, permits: int, **options: Unpack[Options]) -> Lock: ...
         def rwlock(self, name: str, **options: Unpack[Options]) -> RWLock[Lock]: ...
-        def of_kind(
-            self, kind: str, name: str, *, permits: int | None = None, **options: Unpack[Options]
-        ) -> Lock: ...
         def multi(
             self,
             *names: str,
@@ -174,8 +171,11 @@ def locked_by_alias(
         check_options("@locked", options, _LOCKED_OPTIONS)
         check_in_atomic(options.get("in_atomic", "refuse"))
         check_until(options.get("until"))
-        clients = _Alias(blocking, in_loop, options.pop("alias", DEFAULT_ALIAS))
-        decorate = locked_by(clients, name, when_held, lease_as, options)
+        alias = options.pop("alias", DEFAULT_ALIAS)
+        clients = partial(blocking, alias), partial(in_loop, alias)
+        decorate = locked_by(
+            *clients, name, when_held=when_held, lease_as=lease_as, options=options
+        )
 
         def decorate_checked(function: Callable[..., Any]) -> Callable[..., Any]:
             wrapper: Callable[..., Any] = decorate(function)
@@ -189,14 +189,3 @@ def locked_by_alias(
 
 
 _LOCKED_OPTIONS = (*_LockedOptions.__optional_keys__, "when_held", "lease_as")
-
-
-class _Alias:
-    def __init__(
-        self,
-        blocking: Callable[[str], LockClient],
-        in_loop: Callable[[str], AsyncLockClient],
-        alias: str,
-    ) -> None:
-        self.blocking = partial(blocking, alias)
-        self.in_loop = partial(in_loop, alias)

@@ -113,21 +113,12 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         read, write = (self._usage(kind, options) for kind in ("read", "write"))
         return RWLock(self._made(read, own, name, options), self._made(write, own, name, options))
 
-    def of_kind(self, kind: str, name: str, **options: Unpack[KindOptions]) -> L:
-        """The lock of a kind by its word: "mutex", "reentrant", "read", "write", "semaphore".
-
-        permits: for a semaphore only. Other arguments as in ``lock``. Raises ConfigurationError.
-        """
-        name, label = self._name(name), check_label(options.pop("label", ""))
-        return self._maker(kind, **options)(name, label)
-
-    def _maker(self, kind: str, *, where: str = "of_kind()", **options: Any) -> Callable[..., L]:
-        """Makes locks of a kind, whose options are checked now, once for all of them: it gets a
-        checked name and a label. ``where``: for the error."""
-        semaphore = kind == "semaphore"
-        where, known = ("semaphore()", LOCK_OPTIONS) if semaphore else (where, KIND_OPTIONS)
+    def _maker(self, kind: str, **options: Any) -> Callable[..., L]:
+        """Makes locks of a kind ("mutex", "reentrant", "read", "write", "semaphore"), whose options
+        are checked now, once for all of them: it gets a checked name and a label."""
+        known = LOCK_OPTIONS if kind == "semaphore" else KIND_OPTIONS
         permits = options.pop("permits", None)
-        own = self._own(where, options, known)
+        own = self._own("multi()", options, known)
         check_kind(kind, permits)
         terms = self._terms(self._usage(kind, options, permits or 0), options)
         return partial(self._class(**own), self, terms)
@@ -180,7 +171,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
                 raise ConfigurationError(f"{name!r} is not a lock name: multi('a', 'b')")
         in_order = sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
         label = check_label(options.pop("label", ""))
-        make = self._maker(kind, where="multi()", **options)
+        make = self._maker(kind, **options)
         return [make(self._name(name), label) for name in in_order]
 
     @property

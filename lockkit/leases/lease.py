@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
@@ -30,14 +30,7 @@ if TYPE_CHECKING:
     from lockkit.leases.lock import BaseClient
     from lockkit.leases.multi import AsyncMultiLease, MultiLease
     from lockkit.leases.reentry import Entry
-
-
-class Keeper(Protocol):
-    """What a lease is held for, such as a transaction."""
-
-    ended: bool
-
-    def is_open(self) -> bool: ...
+    from lockkit.leases.until import Transaction
 
 
 class BaseLease:
@@ -50,7 +43,7 @@ class BaseLease:
         self._hold = hold
         self._entry = entry  #: by which several leases share the hold
         self._block: Block | None = None  #: the ``with`` statement that it is for
-        self._kept_by: tuple[Keeper, ...] = ()  #: they give it back, and nobody else
+        self._kept_by: tuple[Transaction, ...] = ()  #: they give it back, and nobody else
         self.released = False
         hold.share(self)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lockkit.engine import flow, holding
 from lockkit.engine.effects import Made, Step
@@ -22,6 +22,8 @@ from lockkit.stores.contract import Direct, Reentrant, Waited
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
+    from lockkit.runtime.aio_watchdog import AsyncWatchdog
+    from lockkit.runtime.watchdog import Watchdog
     from lockkit.stores.contract import Store
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
@@ -35,18 +37,10 @@ REENTERED = {Kind.RW, Kind.REENTRANT}
 """Whoever holds such a name may enter it again."""
 
 
-class Keeper(Protocol):
-    """Renews the holds of a client: see ``runtime.watchdog``."""
-
-    def watch(self, hold: Hold) -> None: ...
-
-    def unwatch(self, hold: Hold) -> None: ...
-
-
 class BaseClient(ABC, Generic[AnyLease]):
     """Settings, their validation per call, and the hold times that Retry-After comes from."""
 
-    _watchdog: Keeper
+    _watchdog: Watchdog | AsyncWatchdog
 
     def __init__(self, store: Store, settings: AliasSettings) -> None:
         self.settings = settings
@@ -139,7 +133,6 @@ class BaseLock(Generic[AnyLease]):
     def _acquiring(
         self,
         timeout: float | None | Unset,
-        on_lost: Callable[[AnyLease], object] | None,
         request: Request | None = None,
         first: Made | None = None,
     ) -> Step[AnyLease]:
@@ -148,12 +141,11 @@ class BaseLock(Generic[AnyLease]):
         ``first``: the first attempt with this request, if it was made already.
         """
         client = self._client
-        tell = self.on_lost if on_lost is None else on_lost
         wait = self.timeout if timeout is UNSET else client._timeout(timeout)
         if request is None:
             self._permitted()
             is_reentrant = self._usage.kind is Kind.REENTRANT
-            if is_reentrant and (again := (yield from self._entering_again(tell))):
+            if is_reentrant and (again := (yield from self._entering_again())):
                 return again
             request = self._request(client, wait)
         try:
@@ -165,19 +157,19 @@ class BaseLock(Generic[AnyLease]):
             error.about(self.name)
             raise
         try:
-            return self._leased(granted, tell)
+            return self._leased(granted)
         except BaseException:  # interrupted, or no thread can be started to renew it
             yield from holding.abandon(client._queue, granted.request)
             raise
 
-    def _leased(self, granted: Granted, tell: Callable[[AnyLease], object] | None) -> AnyLease:
+    def _leased(self, granted: Granted) -> AnyLease:
         """If it raises, the claim is to be abandoned."""
         client = self._client
         request, fence, deadline, now, whole = granted
         lease = client._lease(Hold(request, fence, deadline, now, whole=whole))
         try:
-            if tell is not None:
-                lease._tell_when_lost(tell)
+            if self.on_lost is not None:
+                lease._tell_when_lost(self.on_lost)
             client._watchdog.watch(lease._hold)
             if self._usage.kind is Kind.REENTRANT:
                 lease._entry = client._entries.begin(self._key(), lease._hold)
@@ -187,7 +179,7 @@ class BaseLock(Generic[AnyLease]):
             raise
         return lease
 
-    def _entering_again(self, tell: Callable[[AnyLease], object] | None) -> Step[AnyLease | None]:
+    def _entering_again(self) -> Step[AnyLease | None]:
         """One lease more on what its owner holds in this process: most often without a request."""
         client = self._client
         lease = client._entries.enter(self._key(), lambda e: client._lease(e.hold, e))
@@ -197,7 +189,7 @@ class BaseLock(Generic[AnyLease]):
             if lease._entry.is_too_short(self.ttl):
                 yield from lease._extending(self.ttl)
                 lease._entry.extended(self.ttl)
-            if lease._tell_when_lost(tell):
+            if lease._tell_when_lost(self.on_lost):
                 client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted as well: nobody would leave this entry
             yield from lease._releasing()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lockkit.engine.effects import Step
 from lockkit.leases.blocks import TaskLock, ThreadLock
-from lockkit.leases.budget import Budget
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.multi_lease import AsyncMultiLease, MultiLease, releasing_all
 from lockkit.model.checks import check_timeout
+from lockkit.model.clock import now
 from lockkit.model.errors import AcquireTimeout, BackendError
 from lockkit.model.log import log
 from lockkit.model.types import UNSET, Unset
@@ -42,18 +42,20 @@ class _MultiLock(Generic[Several]):
     def _acquiring(
         self, timeout: float | None | Unset, made: Callable[..., Several]
     ) -> Step[Several]:
-        budget = Budget(self._timeout if timeout is UNSET else check_timeout("timeout", timeout))
+        wait = self._timeout if timeout is UNSET else check_timeout("timeout", timeout)
+        start = now()
         kept = [lock._kept() for lock in self._locks]
         leases: list[BaseLease] = []
         try:
             for lock in self._locks:
-                lease = yield from lock._acquiring(budget.left(), None)
+                left = None if wait is None else max(start + wait - now(), 0.0)
+                lease = yield from lock._acquiring(left)
                 leases.append(lease)
             return made(self._client, leases)
         except BaseException as error:  # interrupted as well: all or none
             yield from _giving_back([lease for lease in leases if lease not in kept])
             if isinstance(error, AcquireTimeout):
-                error.waited = budget.waited
+                error.waited = now() - start
             raise
 
 

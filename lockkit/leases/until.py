@@ -127,18 +127,12 @@ class CommitLock(Lock):
         super().__init__(client, terms, name, label)
         self._open = transactions
 
-    def acquire(
-        self,
-        timeout: float | None | Unset = UNSET,
-        *,
-        on_lost: Callable[[Lease], object] | None = None,
-    ) -> Lease:
-        return self._client.perform(self._acquiring(timeout, on_lost))
+    def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
+        return self._client.perform(self._acquiring(timeout))
 
     def _acquiring(
         self,
         timeout: float | None | Unset,
-        on_lost: Callable[[Lease], object] | None,
         request: Request | None = None,
         first: Made | None = None,
     ) -> Step[Lease]:
@@ -153,7 +147,7 @@ class CommitLock(Lock):
                 transaction.refuse_snapshot(self.name)
         lease = kept
         if lease is None:
-            lease = yield from super()._acquiring(timeout, on_lost)
+            lease = yield from super()._acquiring(timeout)
         try:
             for transaction in transactions:
                 if transaction not in lease._kept_by:

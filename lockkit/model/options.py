@@ -42,7 +42,7 @@ class MutexOptions(OwnedOptions, total=False):
 
 
 class KindOptions(OwnedOptions, total=False):
-    """The options of ``of_kind`` and ``multi``."""
+    """The options of ``multi``."""
 
     permits: int | None
 

@@ -86,7 +86,7 @@ class ViewLock:
     Each of ``names`` is a template, or a callable that gets the adapter's arguments and returns a
     name. Several names are locked all or none, and their lease is a ``MultiLease``. ``timeout`` and
     ``ttl`` are in seconds (timeout 0: do not wait; None: for ever). ``kind`` and ``permits`` are
-    those of the client's ``of_kind``, and ``options`` are further arguments for it. Raises
+    those of the client's ``multi``, and ``options`` are further arguments for it. Raises
     ConfigurationError.
     """
 

@@ -32,13 +32,6 @@ class AsyncLockedRequest(HttpRequest):
     lease: AsyncLease
 
 
-def is_request(value: object) -> bool:
-    """Whether it is a request of Django, or of DRF, which wraps one."""
-    return isinstance(value, HttpRequest) or isinstance(
-        getattr(value, "_request", None), HttpRequest
-    )
-
-
 def http_request(request: Any) -> HttpRequest:
     """Django's own request."""
     wrapped = getattr(request, "_request", None)
@@ -51,7 +44,9 @@ def request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     Raises ConfigurationError.
     """
     for position, value in enumerate(args[:2]):
-        if isinstance(value, HttpRequest) or is_request(value):
+        if isinstance(value, HttpRequest) or isinstance(
+            getattr(value, "_request", None), HttpRequest
+        ):  # DRF wraps one
             return value, args[position + 1 :]
     raise ConfigurationError(
         "lock_view and @idempotent decorate views: one was called without a request"

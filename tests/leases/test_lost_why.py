@@ -43,7 +43,7 @@ def break_it(client: LockClient, name: str) -> None:
 
 def test_broken_by_whom_as_the_watchdog_hears_of_it(client: LockClient) -> None:
     told = threading.Event()
-    lease = client.lock("x", ttl=0.9).acquire(on_lost=lambda _: told.set())
+    lease = client.lock("x", ttl=0.9, on_lost=lambda _: told.set()).acquire()
     break_it(client, "x")
     assert told.wait(5)
     until(lambda: "operator" in why(lease))

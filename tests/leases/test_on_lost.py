@@ -142,16 +142,6 @@ class TestWithThreads:
         self._told_last(locks, last)
         assert told.leases == []
 
-    def test_an_argument_of_acquire_goes_before_the_locks(self, locks: lockkit.LockClient) -> None:
-        told, other = Told(), Told()
-        lock = locks.lock("a", on_lost=other)
-        lease = lock.acquire(on_lost=told)
-        broken(lease, locks)
-        renew(locks, lease)
-        told.wait()
-        lease.release()
-        assert other.leases == []
-
     def test_an_error_in_it_is_logged_and_others_are_told(
         self, locks: lockkit.LockClient, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -219,8 +209,11 @@ class TestWithThreads:
 
     def test_each_who_has_entered_is_told(self, locks: lockkit.LockClient) -> None:
         """Those who have left are not, and those who only stay do not keep the others from it."""
-        lock, told, gone = locks.lock("a", reentrant=True, timeout=0), Told(), Told()
-        leases = [lock.acquire(on_lost=tell) for tell in (gone, None, told, gone, told)]
+        told, gone = Told(), Told()
+        leases = [
+            locks.lock("a", reentrant=True, timeout=0, on_lost=tell).acquire()
+            for tell in (gone, None, told, gone, told)
+        ]
         for number in (3, 0):
             assert leases.pop(number).release()
         broken(leases[0], locks)
@@ -277,7 +270,7 @@ class TestInAnEventLoop:
     async def test_the_deadline_passes(self) -> None:
         client = aio.connect("memory://", ttl=0.2, max_hold=0)
         told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        lease = await client.lock("a").acquire(on_lost=lambda lease: told.set_result(lease.lost))
+        lease = await client.lock("a", on_lost=lambda lease: told.set_result(lease.lost)).acquire()
         assert await asyncio.wait_for(told, SOON)
         await lease.release()
         await client.close()
@@ -304,13 +297,17 @@ class TestInAnEventLoop:
 
     async def test_each_who_has_entered_is_told(self) -> None:
         client = aio.connect("memory://", ttl=TTL)
-        lock, told, later = client.lock("a", reentrant=True), [], asyncio.Event()
+        told: list[object] = []
+        later = asyncio.Event()
 
         async def tell(lease: object) -> None:
             told.append(lease)
             later.set()
 
-        leases = [await lock.acquire(on_lost=each) for each in (told.append, None, tell, tell)]
+        leases = [
+            await client.lock("a", reentrant=True, on_lost=each).acquire()
+            for each in (told.append, None, tell, tell)
+        ]
         assert await leases.pop().release()
         await client.break_("a", fence=leases[0].fencing_token)
         with pytest.raises(lockkit.LeaseLost):

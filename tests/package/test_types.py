@@ -31,8 +31,8 @@ client.semaphore("a", 3, fair=False, label="x")
 client.semaphore("a", 3, owner="me")  # wrong
 client.rwlock("a", owner="me").read().acquire()
 client.rwlock("a", reentrant=True)  # wrong
-client.of_kind("semaphore", "a", permits=3, timeout=None)
-client.of_kind("semaphore", "a", permit=3)  # wrong
+client.multi("a", kind="semaphore", permits=3, timeout=None)
+client.multi("a", kind="semaphore", permit=3)  # wrong
 client.multi("a", "b", kind="read", timeout=1.5)
 client.multi("a", "b", timout=1.5)  # wrong
 aio.connect("memory://").lock("a", timout=5)  # wrong

@@ -340,8 +340,11 @@ def test_a_misspelt_option_is_told_with_the_right_one(connect: Any) -> None:
         (lambda: client.lock("a", until="commit"), r"lock\(\) has no option 'until': it has fair"),
         (lambda: client.semaphore("a", 3, ownr=""), r"semaphore\(\) has no option 'ownr': it has"),
         (lambda: client.rwlock("a", tll=3), r"rwlock\(\) has no option 'tll'.*mean 'ttl'"),
-        (lambda: client.of_kind("read", "a", tll=3), r"of_kind\(\) has no.*'tll'.*mean 'ttl'"),
-        (lambda: client.of_kind("semaphore", "a", permits=3, owner="x"), r"semaphore\(\) has no"),
+        (lambda: client.multi("a", kind="read", tll=3), r"multi\(\) has no.*'tll'.*mean 'ttl'"),
+        (
+            lambda: client.multi("a", kind="semaphore", permits=3, owner="x"),
+            r"multi\(\) has no",
+        ),
         (lambda: client.multi("a", "b", permit=3), r"multi\(\) has no.*'permit'.*mean 'permits'"),
         (lambda: lockkit.locked("a", when_hold="skip"), r"'when_hold'.*mean 'when_held'"),
         (lambda: lockkit.locked("a", lease="lease"), r"'lease'.*mean 'lease_as'"),

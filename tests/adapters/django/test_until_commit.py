@@ -190,7 +190,8 @@ def test_the_same_transaction_asks_for_it_twice(using: str, seen: list[int]) -> 
 
 
 def ask(kind: str, **options: Any) -> lockkit.Lease:
-    return locks["default"].of_kind(kind, "a", timeout=0, until="commit", **options).acquire()
+    multi = locks["default"].multi("a", kind=kind, timeout=0, until="commit", **options)
+    return multi.acquire()["a"]
 
 
 @pytest.mark.parametrize("using", ["sqlite"], indirect=True)
