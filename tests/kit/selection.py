@@ -27,7 +27,7 @@ LONG = (
     "tests/testing/test_checkers.py",
     "tests/unit/test_grant.py",
     "tests/examples/shop/",
-    "tests/adapters/django/orders/test_security.py",
+    "tests/adapters/django/orders/test_table.py",
     "tests/faults/test_bounds.py",
     "tests/adapters/shared/",
 )

@@ -35,7 +35,7 @@ def wsgi() -> Flask:
             "PATHS": ["^/covered/"],
             "REQUIRED": True,
             "TENANT": "flask_project.hooks.of_header",
-            "WAIT": 5,
+            "WAIT": 50,
             "MAX_WAITERS": MOST_WAITERS,
             "MAX_REQUEST": LARGEST_REQUEST,
             "MAX_RESPONSE": LARGEST_RESPONSE,

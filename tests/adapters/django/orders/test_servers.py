@@ -15,7 +15,6 @@ from orders_django.running import Answer, Machine, environment, machines, migrat
 from lockkit.testing.servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.timeout(120)
-SERVERS = ["gunicorn", "uvicorn"]
 
 
 class Place(NamedTuple):
@@ -90,8 +89,9 @@ def simultaneously(two: list[Machine], each: int = 5) -> list[Answer]:
         return list(pool.map(lambda machine: machine.send("/orders/slow"), two * each))
 
 
-@pytest.mark.parametrize("place", ["sqlite_place", "postgres_place"])
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(
+    ("place", "server"), [("sqlite_place", "gunicorn"), ("postgres_place", "uvicorn")]
+)
 def test_ten_first_requests_at_once_on_two_machines_are_one_order(
     place: str, server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -106,11 +106,10 @@ def test_ten_first_requests_at_once_on_two_machines_are_one_order(
     assert (there.count("shop_sale"), there.count("lockkit_order")) == (2, 2)
 
 
-@pytest.mark.parametrize("server", SERVERS)
 def test_the_unique_key_decides_where_the_locks_do_not(
-    server: str, lockless_place: Place, tmp_path: Path
+    lockless_place: Place, tmp_path: Path
 ) -> None:
-    with machines(server, *[lockless_place.environment] * 2, home=tmp_path) as two:
+    with machines("uvicorn", *[lockless_place.environment] * 2, home=tmp_path) as two:
         answers = simultaneously(two)
     assert [answer.status for answer in answers] == [201] * 10
     assert sorted(answer.replayed for answer in answers) == [False] + [True] * 9

@@ -6,10 +6,11 @@ import json
 import socket
 import time
 from contextlib import closing
+from secrets import token_hex
 from typing import Any
 
 import pytest
-from orders_django.running import CSRF, Answer, Site
+from orders_django.running import CSRF, Answer, Machine, Site
 from orders_django.views import GUARDS
 from stalling import stalled
 
@@ -287,3 +288,198 @@ def test_without_an_id_it_is_a_plain_request(site: Site) -> None:
     before = site.sales("function")
     assert [site.hasty.send("/orders/function", order_id=None).status for _ in "12"] == [201] * 2
     assert site.sales("function") == before + 2
+
+
+PART = '--b\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+BODIES = {
+    "application/json": b'{"quantity": 12}',
+    "application/x-www-form-urlencoded": b"quantity=120000",
+    "multipart/form-data; boundary=b": (PART.format("a", 1) + PART.format("n", 12000)).encode()
+    + b"--b--\r\n",
+}
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize("kind", BODIES)
+def test_after_a_body_that_was_cut_the_next_try_is_the_first(
+    site: Site, order_id: str, kind: str, method: str
+) -> None:
+    body = BODIES[kind]
+    head = [
+        f"{method} /orders/fields HTTP/1.1",
+        "Host: localhost",
+        "Authorization: Token a",
+        f"Cookie: csrftoken={CSRF}",
+        f"X-CSRFToken: {CSRF}",
+        f"Idempotency-Key: {order_id}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+    ]
+    with closing(socket.create_connection(("127.0.0.1", site.hasty.port), 60)) as client:
+        client.sendall("\r\n".join([*head, "", ""]).encode() + body[:-6])
+        client.shutdown(socket.SHUT_WR)
+        answer = client.makefile("rb").readline()
+    assert answer == b"" or b" 400 " in answer
+    whole = site.hasty.send("/orders/fields", body, order_id, method=method, content_type=kind)
+    assert (whole.status, whole.replayed) == (201, False)
+
+
+class Browser:
+    """Keeps the cookie of its session, and nothing else."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.session: str | None = None
+
+    def send(self, path: str, *args: Any, **more: Any) -> Answer:
+        cookies = [("Cookie", f"sessionid={self.session}")] if self.session else []
+        headers = [*cookies, *more.pop("headers", [])]
+        answer = self._machine.send(path, *args, token=None, headers=headers, **more)
+        for cookie in answer.headers.get_all("Set-Cookie") or []:
+            if cookie.startswith("sessionid="):
+                value = cookie.partition("=")[2].partition(";")[0].strip('"')
+                self.session = value or None
+        return answer
+
+    def sign_in(self, name: str) -> Browser:
+        assert self.send(f"/people/in/{name}", order_id=None).status == 200
+        assert self.session
+        return self
+
+
+def signed_in(site: Site, name: str) -> Browser:
+    return Browser(site.hasty).sign_in(name)
+
+
+@pytest.mark.parametrize("kind", ["cookie", "async", "for-users"])
+def test_another_user_with_the_same_id_makes_his_own_order(
+    site: Site, order_id: str, kind: str
+) -> None:
+    alice, bob = signed_in(site, "alice"), signed_in(site, "bob")
+    first = alice.send(f"/orders/{kind}", order_id=order_id)
+    other = bob.send(f"/orders/{kind}", b'{"quite": "different"}', order_id=order_id)
+    assert (other.status, other.replayed) == (first.status, False)
+    assert first.body != other.body
+    again = alice.send(f"/orders/{kind}", order_id=order_id)
+    assert (again.replayed, again.body) == (True, first.body)
+
+
+def test_an_id_that_an_attacker_has_used_before_is_still_the_victims(
+    site: Site, order_id: str
+) -> None:
+    mallory, alice = signed_in(site, "mallory"), signed_in(site, "alice")
+    assert mallory.send("/orders/fields", b'{"n": 666}', order_id=order_id).status == 201
+    first, again = [alice.send("/orders/fields", order_id=order_id) for _ in range(2)]
+    assert [(first.status, first.replayed), (again.status, again.replayed)] == [
+        (201, False),
+        (201, True),
+    ]
+    assert b"666" not in first.body + again.body
+
+
+@pytest.mark.parametrize(
+    "kind", ["permitted", "permitted-inside", "permitted-class", "permitted-dispatch-inside"]
+)
+def test_a_permission_that_is_taken_away(site: Site, order_id: str, kind: str) -> None:
+    carol = signed_in(site, "carol")
+    carol.send("/people/carol/1", order_id=None)
+    first, again = [carol.send(f"/orders/{kind}", order_id=order_id) for _ in range(2)]
+    assert (first.status, again.replayed) == (201, True)
+    carol.send("/people/carol/0", order_id=None)
+    refused = carol.send(f"/orders/{kind}", order_id=order_id)
+    assert (refused.status, first.body in refused.body) == (403, False)
+
+
+def test_login_and_logout_between_the_tries(site: Site, order_id: str) -> None:
+    alice = signed_in(site, "alice")
+    first = alice.send("/orders/function", order_id=order_id)
+    stolen = Browser(site.hasty)
+    stolen.session = alice.session
+    alice.send("/people/out", order_id=None)
+    for browser in (alice, stolen):
+        nobody = browser.send("/orders/function", order_id=order_id)
+        assert (nobody.status, nobody.code) == (400, "order-without-owner")
+    assert signed_in(site, "bob").send("/orders/function", order_id=order_id).body != first.body
+    assert alice.sign_in("alice").send("/orders/function", order_id=order_id).body == first.body
+
+
+def test_a_guest_owns_what_his_session_ordered_and_only_that(site: Site, order_id: str) -> None:
+    one, two = Browser(site.hasty), Browser(site.hasty)
+    for guest in (one, two):
+        guest.send("/people/guest", order_id=None)
+    answers = [g.send("/orders/function", order_id=order_id) for g in (one, one, two)]
+    assert [answer.replayed for answer in answers] == [False, True, False]
+    made_up = Browser(site.hasty)
+    made_up.session = token_hex(16)
+    assert made_up.send("/orders/function", order_id=order_id).code == "order-without-owner"
+
+
+def test_tokens_are_told_apart(site: Site, order_id: str) -> None:
+    tokens = ["Token a", "Token b", "Token a", "token a", "Bearer a"]
+    for kind in ("function", "async"):
+        answers = [site.hasty.send(f"/orders/{kind}", order_id=order_id, token=t) for t in tokens]
+        assert [a.replayed for a in answers] == [False, False, True, False, False]
+
+
+def test_csrf_and_authentication_are_asked_before_a_replay(site: Site, order_id: str) -> None:
+    site.hasty.send("/orders/api", order_id=order_id, token="Token alice")
+    assert site.hasty.send("/orders/api", order_id=order_id, token="Token wrong").status == 401
+    alice = signed_in(site, "alice")
+    first = alice.send("/orders/function", order_id=order_id)
+    forged = alice.send("/orders/function", order_id=order_id, headers=[("X-CSRFToken", "wrong")])
+    assert (forged.status, first.body in forged.body) == (403, False)
+
+
+HOSTILE = ["'; DROP TABLE lockkit_order; --", '"', "%s%n", "../../etc", "{0.__class__}", "*"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_ids_are_only_data(site: Site, text: str) -> None:
+    body = json.dumps({"order_id": text}).encode()
+    answers = [site.hasty.send("/orders/function", body, order_id=None) for _ in range(2)]
+    assert [(a.status, a.replayed) for a in answers] == [(201, False), (201, True)]
+    assert site.records(text)[0][0] == "done"
+
+
+@pytest.mark.parametrize(
+    "text", ["a\x00b", "a\r\nSet-Cookie: x=1", "é", "\ud800", "x" * 10_000, ""]
+)
+def test_ids_that_are_none(site: Site, text: str) -> None:
+    before = site.sales()
+    refused = site.hasty.send("/orders/function", json.dumps({"order_id": text}).encode(), None)
+    assert refused.status in {400, 413}
+    assert refused.code in {"order-id-malformed", "order-too-large"}
+    assert (site.sales(), refused.headers["Set-Cookie"]) == (before, None)
+
+
+def test_secrets_of_a_request_are_nowhere(site: Site, order_id: str) -> None:
+    """In a good order, one that fails, one that is refused, and one without a store."""
+    canaries = [token_hex(16) for _ in range(4)]
+    authorization, cookie, password, csrf = canaries
+    body = f"password={password}&csrfmiddlewaretoken={csrf}".encode()
+    kinds = ["cookie", "broken", "async-broken", "api-set", "api-broken", "api-set-mixed"]
+    for machine in (site.hasty, site.patient, site.lost):
+        for kind in kinds:
+            for text in (body, body + b"&other=1"):
+                machine.send(
+                    f"/orders/{kind}",
+                    text,
+                    order_id=order_id,
+                    token=f"Token {authorization}",
+                    content_type=FORM,
+                    headers=[("Cookie", f"basket={cookie}")],
+                )
+    # The tests' own view makes a user of each token, under its name.
+    site.query("DELETE FROM auth_user WHERE username = ?", authorization)
+    files = [*site.database.parent.glob("locks.sqlite3*"), *site.database.parent.glob("*.log")]
+    kept = {path.name: path.read_bytes() for path in files} | {"tables": site.dump()}
+    assert {"locks.sqlite3", "tables"} < kept.keys()
+    assert order_id.encode() in kept["tables"]
+    found = [
+        (canary, where)
+        for where, data in kept.items()
+        for canary in canaries
+        if canary.encode() in data or canary.encode().hex().encode() in data.lower()
+    ]
+    assert found == []
+    assert not any(b"of-the-first" in data for data in kept.values())

@@ -216,9 +216,6 @@ def test_other_content_is_422_even_while_the_first_runs(shop: Shop) -> None:
     assert shop.post("/entered/held").status == 204  # returns when the view runs
     other = shop.post("/covered/held/held", b'{"n": 2}', order_id="held-1")
     assert (other.status, other.code) == (422, "order-id-reused")
-    late = shop.post("/covered/held/held", order_id="held-1")
-    assert (late.status, late.code) == (409, "order-running")
-    assert int(late.headers["retry-after"]) >= 1
     assert shop.post("/release/held").status == 204
     running.join()
     assert (first[0].status, shop.orders("held")) == (200, 1)
