@@ -62,8 +62,17 @@ CONNECTED = REACHED | {
 
 BY_TASKS = CONNECTED | all_of(
     ExclusionTests, WaitingTests, QueueTests, NetworkTests, OutageTests, ExchangeTests
-)
+) - {"test_clients_survive_a_restart_and_fences_keep_growing"}
 """What the asyncio wire of a store can spoil, if it is written for that store."""
+
+BY_OTHERS_TASKS = REACHED | {
+    "test_waiters_are_granted_in_the_order_they_came",
+    "test_a_waiter_gets_it_soon_after_it_is_released",
+    "test_a_waiter_is_told_and_does_not_ask_again_and_again",
+    "test_a_forked_child_owns_nothing_of_its_parents",
+    "test_an_interrupted_waiter_leaves_nothing",
+}
+"""What can be spoiled where the asyncio wire is that of another store, which is asked all."""
 
 
 class OverAWire(StoreConformance):

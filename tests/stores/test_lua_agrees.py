@@ -23,11 +23,12 @@ from lockkit.model.errors import KindMismatch, UpgradeRefused
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Kind, LockState, Mode, Owner, Request, alive_for
 from lockkit.stores.registry import load_store
+from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import RedisServer
 
 LONG = 600.0
 SHORT = 0.03
-BRIEF = 0.2
+BRIEF = 0.4
 TOKENS = [f"{number:032x}" for number in range(16)]
 HISTORIES = 15
 STEPS = 40
@@ -106,6 +107,15 @@ class Pair:
         self.trace.append(f"break {fence} stale={stale} {ours} {theirs}")
         assert ours == theirs, "\n".join(self.trace)
         self.compare()
+
+    def heard(self, seconds: float) -> int:
+        """All who wait count as alive for so long; returns until when."""
+        alive = self.now() + round(seconds * SECOND)
+        for waiter in self.state.queue:
+            waiter.alive = alive
+        keys = self.backend.store._protocol.keys.of_name(self.name)
+        self.admin.zadd(keys[4], {waiter.token: alive for waiter in self.state.queue})
+        return alive
 
     def compare(self) -> None:
         """Who holds it, for how long, and who waits, in what order."""
@@ -279,18 +289,22 @@ def test_what_was_handed_over_is_its_holders_until_somebody_takes_it(
     server: RedisServer, backend: Steps, used_as: str, what: str
 ) -> None:
     with server.client() as admin:
-        pair = Pair(backend, admin, "handed", used_as)
-        flushed(admin)
         holder, waiter, other, next_one = TOKENS[5], TOKENS[3], TOKENS[1], TOKENS[7]
-        pair.step("acquire", pair.request(holder))
-        if used_as == "semaphore":
-            pair.step("acquire", pair.request(next_one))
-        pair.step("acquire", pair.request(waiter, mode=Mode.ENQUEUE, ttl=5.0))
-        alive = pair.state.queue[0].alive = pair.now() + round(BRIEF * SECOND)
-        keys = backend.store._protocol.keys.of_name("handed")
-        admin.zadd(keys[4], {waiter: alive})
-        pair.step("release", pair.request(holder))
-        assert pair.state.holders[-1].until == alive
+
+        def handed_over() -> tuple[Pair, int] | None:
+            """Until when the waiter has it; None if the machine stalled before it got it."""
+            pair = Pair(backend, admin, "handed", used_as)
+            flushed(admin)
+            pair.step("acquire", pair.request(holder))
+            if used_as == "semaphore":
+                pair.step("acquire", pair.request(next_one))
+            pair.step("acquire", pair.request(waiter, mode=Mode.ENQUEUE, ttl=5.0))
+            alive = pair.heard(BRIEF)
+            pair.step("release", pair.request(holder))
+            is_handed = any(holder.until == alive for holder in pair.state.holders)
+            return (pair, alive) if is_handed else None
+
+        pair, alive = eventually(handed_over)
         while pair.now() <= alive:
             time.sleep(BRIEF / 10)
         if what == "taken":
@@ -376,6 +390,7 @@ def test_one_step_grants_so_many_and_the_next_goes_on(server: RedisServer, backe
         pair.step("acquire", pair.request(writer))
         for token in readers:
             pair.step("acquire", pair.request(token, mode=Mode.ENQUEUE), compare=False)
+        pair.heard(LONG)  # this took a while
         pair.step("release", pair.request(writer))
         assert len(pair.state.holders) == grant.PASS_MOST
         pair.step("acquire", pair.request(late))

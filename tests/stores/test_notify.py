@@ -114,16 +114,19 @@ def test_handoffs_take_no_poll(locks: Locks) -> None:
     at_least_once(handoff)
 
 
-async def test_tasks_are_woken_as_threads_are(url: str) -> None:
-    async with aio.connect(url, ttl=60) as client, aio.connect(url, ttl=60) as other:
-        lease = await other.lock("a").acquire()
-        tasks = [asyncio.create_task(take(client)) for _ in range(5)]
-        while not inbox_of(client).is_open:  # noqa: ASYNC110  it has no event for tasks
-            await asyncio.sleep(0.01)
-        await lease.release()
-        started = now()
-        await asyncio.gather(*tasks)
-        assert now() - started < 5 * PROMPT
+def test_tasks_are_woken_as_threads_are(url: str) -> None:
+    async def handoffs() -> bool:
+        async with aio.connect(url, ttl=60) as client, aio.connect(url, ttl=60) as other:
+            lease = await other.lock("a").acquire()
+            tasks = [asyncio.create_task(take(client)) for _ in range(5)]
+            while not inbox_of(client).is_open:  # noqa: ASYNC110  it has no event for tasks
+                await asyncio.sleep(0.01)
+            await lease.release()
+            started = now()
+            await asyncio.gather(*tasks)
+            return now() - started < PROMPT
+
+    at_least_once(lambda: asyncio.run(handoffs()))
 
 
 async def take(client: aio.AsyncLockClient) -> None:
@@ -144,7 +147,7 @@ def test_nobody_is_told_where_nobody_waits(
         admin.execute(f"NOTIFY {inbox_of(client).channel}, 'the end'")
         told = [message.payload for message in spy.notifies(timeout=10, stop_after=1)]
     assert told == ["the end"]
-    assert listeners(admin) == 0, "a client that never waited has no connection for it"
+    eventually(lambda: listeners(admin) == 0)  # who never waited has no connection for it
 
 
 def test_threads_of_a_client_share_one_connection(locks: Locks, admin: psycopg.Connection) -> None:

@@ -18,6 +18,9 @@ from lockkit.testing.conformance.base import eventually
 
 HOUR = 3600
 
+TTL = 5.0
+"""Seconds: what is renewed on a machine that stalls is not lost."""
+
 Connect = Callable[..., AnyClient]
 
 
@@ -43,7 +46,7 @@ def connected(nodes: Nodes, request: pytest.FixtureRequest) -> Iterator[Connect]
     with ExitStack() as stack:
 
         def connected(**query: object) -> AnyClient:
-            client = connect(api, nodes.url(**query), ttl=2.0, max_hold=None)
+            client = connect(api, nodes.url(**query), ttl=TTL, max_hold=None)
             stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
             return client
 
@@ -111,13 +114,13 @@ def test_a_node_that_forgot_makes_a_second_holder_without_a_restart_delay(
 def test_a_node_that_was_restarted_votes_when_all_that_it_forgot_has_expired(
     nodes: Nodes, connected: Connect
 ) -> None:
-    client, other = (nodes.warm(connected(restart_delay=2)) for _ in range(2))
+    client, other = (nodes.warm(connected(restart_delay=TTL)) for _ in range(2))
     first = client.lock("a").acquire()
     eventually(lambda: nodes.kept() == [["lockkita"]] * 5)
     for node in nodes[2:]:
         node.restart(kill=True)
     assert nodes.kept() == [["lockkita"]] * 2 + [[]] * 3
-    with pytest.raises(BackendUnavailable, match=r"3 of 5 .* votes in [123] s \(restart_delay\)"):
+    with pytest.raises(BackendUnavailable, match=r"3 of 5 .* votes in [1-6] s \(restart_delay\)"):
         other.lock("a").acquire(timeout=0)
     second = eventually(lambda: granted(other))
     assert first.lost

@@ -38,7 +38,7 @@ from lockkit.model.errors import (
 from lockkit.model.types import Busy, Mode, alive_for
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply
-from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.base import SLACK, eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import ZooKeeperServer
@@ -245,25 +245,25 @@ def test_there_are_only_so_many_sessions(locks: lockkit.LockClient) -> None:
 
 def test_a_server_that_grants_less_than_the_ttl_is_believed(other_servers: None) -> None:
     with (
-        ZooKeeperServer("maxSessionTimeout=2000") as server,
+        ZooKeeperServer("maxSessionTimeout=8000") as server,
         lockkit.connect(server.url, ttl=30) as client,
         client.lock("stock") as lease,
     ):
-        assert 0 < lease.remaining() <= 2
+        assert 0 < lease.remaining() <= 8
         lease.extend(30)
-        assert 0 < lease.remaining() <= 2
+        assert 0 < lease.remaining() <= 8
 
 
 def test_a_server_that_grants_more_than_the_ttl_is_told_of(
     other_servers: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        ZooKeeperServer("minSessionTimeout=3000") as server,
-        lockkit.connect(server.url, ttl=1) as client,
+        ZooKeeperServer("minSessionTimeout=10000") as server,
+        lockkit.connect(server.url, ttl=8) as client,
         client.lock("stock") as lease,
     ):
-        assert 0 < lease.remaining() <= 1
-        assert "followed after 3 s" in caplog.text
+        assert 0 < lease.remaining() <= 8
+        assert "followed after 10 s" in caplog.text
 
 
 def test_a_lease_of_a_blocked_event_loop_ends_at_its_ttl(url: str) -> None:
@@ -283,7 +283,7 @@ def test_a_lease_of_a_blocked_event_loop_ends_at_its_ttl(url: str) -> None:
         held.wait(20)
         started = now()
         with other.lock("stock"):
-            assert now() - started < TTL + 5
+            assert now() - started < TTL + SLACK
             over.set()
             future.result()
     assert taken == [True]
@@ -298,7 +298,7 @@ def test_a_waiter_that_does_not_ask_again_does_not_hold_up_the_others(
         assert isinstance(asked, Busy)
     started = now()
     with other.lock("stock"):
-        assert 0.5 < now() - started < alive_for(30) + 5
+        assert 0.5 < now() - started < alive_for(30) + SLACK
 
 
 def test_the_process_enters_again_and_nobody_else_does(

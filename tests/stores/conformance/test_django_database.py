@@ -15,7 +15,7 @@ from database_settings import complete, environment, mariadb, postgresql, sqlite
 from django.core.management import call_command
 from django.db import connections
 from orders_django import mysql
-from over_a_wire import OverAWire
+from over_a_wire import BY_OTHERS_TASKS, OverAWire
 
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import MariaDBServer, PostgresServer
@@ -31,6 +31,7 @@ django.setup()
 class TestDjangoDatabase(OverAWire):
     schemes = ("django",)
     tested = DatabaseFile
+    by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -93,6 +94,7 @@ def migrated(database: dict[str, Any]) -> Iterator[None]:
 class TestDjangoPostgreSQL(OverAWire):
     schemes = ("django",)
     tested = DatabasePostgreSQL
+    by_tasks = BY_OTHERS_TASKS
     reached = PostgreSQLOfDjango
 
     @pytest.fixture(scope="class")
@@ -109,6 +111,7 @@ class TestDjangoPostgreSQL(OverAWire):
 class TestDjangoMariaDB(OverAWire):
     schemes = ("django",)
     tested = DatabaseMySQL
+    by_tasks = BY_OTHERS_TASKS
     reached = MariaDBOfDjango
 
     @pytest.fixture(scope="class")
@@ -125,6 +128,7 @@ if given_mysql.URL:
     class TestDjangoMySQL(OverAWire):
         schemes = ("django",)
         tested = DatabaseMySQL
+        by_tasks = BY_OTHERS_TASKS
 
         @pytest.fixture(scope="class")
         @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from over_a_wire import CONNECTED
+from over_a_wire import BY_OTHERS_TASKS
 
 from lockkit.stores.redis import PlainStore
 from lockkit.testing.conformance import StoreConformance
@@ -19,7 +19,7 @@ class TestPlainKeys(StoreConformance):
     schemes = ("redis?protocol=plain",)
     tested = PlainStore
     reached = RedisStore
-    by_tasks = CONNECTED
+    by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod

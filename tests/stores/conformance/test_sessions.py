@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import given_mysql
 import pytest
-from over_a_wire import CONNECTED
+from over_a_wire import BY_OTHERS_TASKS
 from servers_of_sessions import with_table
 
 from lockkit.stores.sessions import (
@@ -38,7 +38,7 @@ class TestPostgresRow(StoreConformance):
     schemes = ("postgresql?mode=row",)
     tested = PostgresRowStore
     cycles = 600
-    by_tasks = CONNECTED
+    by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -53,7 +53,7 @@ class TestGetLock(StoreConformance):
     schemes = ("mysql?mode=advisory", "mariadb?mode=advisory")
     tested = GetLockStore
     cycles = 600
-    by_tasks = CONNECTED
+    by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -66,7 +66,7 @@ class TestMariaDBRow(StoreConformance):
     schemes = ("mysql?mode=row", "mariadb?mode=row")
     tested = MySQLRowStore
     cycles = 600
-    by_tasks = CONNECTED
+    by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -83,7 +83,7 @@ if given_mysql.URL:
         schemes = ("mysql?mode=advisory",)
         tested = GetLockStore
         cycles = 600
-        by_tasks = CONNECTED
+        by_tasks = BY_OTHERS_TASKS
 
         @pytest.fixture(scope="class")
         @classmethod
@@ -95,7 +95,7 @@ if given_mysql.URL:
         schemes = ("mysql?mode=row",)
         tested = MySQLRowStore
         cycles = 600
-        by_tasks = CONNECTED
+        by_tasks = BY_OTHERS_TASKS
 
         @pytest.fixture(scope="class")
         @classmethod

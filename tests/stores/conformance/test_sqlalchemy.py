@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import given_mysql
 import pytest
 from lock_tables import make_table, table_at
-from over_a_wire import CONNECTED, all_of
+from over_a_wire import BY_OTHERS_TASKS, all_of
 
 from lockkit.stores.sql.alchemy import SQLAlchemyMySQL, SQLAlchemyPostgreSQL
 from lockkit.testing.conformance import StoreConformance
@@ -22,7 +22,7 @@ class TestPostgreSQL(StoreConformance):
     tested = SQLAlchemyPostgreSQL
     reached = PostgresTable
     cycles = 600
-    by_tasks = CONNECTED | all_of(NetworkTests, QueueTests)  # messages to tasks
+    by_tasks = BY_OTHERS_TASKS | all_of(NetworkTests, QueueTests)  # messages to tasks
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -35,7 +35,7 @@ class TestMariaDB(StoreConformance):
     schemes = ("mysql", "mariadb")
     tested = SQLAlchemyMySQL
     reached = MariaDBTable
-    by_tasks = CONNECTED
+    by_tasks = BY_OTHERS_TASKS
     cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
@@ -51,7 +51,7 @@ if given_mysql.URL:
         schemes = ("mysql",)
         tested = SQLAlchemyMySQL
         cycles = 600
-        by_tasks = CONNECTED
+        by_tasks = BY_OTHERS_TASKS
 
         @pytest.fixture(scope="class")
         @classmethod
