@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import ColumnElement
 
     from lockkit.leases.lease import BaseLease
-    from lockkit.leases.multi_lease import MultiLease
+    from lockkit.leases.multi import MultiLease
 
 __all__ = ["COLUMN", "execute", "run", "stale", "token_of"]
 

@@ -246,6 +246,8 @@ def give_back(lease: Lease | MultiLease) -> None:
 
 async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLease) -> None:
     """The same; the leases of a loop are awaited."""
+    if lease.released:
+        return
     try:
         kept = await value(lease.release())
     except BackendError as error:

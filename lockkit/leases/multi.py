@@ -8,24 +8,154 @@ deadlock, until a timeout or a TTL ends it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from lockkit.engine.effects import Step
-from lockkit.leases.blocks import TaskLock, ThreadLock
+from lockkit.leases.blocks import Block, TaskLease, TaskLock, ThreadLease, ThreadLock
 from lockkit.leases.lease import BaseLease
-from lockkit.leases.multi_lease import AsyncMultiLease, MultiLease, releasing_all
 from lockkit.model.checks import check_timeout
 from lockkit.model.clock import now
-from lockkit.model.errors import AcquireTimeout, BackendError
+from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.model.types import UNSET, Unset
+from lockkit.model.types import UNSET, LeaseState, Unset
 
 if TYPE_CHECKING:
-    from lockkit.leases.aio_client import AsyncLock, AsyncLockClient
-    from lockkit.leases.client import Lock, LockClient
+    from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
+    from lockkit.leases.client import Lease, Lock, LockClient
 
-__all__ = ["AsyncMultiLease", "AsyncMultiLock", "MultiLease", "MultiLock"]
+AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
+
+
+class _MultiLease(Generic[AnyLease]):
+    """The leases of all names, as one. Local: reading it costs no round trip."""
+
+    def __init__(self, client: Any, leases: Sequence[AnyLease]) -> None:
+        self._client = client
+        self._leases: dict[str, AnyLease] = {lease.name: lease for lease in leases}
+
+    def __getitem__(self, name: str) -> AnyLease:
+        """The lease on one of the names, with its ``fencing_token``."""
+        return self._leases[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._leases)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._leases)
+
+    @property
+    def name(self) -> str:
+        """All of them, for people."""
+        return ", ".join(self._leases)
+
+    @property
+    def fencing_token(self) -> NoReturn:
+        """Raises ConfigurationError: each name has a token of its own."""
+        name = self.names[0]
+        raise ConfigurationError(
+            f"a lease on several names has a token for each: fence with one, as leases[{name!r}]"
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may hold one of the names at the same time."""
+        return any(lease.shared for lease in self._leases.values())
+
+    @property
+    def released(self) -> bool:
+        return all(lease.released for lease in self._leases.values())
+
+    @property
+    def lost(self) -> bool:
+        """Whether one of them can no longer be relied on. Final."""
+        return any(lease.lost for lease in self._leases.values())
+
+    @property
+    def state(self) -> LeaseState:
+        """``LOST`` if one of them is, else ``UNKNOWN`` if one of them is, else ``HELD``."""
+        states = {lease.state for lease in self._leases.values()}
+        worst = (LeaseState.LOST, LeaseState.UNKNOWN, LeaseState.HELD)
+        return next(state for state in worst if state in states)
+
+    def remaining(self) -> float:
+        """Seconds for which all can be relied on if no renewal succeeds."""
+        return min(lease.remaining() for lease in self._leases.values())
+
+    def check(self) -> None:
+        """Raise LeaseLost, which names it, if one can no longer be relied on."""
+        for lease in self._leases.values():
+            lease.check()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(map(repr, self._leases))}>"
+
+    def _belong_to(self, block: Block | None) -> None:
+        for lease in self._leases.values():
+            lease._block = block
+
+    def _extending(self, ttl: float | None) -> Step[None]:
+        for lease in self._leases.values():
+            yield from lease._extending(ttl)
+
+    def _releasing(self) -> Step[bool]:
+        return releasing_all([*self._leases.values()])
+
+    def _leaving(self, error: type[BaseException] | None) -> Step[None]:
+        """What the body has given back itself is not asked."""
+        ours = [lease for lease in self._leases.values() if not lease.released]
+        lost = next((lease for lease in ours if lease.lost), None)
+        try:
+            kept = yield from releasing_all(ours)
+        except BackendError as failure:
+            log.warning("release of %r not confirmed: %s", failure.name, failure)
+            return
+        if not kept and error is None:
+            raise _loss(ours, lost)
+
+
+class MultiLease(_MultiLease["Lease"], ThreadLease):
+    """The leases of ``client.multi``. Errors name the one that failed; ``release`` is True if all
+    were still ours."""
+
+
+class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
+    """As ``MultiLease``, awaited."""
+
+
+def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
+    """Each is tried, the last one first, whatever becomes of the others; then an error passes."""
+    left, kept = [*leases], True
+    failure: BaseException | None = None
+    while left:
+        try:
+            while left:  # an interrupt may come between two of them, or before it has begun
+                kept = (yield from left[-1]._releasing()) and kept
+                left.pop()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  of several, one is raised below
+            failure = _graver(failure, error)
+    if failure is not None:
+        raise failure
+    return kept
+
+
+def _graver(one: BaseException | None, other: BaseException) -> BaseException:
+    """The first; an interrupt, whenever it came: a store that fails must not hide it."""
+    is_graver = isinstance(one, Exception) and not isinstance(other, Exception)
+    return other if one is None or is_graver else one
+
+
+def _loss(leases: Sequence[BaseLease], lost: BaseLease | None) -> LeaseLost:
+    """The loss of the lease that was known to be lost, or that its store did not have any more."""
+    found = lost or next((lease for lease in leases if lease._hold.ended), leases[0])
+    return found._hold.loss(now())
+
 
 Several = TypeVar("Several", MultiLease, AsyncMultiLease)
 

@@ -103,9 +103,7 @@ class Transaction(ABC):
         """After the end. What goes wrong here is logged: the transaction stands as it is."""
         self.ended = True
         while self._leases:
-            lease = self._leases.pop()
-            if not lease.released:
-                give_back(lease)
+            give_back(self._leases.pop())
 
 
 class CommitLock(Lock):

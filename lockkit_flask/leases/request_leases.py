@@ -85,12 +85,6 @@ def check_all() -> None:
         order.kept.check()
 
 
-def release(lease: AnyLease) -> None:
-    """Give a lease back, once. What goes wrong is logged: there is nobody left to tell."""
-    if not lease.released:
-        give_back(lease)
-
-
 def current_lease() -> AnyLease:
     """The lease of the current request; of several ``lock_view``, the innermost one's.
 
@@ -117,7 +111,7 @@ def _at_end_of_context() -> None:
     """May run twice, and for contexts without a request: it gives back what there is."""
     held = _all()
     while held:
-        release(held.pop().lease)
+        give_back(held.pop().lease)
 
 
 def _at_end_of_request() -> None:
@@ -130,7 +124,7 @@ def _at_end_of_request() -> None:
         db_session.roll_back()
     for held in reversed(mine):
         _all().remove(held)
-        release(held.lease)
+        give_back(held.lease)
 
 
 def _all() -> list[Held]:
