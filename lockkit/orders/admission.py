@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
@@ -74,7 +73,7 @@ class Admission:
         """
         if found is None or self._orders.claims or not (self._locks and is_unanswered(found)):
             return found
-        return replace(found, state=RecordState.RUNNING)
+        return found._replace(state=RecordState.RUNNING)
 
     async def _enter(self, found: Record | None) -> Decision:
         """Take the lock. If nobody held it, the unique key decides, without another look."""
@@ -237,7 +236,8 @@ class Admission:
     async def _acquire(self, seconds: float) -> Any:
         """Wait at most ``seconds`` for a lease. Errors as of ``Lock.acquire``."""
         lock = self._means.locks._mutex(self.order.lock_name, self.order.label)
-        return await value(lock.acquire(seconds))
+        lock.timeout = seconds  # which the settings have checked
+        return await value(lock.acquire())
 
 
 def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:

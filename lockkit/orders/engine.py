@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.model.checks import check_callable
@@ -176,7 +175,7 @@ class Orders:
         if order.guest:
             largest = min(self.settings.guest_max_response, largest)
         state, snapshot = snapshot_of(response, largest)
-        return replace(self.running(order), state=state, snapshot=snapshot)
+        return self.running(order)._replace(state=state, snapshot=snapshot)
 
     def conclude(self, order: Order, response: OrderResponse) -> Keep | Forget | Discard:
         """Whether to keep, forget or discard the order after the response of its view."""

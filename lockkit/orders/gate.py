@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
     from lockkit.orders.decisions import Decision, Forget, Keep, Replay
     from lockkit.orders.record import OrderResponse, Record
-    from lockkit.orders.table import Table
     from lockkit.orders.visit import Visit
 
 R = TypeVar("R")
@@ -118,13 +117,13 @@ class OpenOrder(ABC):
     ended = False  #: nothing is open, and nothing is under way
     failed = False  #: the view has raised, whatever response was made of that
     error: BaseException | None = None  #: that the view has raised, if it was seen
-    table: Table  #: of its record, if that is in a database of the application's
 
     def __init__(self, visit: Visit, decision: Proceed) -> None:
         self.visit, self.orders, self.order = visit, visit.orders, decision.order
         self.order_id = decision.order.order_id
         self.decision = decision  #: its lease is ours to release from here on
         self.leases = [decision.lease]  #: to be released after COMMIT or ROLLBACK, in this order
+        visit.attach(self)
 
     @property
     def fencing_token(self) -> int:
@@ -171,10 +170,6 @@ class OpenOrder(ABC):
         """Undo what was not closed: the request was cancelled, or the process must end."""
 
     @abstractmethod
-    def detach(self) -> None:
-        """The request has no open order any more."""
-
-    @abstractmethod
     def _end(self, response: Any) -> Any: ...
 
     def _verdict(self, response: Any) -> Keep | Forget | Discard:
@@ -205,7 +200,7 @@ class OpenOrder(ABC):
         try:
             if response.status_code >= HTTPStatus.BAD_REQUEST:
                 self.check_leases()
-            with suppress(BackendError), self.table.begin() as database:
+            with suppress(BackendError), self.visit.records.begin() as database:
                 self._insert(database, record)
         except LeaseLost:
             return self.visit.refuse(refusals.LEASE_LOST)
@@ -272,7 +267,7 @@ async def leave(opened: OpenOrder, way: Way) -> None:
         if not opened.ended:
             await way.do(opened.abandon)
     finally:
-        opened.detach()
+        opened.visit.detach(opened)
         for lease in opened.leases:
             if not lease.released:
                 await way.give_back(lease)

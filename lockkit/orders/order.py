@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -163,8 +162,7 @@ _FINDERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """One order of one client: ``key`` says which, ``fingerprint`` what it asks for."""
 
     order_id: str

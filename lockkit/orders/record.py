@@ -176,8 +176,7 @@ class Snapshot(NamedTuple):
 NOTHING_YET = Snapshot(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One order in the store."""
 
     key: str

@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
@@ -233,7 +232,7 @@ def _decided(entry: StoredRecord, *, done: bool) -> tuple[bytes, str]:
         raise ConfigurationError(
             "a newer release wrote the order's record: use that release's command to resolve it"
         )
-    return dump(replace(wired.record, state=RecordState.TOMBSTONE), wired.owner), owner
+    return dump(wired.record._replace(state=RecordState.TOMBSTONE), wired.owner), owner
 
 
 def _record(key: str, entry: StoredRecord | None) -> Record | None:
@@ -243,7 +242,7 @@ def _record(key: str, entry: StoredRecord | None) -> Record | None:
     wired = _read(entry)
     if wired is None:
         return unreadable(key)
-    return replace(wired.record, key=key, left=max(entry.left, 1))
+    return wired.record._replace(key=key, left=max(entry.left, 1))
 
 
 def _read(entry: StoredRecord) -> Wired | None:

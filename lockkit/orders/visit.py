@@ -100,12 +100,24 @@ class Visit(ABC):
         """
 
     @abstractmethod
+    def known(self) -> Known:
+        """The user, the session and the guest's secret, as the framework knows them."""
+
+    @abstractmethod
     def note(self, order: Order) -> None:
         """The request is this order."""
 
     @abstractmethod
     def open(self, decision: Proceed) -> OpenOrder:
         """Attached to the request, so that whatever happens it is undone. Does no I/O."""
+
+    @abstractmethod
+    def attach(self, opened: OpenOrder) -> None:
+        """The request has this open order now."""
+
+    @abstractmethod
+    def detach(self, opened: OpenOrder) -> None:
+        """The request has no open order any more. May be called again."""
 
     @abstractmethod
     def tell(self, decision: Decision, order: Order) -> None:
@@ -164,10 +176,10 @@ class Visit(ABC):
             self.note(order)
         return self.refuse(order) if isinstance(order, Refusal) else order
 
-    def identity(self, known: Callable[[], Known]) -> Identity:
+    def identity(self) -> Identity:
         """By the hooks of the settings, and by what the framework knows: user, session, guest."""
         scope = self._text("scope")
-        user, session, guest = known()
+        user, session, guest = self.known()
         return Identity(
             scope=scope,
             user=user,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, connections
@@ -121,7 +120,7 @@ class OwnTransaction(OrderInDatabase):
             raise ConfigurationError("commit_in() is used once for an order: it has committed")
 
     def _enter(self) -> None:
-        done = replace(self.orders.running(self.order), state=RecordState.TOMBSTONE)
+        done = self.orders.running(self.order)._replace(state=RecordState.TOMBSTONE)
         try:
             replaces, wait = self.decision.replaces, self.orders.settings.wait
             with typed_errors():

@@ -30,8 +30,7 @@ from lockkit_django.leases.transactions import (
     request_blocks_suspended,
     user_blocks,
 )
-from lockkit_django.orders.open_order import open_order
-from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread
+from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
 from lockkit_django.web.view_functions import has_lock, is_operation, show_types
 

@@ -31,9 +31,8 @@ from lockkit.runtime.either import at_once
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.forms import tell_if_uncovered
 from lockkit_django.orders.idempotent import MIDDLEWARE_MODE
-from lockkit_django.orders.open_order import open_order
 from lockkit_django.orders.request import keep_body
-from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, order_rules
+from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, open_order, order_rules
 from lockkit_django.web.view_functions import HAS_LOCK, class_of, functions_of
 
 UNCOVERED = "_lockkit_uncovered"

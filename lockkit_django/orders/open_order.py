@@ -5,34 +5,21 @@ The methods belong on the thread that has the request's connections.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate, redis_records
 from lockkit_django.orders.errors import is_of_check, is_of_handler
-from lockkit_django.orders.request import in_signed_cookies
-from lockkit_django.web.view_functions import OPEN_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
     from django.db.transaction import Atomic
-    from django.http import HttpRequest, HttpResponseBase
+    from django.http import HttpResponseBase
 
-    from lockkit.orders import Proceed
     from lockkit_django.orders.visit import Visit
-
-SESSION_DATA = "_session_cache"
-"""The attribute of a session that was loaded."""
-
-
-def open_order(request: HttpRequest) -> OpenOrder | None:
-    """The order that this request has opened, until its transaction and its lock are gone."""
-    return getattr(request, OPEN_ORDER, None)
 
 
 class OpenOrder(gate.OpenOrder):
@@ -43,13 +30,7 @@ class OpenOrder(gate.OpenOrder):
     visit: Visit
     database: str | None = None  #: whose transaction around the view is the order's, or the view's
     in_request_block = False  #: the order's transaction is that of ATOMIC_REQUESTS, too
-
-    def __init__(self, visit: Visit, decision: Proceed) -> None:
-        super().__init__(visit, decision)
-        self.request = visit.request
-        self.front: Any = visit.request  #: the request as the view sees it: DRF wraps one
-        setattr(self.request, OPEN_ORDER, self)
-        vars(self.request)["order"] = self
+    front: Any  #: the request as a view below ``@idempotent`` sees it: DRF wraps one
 
     def commit_in(self, block: Atomic) -> AbstractContextManager[None]:
         """``with request.order.commit_in(transaction.atomic(durable=True)): …``
@@ -87,10 +68,6 @@ class OpenOrder(gate.OpenOrder):
         self.in_request_block = self.database in aliases
         return [alias for alias in aliases if alias != self.database]
 
-    def detach(self) -> None:
-        with suppress(AttributeError):
-            delattr(self.request, OPEN_ORDER)
-
 
 class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An exception that becomes nothing to be stored, a request that is cancelled, and a process
@@ -104,39 +81,3 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
     def _is_accident(self, response: HttpResponseBase) -> bool:
         return (self.failed and not self._refused) or is_of_handler(response)
-
-
-class SessionBefore:
-    """What the session of a request was before its view: a cart that is emptied for an order comes
-    back with it.
-
-    Guarantee: after ``restore`` it is that again. Limit: what the view itself has saved, in a
-    store that is not the order's database, stays there.
-    """
-
-    def __init__(self, request: HttpRequest) -> None:
-        self._session: Any = getattr(request, "session", None)
-        if self._session is not None:
-            self._key = self._session.session_key
-            self._modified = self._session.modified
-            self._data = deepcopy(vars(self._session).get(SESSION_DATA))
-
-    def restore(self) -> None:
-        """Queries the store only if the view has given the session another key."""
-        session = self._session
-        if session is None or not self._is_undone():
-            return
-        vars(session).pop(SESSION_DATA, None)
-        if self._data is not None:
-            setattr(session, SESSION_DATA, self._data)
-        session._session_key = self._key
-        session.modified = self._modified
-
-    def _is_undone(self) -> bool:
-        """Whether a login or a logout of the view's was rolled back with its order."""
-        session = self._session
-        if session.session_key == self._key or in_signed_cookies(type(session)):
-            return True
-        if self._key is None:
-            return not session.exists(session.session_key)
-        return bool(session.exists(self._key))

@@ -16,7 +16,6 @@ from django.core.files.uploadhandler import load_handler
 from django.core.handlers.wsgi import LimitedStream, WSGIRequest
 from django.http import HttpRequest, QueryDict, RawPostDataException
 from django.http.multipartparser import MultiPartParser
-from django.http.request import HttpHeaders
 from django.utils.datastructures import MultiValueDict
 
 from lockkit.model.errors import ConfigurationError
@@ -71,13 +70,6 @@ def keep_body(request: HttpRequest, limit: int) -> None:
         return
     if (_content_length(request) or 0) <= limit:
         _body(request)
-
-
-def header_of(request: HttpRequest, name: str) -> str | None:
-    """As ``request.headers.get``, which looks through all of them first."""
-    key = HttpHeaders.to_wsgi_name(name)
-    value = request.META.get(key)
-    return None if value is None else str(value)
 
 
 def _query(request: HttpRequest) -> Sequence[tuple[str, str]]:
@@ -195,16 +187,10 @@ def _identity(visit: Visit) -> Identity:
     Raises AnsweredError if authentication, or a permission of DRF's class, refuses.
     """
     if visit.checked or not _is_drf(visit.view):
-        return identity_of(visit)
+        return visit.identity()
     with _own_user(visit.request):
         _check_as_drf(visit.request, visit.view)
-        return identity_of(visit)
-
-
-def identity_of(visit: Visit) -> Identity:
-    """By what Django knows."""
-    request = visit.request
-    return visit.identity(lambda: (_user(request), _session(request), guest_of(request)))
+        return visit.identity()
 
 
 def in_signed_cookies(session: type[object]) -> bool:
@@ -269,7 +255,7 @@ def _own_user(request: HttpRequest) -> Iterator[None]:
         request.__dict__.update(before)
 
 
-def _user(request: HttpRequest) -> str | None:
+def user_of(request: HttpRequest) -> str | None:
     """Unique over all user models: 7 of the customers is not 7 of the staff.
 
     Django Ninja leaves the user that a token stands for in ``request.auth``.
@@ -284,7 +270,7 @@ def _user(request: HttpRequest) -> str | None:
     return None
 
 
-def _session(request: HttpRequest) -> str | None:
+def session_of(request: HttpRequest) -> str | None:
     """The key of a session that the store knows: a made-up cookie is nobody's.
 
     A session that lives in its cookie has no key that stays the same.

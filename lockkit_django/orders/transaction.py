@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
@@ -17,12 +18,13 @@ from lockkit_django.orders.errors import (
     status_of,
     unsaved,
 )
-from lockkit_django.orders.open_order import OpenOrder, SessionBefore
+from lockkit_django.orders.open_order import OpenOrder
+from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.table import Sql, typed_errors
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.http import HttpResponseBase
+    from django.http import HttpRequest, HttpResponseBase
 
     from lockkit.orders import Proceed, Record
     from lockkit_django.orders.visit import Visit
@@ -31,6 +33,8 @@ FIRST_ERROR = 400
 OK_CLASS = 2
 IN_ERROR = 3
 """Of libpq's PGTransactionStatusType."""
+SESSION_DATA = "_session_cache"
+"""The attribute of a session that was loaded."""
 
 
 class OrderInDatabase(OpenOrder):
@@ -41,11 +45,10 @@ class OrderInDatabase(OpenOrder):
 
     def __init__(self, visit: Visit, decision: Proceed) -> None:
         super().__init__(visit, decision)
-        self.table = visit.records
         self._using = self.database = visit.records.using
 
     def begin(self) -> None:
-        self._before = SessionBefore(self.request)
+        self._before = SessionBefore(self.visit.request)
 
     def fail(self, error: BaseException) -> HttpResponseBase | None:
         """Repeating it is the remedy for a transaction that others have made impossible."""
@@ -245,3 +248,39 @@ def _refuse_manual_commits(connection: BaseDatabaseWrapper) -> None:
             f"orders need a database that commits: the alias {connection.alias!r} has AUTOCOMMIT "
             f"False, or set_autocommit(False) was called"
         )
+
+
+class SessionBefore:
+    """What the session of a request was before its view: a cart that is emptied for an order comes
+    back with it.
+
+    Guarantee: after ``restore`` it is that again. Limit: what the view itself has saved, in a
+    store that is not the order's database, stays there.
+    """
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._session: Any = getattr(request, "session", None)
+        if self._session is not None:
+            self._key = self._session.session_key
+            self._modified = self._session.modified
+            self._data = deepcopy(vars(self._session).get(SESSION_DATA))
+
+    def restore(self) -> None:
+        """Queries the store only if the view has given the session another key."""
+        session = self._session
+        if session is None or not self._is_undone():
+            return
+        vars(session).pop(SESSION_DATA, None)
+        if self._data is not None:
+            setattr(session, SESSION_DATA, self._data)
+        session._session_key = self._key
+        session.modified = self._modified
+
+    def _is_undone(self) -> bool:
+        """Whether a login or a logout of the view's was rolled back with its order."""
+        session = self._session
+        if session.session_key == self._key or in_signed_cookies(type(session)):
+            return True
+        if self._key is None:
+            return not session.exists(session.session_key)
+        return bool(session.exists(self._key))

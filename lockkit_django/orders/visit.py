@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http.request import HttpHeaders
 from django.middleware.csrf import get_token
 from django.shortcuts import resolve_url
 from django.utils.translation import get_language
@@ -48,11 +49,11 @@ from lockkit_django.orders.answers import ORDER_ID, REFUSAL, tokens_in
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
-from lockkit_django.orders.request import header_of, order_request, value_of
+from lockkit_django.orders.request import guest_of, order_request, session_of, user_of, value_of
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.transaction import SharedTransaction
 from lockkit_django.web.refusals import in_language, problem_response
-from lockkit_django.web.view_functions import class_of, functions_of
+from lockkit_django.web.view_functions import OPEN_ORDER, class_of, functions_of
 
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision
@@ -116,10 +117,16 @@ class Visit(visit.Visit):
         return order
 
     def header(self, name: str) -> str | None:
-        return header_of(self.request, name)
+        """As ``request.headers.get``, which looks through all of them first."""
+        value: str | None = self.request.META.get(HttpHeaders.to_wsgi_name(name))
+        return value
 
     def read(self) -> OrderRequest:
         return order_request(self)
+
+    def known(self) -> visit.Known:
+        request = self.request
+        return user_of(request), session_of(request), guest_of(request)
 
     def note(self, order: Order) -> None:
         vars(self.request)[ORDER_ID] = order.order_id
@@ -129,6 +136,13 @@ class Visit(visit.Visit):
             return ClaimedOrder(self, decision)
         kind = SharedTransaction if self.options.atomic else OwnTransaction
         return kind(self, decision)
+
+    def attach(self, opened: gate.OpenOrder) -> None:
+        setattr(self.request, OPEN_ORDER, opened)
+        vars(self.request)["order"] = opened
+
+    def detach(self, opened: gate.OpenOrder) -> None:
+        vars(self.request).pop(OPEN_ORDER, None)
 
     def tell(self, decision: Decision, order: Order) -> None:
         signals.tell(decision, order, self.view, self.request)
@@ -151,7 +165,12 @@ class Visit(visit.Visit):
         return get_token(self.request)
 
     def order_response(self, response: HttpResponseBase) -> OrderResponse:
-        return order_response(self.request, response)
+        """A rendered response, without CSRF tokens; one that streams has no body here."""
+        body = None if response.streaming else bytes(getattr(response, "content", b""))
+        headers = [*response.items(), *_language(response)]
+        answered = OrderResponse(response.status_code, headers, body)
+        known = self.request.META.get("CSRF_COOKIE")
+        return without_tokens(answered, tokens_in(known, body or b"")) if known else answered
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
         """Whether it is the redirect to the login page of Django's decorators and mixins."""
@@ -173,8 +192,7 @@ class Visit(visit.Visit):
             render()
         return self.order_response(answer)
 
-    def value_of(self, answer: Any) -> Any:
-        return value_of(answer)
+    value_of = staticmethod(value_of)
 
     def unknown_check(self) -> str | None:
         below = self.view if self.checked else None
@@ -184,15 +202,6 @@ class Visit(visit.Visit):
         if self.checked and class_of(self.view) is None:
             return give()
         return give() if passes(self.request, self.view) else self.refuse(refusals.NOT_ALLOWED)
-
-
-def order_response(request: HttpRequest, response: HttpResponseBase) -> OrderResponse:
-    """A rendered response, without CSRF tokens; one that streams has no body here."""
-    body = None if response.streaming else bytes(getattr(response, "content", b""))
-    headers = [*response.items(), *_language(response)]
-    answered = OrderResponse(response.status_code, headers, body)
-    known = request.META.get("CSRF_COOKIE")
-    return without_tokens(answered, tokens_in(known, body or b"")) if known else answered
 
 
 def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
@@ -206,6 +215,11 @@ def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
     """The options of a view: on the callback, its class, or what answers this HTTP method."""
     return options_in((callback, class_of(callback), *functions_of(callback, method)))
+
+
+def open_order(request: HttpRequest) -> OpenOrder | None:
+    """The order that this request has opened, until its transaction and its lock are gone."""
+    return getattr(request, OPEN_ORDER, None)
 
 
 async def entered(visit: Visit, way: Way, *, begin: bool) -> Any:

@@ -19,7 +19,13 @@ from functools import partial, wraps
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from flask import after_this_request, current_app, got_request_exception, request
+from flask import (
+    after_this_request,
+    current_app,
+    got_request_exception,
+    has_request_context,
+    request,
+)
 
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.orders import Orders, gate
@@ -29,7 +35,7 @@ from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, options_in, order
 from lockkit.runtime.either import at_once
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
-from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder, of_request
+from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_flask.orders.visit import Visit, options_of
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.lock_view import note_place, places_of, take_locks, view_of
@@ -142,6 +148,14 @@ class Gate:
             raise
         finally:
             after_this_request(_capture)
+
+
+def of_request() -> OpenOrder | None:
+    """The order of this request. A view may send an app another one."""
+    found = db_session.ORDER.get()
+    if found is None or not has_request_context() or found.environ is not request.environ:
+        return None
+    return found
 
 
 def _answer_of(opened: OpenOrder) -> Callable[[], Any] | None:

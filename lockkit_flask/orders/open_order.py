@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from flask import current_app, has_request_context, request
+from flask import has_request_context, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.local import LocalProxy
 
 from lockkit.orders import gate, redis_records
 from lockkit_flask.leases import request_leases
-from lockkit_flask.leases.db_session import ORDER
 
 if TYPE_CHECKING:
     from flask import Flask
 
     from lockkit.leases.until import Transaction
-    from lockkit.orders import Proceed
     from lockkit_flask.orders.visit import Visit
 
 
@@ -24,28 +22,14 @@ class OpenOrder(gate.OpenOrder):
     """``request.order``: has ``order_id``, ``fencing_token`` and ``orphan``."""
 
     visit: Visit
+    app: Flask
     active = False  #: the app's sessions work inside its transaction
     can_undo = True  #: what the view did; then an ``after_request`` hook may yet make it a failure
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
 
-    def __init__(self, visit: Visit, decision: Proceed) -> None:
-        """From now on it is the order of the current request."""
-        super().__init__(visit, decision)
-        self.app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
-        self.environ = visit.request.environ
-        self._outer = ORDER.get()
-        ORDER.set(self)
-        visit.request.order = self
-        request_leases.add(visit, decision.lease, is_view=False)
-
-    def check_leases(self) -> None:
-        request_leases.check_all()
-
-    def detach(self) -> None:
-        if ORDER.get() is self:  # a view may have sent an app another order
-            ORDER.set(self._outer)
-        if self.kept is not None:
-            self.kept.give_back()
+    environ: Any  #: of its request
+    outer: OpenOrder | None = None  #: whose view has sent the app this order
+    check_leases = staticmethod(request_leases.check_all)
 
 
 class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
@@ -58,14 +42,6 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
     def _is_accident(self, response: Any) -> bool:
         return self.failed and not isinstance(self.error, HTTPException)
-
-
-def of_request() -> OpenOrder | None:
-    """The order of this request. A view may send an app another one."""
-    found = ORDER.get()
-    if found is None or not has_request_context() or found.environ is not request.environ:
-        return None
-    return found
 
 
 CurrentOrder = OpenOrder

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-    from lockkit.orders import Proceed, Record
+    from lockkit.orders import Record
     from lockkit_flask.orders.table import OrderTable
-    from lockkit_flask.orders.visit import Visit
 
 _INSTALLED = "_lockkit_joins"
 REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
@@ -42,16 +41,11 @@ REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 class SharedTransaction(OpenOrder):
     """One order's transaction, while its request runs. ``connection`` is used by nobody else."""
 
-    table: OrderTable
     engine: sa.Engine
     connection: sa.Connection | None = None
     joined = False  #: a session has worked in it
     committed = False  #: by the view: a savepoint of this connection was released
     _refused = False  #: the view raised a refusal, which rolls nothing back
-
-    def __init__(self, visit: Visit, decision: Proceed) -> None:
-        super().__init__(visit, decision)
-        self.table: OrderTable = visit.records
 
     def begin(self) -> None:
         """BEGIN, with the record: a second runner that holds no lock waits here for the first.
@@ -59,9 +53,10 @@ class SharedTransaction(OpenOrder):
         From now on the sessions of the app work inside the transaction, here.
         """
         self._before = SessionBefore()
-        self.table.refuse_earlier()
-        with self.table.typed_errors():
-            self.engine = self.table.engine
+        table: OrderTable = self.visit.records
+        table.refuse_earlier()
+        with table.typed_errors():
+            self.engine = table.engine
             self.connection = self.engine.connect()
             try:
                 _refuse_autocommit(self.connection)

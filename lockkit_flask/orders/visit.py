@@ -14,13 +14,14 @@ from flask import current_app, g, request, session, url_for
 from werkzeug.wsgi import get_input_stream
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders import Identity, OrderRequest, OrderResponse, Payload, visit
+from lockkit.orders import OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.order import FORMS, MULTIPART
 from lockkit.orders.visit import ViewOptions, options_in, sent_file
 from lockkit_flask import signals
 from lockkit_flask.conf import flask_login_user
-from lockkit_flask.leases import db_session
+from lockkit_flask.leases import db_session, request_leases
+from lockkit_flask.leases.db_session import ORDER
 from lockkit_flask.orders.authorize import checked_by, unknown_check
 from lockkit_flask.orders.forms import guest, guest_of
 from lockkit_flask.web.lock_view import places_of, view_of
@@ -67,7 +68,7 @@ class Visit(visit.Visit):
             route=f"{rule.host or rule.subdomain or ''}{rule.rule}",
             header=request.headers.get,
             read_payload=self._payload,
-            read_identity=self._identity,
+            read_identity=self.identity,
             kwargs=request.view_args or {},
             query=list(request.args.items(multi=True)),
             media_type=request.mimetype,
@@ -82,6 +83,19 @@ class Visit(visit.Visit):
 
     def open(self, decision: Proceed) -> OpenOrder:
         return self._gate.open(self, decision)
+
+    def attach(self, opened: OpenOrder) -> None:  # type: ignore[override]
+        opened.app = current_app._get_current_object()  # type: ignore[attr-defined]
+        opened.environ, opened.outer = self.request.environ, ORDER.get()
+        ORDER.set(opened)
+        self.request.order = opened
+        request_leases.add(self, opened.decision.lease, is_view=False)
+
+    def detach(self, opened: OpenOrder) -> None:  # type: ignore[override]
+        if ORDER.get() is opened:  # a view may have sent an app another order
+            ORDER.set(opened.outer)
+        if opened.kept is not None:
+            opened.kept.give_back()
 
     def tell(self, decision: Decision, order: Order) -> None:
         signals.tell(order, decision)
@@ -164,10 +178,7 @@ class Visit(visit.Visit):
         most = self._limit + 1  # a chunked body could go on for ever; it is seen to be too large
         return get_input_stream(environ, True, min(request.max_content_length or most, most))
 
-    def _identity(self) -> Identity:
-        return self.identity(self._known)
-
-    def _known(self) -> visit.Known:
+    def known(self) -> visit.Known:
         user = _user(self._gate.user_pk)
         self.of_guest = user is None and "Authorization" not in self.request.headers
         return user, _session_key(), guest_of(user)

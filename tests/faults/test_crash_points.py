@@ -139,10 +139,11 @@ class Locking:
     name: str
     label: str
     fencing_token: int = 0
+    timeout: float = 0
 
-    def acquire(self, timeout: float) -> Locking:
+    def acquire(self) -> Locking:
         lock = self.process.claims.locks.lock(self.name, label=self.label)
-        lease = self.process.do(lambda: self._noted(lock.acquire(timeout)))
+        lease = self.process.do(lambda: self._noted(lock.acquire(self.timeout)))
         self.fencing_token = lease.fencing_token
         return self
 
@@ -158,7 +159,10 @@ class Awaited:
     """The same for coroutines."""
 
     def __init__(self, target: Any) -> None:
-        self._target = target
+        vars(self)["_target"] = target
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._target, name, value)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)

@@ -6,7 +6,6 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -269,7 +268,7 @@ def test_steps_may_be_repeated(store: RedisRecords, orders: Orders, locks: LockC
     first = begun(orders, order, store, locks)
     fence = first.lease.fencing_token
     store.start(orders.running(order), fence, replaces=False)
-    done = replace(orders.running(order), state=RecordState.DONE)
+    done = orders.running(order)._replace(state=RecordState.DONE)
     assert [store.finish(done, fence) for _ in range(2)] == [True, True]
     assert not store.drop(order.key, fence), "what has ended is not forgotten"
     give_back(first.lease)
@@ -288,7 +287,7 @@ def test_no_claim_is_written_over_a_newer_one(
             store.start(orders.running(order), lease.fencing_token, replaces=False)
         store.start(orders.running(order), lease.fencing_token, replaces=True)
         old = first.lease.fencing_token
-        assert not store.finish(replace(orders.running(order), state=RecordState.DONE), old)
+        assert not store.finish(orders.running(order)._replace(state=RecordState.DONE), old)
         assert not store.drop(order.key, old)
         assert store.finish(orders.running(order), lease.fencing_token)
 

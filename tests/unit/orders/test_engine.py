@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,10 +154,10 @@ def test_reconsidering_finds_the_winner_or_goes_on(orders: Orders, locks: LockCl
     lease = locks.lock(order.lock_name).acquire()
     mine = Proceed(order, lease)
     assert drive(orders.reconsider(mine), store, locks) == mine
-    store[order.key] = replace(orders.running(order), left=0)
+    store[order.key] = orders.running(order)._replace(left=0)
     assert drive(orders.reconsider(mine), store, locks) == Proceed(order, lease, replaces=True)
     assert not lease.released
-    store[order.key] = replace(orders.running(order), state=RecordState.DONE)
+    store[order.key] = orders.running(order)._replace(state=RecordState.DONE)
     assert isinstance(drive(orders.reconsider(mine), store, locks), Replay)
     assert lease.released
 
@@ -356,7 +355,7 @@ def test_a_newer_record_is_not_run_over_even_if_it_looks_expired(
 ) -> None:
     """What its times mean is not known either."""
     store, order = Store(), order_of(orders)
-    store[order.key] = replace(orders.running(order), left=0, **changes)
+    store[order.key] = orders.running(order)._replace(left=0, **changes)
     answer = drive(orders.admit(order), store, locks)
     assert isinstance(answer, Refusal)
     assert (answer.status, answer.code) == (503, "order-record-unreadable")

@@ -139,7 +139,7 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (held,) = locks["default"].holders()
         assert held.fence is not None
         assert locks["default"].break_(held.name, fence=held.fence)
-        others.append(send(self.request.path.removeprefix("/orders/")))
+        others.append(send(self.visit.request.path.removeprefix("/orders/")))
         return keep(self, *args)
 
     monkeypatch.setattr(OrderInDatabase, "_keep_refusal", late)

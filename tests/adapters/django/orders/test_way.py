@@ -15,7 +15,7 @@ from orders_django import elsewhere
 
 from lockkit_django.models import OrderRecord
 
-MOST_FILES = 35
+MOST_FILES = 33
 MOST_OF_DJANGO = 8
 LINES = 300
 

@@ -10,6 +10,7 @@ import pytest
 from flask_project.claims import create_app, die, pay
 
 import lockkit
+from lockkit.orders import Orders
 from lockkit.orders.redis_records import orphans, resolve
 from lockkit_flask import idempotent, locks, order_orphaned
 from lockkit_flask.state import app_locks
@@ -280,17 +281,12 @@ def test_a_record_of_a_newer_release_is_503_and_never_a_second_run(
     shop: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("lockkit.orders.engine.replace", _newer)
+        ended = Orders.ended
+        newer.setattr(Orders, "ended", lambda *args: ended(*args)._replace(version=99))
         post(shop, "/answers")
     answer = post(shop, "/answers")
     assert (answer.status_code, answer.json["code"]) == (503, "order-record-unreadable")
     assert effects(shop) == 1
-
-
-def _newer(record: Any, **changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(record, version=99, **changes)
 
 
 def test_the_locks_must_be_in_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
