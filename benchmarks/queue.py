@@ -12,7 +12,7 @@ from benchmarks.awake import awake
 from lockkit import TooManyWaiters
 from lockkit.model.types import Mode
 from lockkit.stores.redis import RedisStore
-from lockkit.stores.redis.connections import pipeline
+from lockkit.stores.redis.connections import exchange
 from lockkit.stores.redis.protocol import NO_CHANNEL
 
 __all__ = ["measure"]
@@ -41,7 +41,7 @@ def _refused(url: str) -> dict[str, float]:
     def wait(mode: Mode) -> None:
         """They count as alive for three seconds."""
         asked = (store._language.acquire(waiter, mode, NO_CHANNEL) for waiter in waiters)
-        pipeline(store._connections, [command.packed for command in asked])
+        exchange(store._connections, [command.packed for command in asked])
 
     wait(Mode.ENQUEUE)
     calls = {"tried_us": lock.try_acquire, "refused_us": _refusal(lock)}

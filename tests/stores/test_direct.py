@@ -19,7 +19,7 @@ from lockkit import LockClient, LockHeld, TooManyWaiters
 from lockkit.model.types import Owner
 from lockkit.testing.servers import RedisServer
 
-MOST_CALLS = 75
+MOST_CALLS = 62
 """Of Python functions, for a pair: more than those of today, and far less than by steps (101)."""
 
 IN_DATABASES = [("postgres_url", "advisory", 125), ("mariadb_url", "advisory", 420)]

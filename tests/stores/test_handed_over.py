@@ -48,6 +48,26 @@ def test_a_lock_over_a_client(redis_url: str, form: str, resp: int) -> None:
     _still_usable(given)
 
 
+@pytest.mark.parametrize("resp", [2, 3])
+def test_what_a_server_says_of_itself_is_read(redis_url: str, resp: int) -> None:
+    """In RESP 3 it replies with maps and with texts of another form."""
+    with (
+        lockkit.connect(client=handed(redis_url, protocol=resp)) as locks,
+        lockkit.connect(redis_url) as others,
+    ):
+        for client in (locks, others):
+            store = client.store
+            records = store.records()  # type: ignore[attr-defined]
+            steps = store.health, records.health, records.capacity, records.server
+            said = [client.perform(step()) for step in steps]  # type: ignore[operator]
+            assert said[3], "the server's run id"
+            if client is locks:
+                before = said
+        assert said == before
+        assert locks.lock("stock:42").acquire().release()
+        assert [info.name for info in locks.holders()] == []
+
+
 def _wait_for_it(locks: lockkit.LockClient, granted: list[int]) -> None:
     with locks.lock("stock:42", timeout=20) as lease:
         granted.append(lease.fencing_token)

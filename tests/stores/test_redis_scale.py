@@ -18,7 +18,7 @@ from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import RecordState, Snapshot
 from lockkit.orders.wire import dump
 from lockkit.stores.redis import RedisStore
-from lockkit.stores.redis.connections import pipeline
+from lockkit.stores.redis.connections import exchange
 from lockkit.stores.redis.protocol import NO_CHANNEL
 from lockkit.stores.redis.records import RedisRecords
 from lockkit.testing.servers import RedisServer
@@ -58,7 +58,7 @@ def _batch(
     names = {lock_name_of(key): key for key in keys}
     requests = [Request(name, token_hex(16), 600.0, OWNER.encode()) for name in names]
     wanted = [said.acquire(r, Mode.TRY, NO_CHANNEL).packed for r in requests]
-    fences = [int(reply) for reply in pipeline(store._connections, wanted)]
+    fences = [int(reply) for reply in exchange(store._connections, wanted)]
     commands = []
     for (name, key), fence, request in zip(names.items(), fences, requests, strict=True):
         running = _payload(key, RecordState.RUNNING)
@@ -68,7 +68,7 @@ def _batch(
             finish = records.finish(name, fence, _payload(key, RecordState.DONE), ttl)
             commands += next(finish).payload
         commands.append(said.release(request).packed)
-    assert all(reply == 1 for reply in pipeline(store._connections, commands))
+    assert all(reply == 1 for reply in exchange(store._connections, commands))
 
 
 def _payload(key: str, state: RecordState) -> bytes:

@@ -40,6 +40,12 @@ def test_a_reply_waits_for_its_end() -> None:
     assert replies.feed(b"\r\n") == [b"next"]
 
 
+def test_what_a_pool_may_say_in_resp_3() -> None:
+    text = b"%1\r\n$4\r\nsave\r\n$0\r\n\r\n=7\r\ntxt:abc\r\n_\r\n"
+    assert fed([text]) == fed(text[at : at + 1] for at in range(len(text)))
+    assert fed([text]) == [[b"save", b""], b"abc", None]
+
+
 def test_a_long_reply_in_many_pieces_takes_hardly_more_than_in_one() -> None:
     """It was read from its beginning for each piece."""
     text = b"*1000\r\n" + b"$4\r\nname\r\n" * 1000

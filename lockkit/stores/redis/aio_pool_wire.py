@@ -13,9 +13,9 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from lockkit.engine.effects import Exchange
-from lockkit.stores.redis.aio_wire import AsyncRedisWire, checked
+from lockkit.stores.redis.aio_wire import AsyncRedisWire
 from lockkit.stores.redis.connections import translate_io_error
-from lockkit.stores.redis.failures import not_connected
+from lockkit.stores.redis.failures import checked, not_connected
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, Maker
 from lockkit.stores.redis.subscription import Inbox
 

@@ -12,7 +12,7 @@ from lockkit.engine.effects import Exchange
 from lockkit.model.settings import AliasSettings
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import AsyncLocalWire
-from lockkit.stores.redis.aio_wire import checked
+from lockkit.stores.redis.failures import checked
 from lockkit.stores.redis.hosts import Node
 from lockkit.stores.redis.line import connected
 from lockkit.stores.redis.resp import ALONE

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError
 
 from lockkit.engine.effects import Exchange, Listen, Park
 from lockkit.model.errors import BackendError, OutcomeUnknown
 from lockkit.runtime import process
 from lockkit.runtime.aio_wires import park_task
-from lockkit.stores.redis.failures import from_reply
+from lockkit.stores.redis.failures import checked
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import ALONE
@@ -157,15 +157,6 @@ class AsyncRedisWire:
         elif pulse.is_due:
             pulse.asked()
             line.say(self._inbox.subscribe)
-
-
-def checked(reply: Any) -> Any:
-    """Raises lockkit's errors, or NoScriptError, which says that the script was not run."""
-    if isinstance(reply, ResponseError):
-        if isinstance(reply, NoScriptError):
-            raise reply
-        raise from_reply(reply) from reply
-    return reply
 
 
 async def _joined(task: asyncio.Task[Any]) -> Any:

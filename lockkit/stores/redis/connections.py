@@ -8,7 +8,6 @@ only the flow does so, with the same token.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -17,7 +16,6 @@ import redis
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
-    NoScriptError,
     RedisError,
     ResponseError,
 )
@@ -25,6 +23,7 @@ from redis.exceptions import (
 from lockkit.runtime import process
 from lockkit.stores.redis.failures import (
     check_role,
+    checked,
     from_reply,
     is_demoted,
     lost_on_the_way,
@@ -150,47 +149,24 @@ def _ask_whether_master(connection: Connection) -> None:
 def exchange(connections: Connections, packed: Any) -> Any:
     """One command and its reply; or of a list of them, which are sent at once, a list. Raises
     lockkit's errors, or NoScriptError, which says that the script was not run."""
-    if type(packed) is not bytes:
-        return pipeline(connections, packed)
+    is_alone = type(packed) is bytes
     connection = connections.take()
     try:
         socket = connection._sock or connect(connection)
-        socket.sendall(packed)
+        socket.sendall(packed if is_alone else b"".join(packed))
         text = socket.recv(LINE)
-        is_number = text[:1] == b":" and text.endswith(END)  # of most scripts
-        reply = int(text[1:]) if is_number else _reply(connection, text)
-    except ResponseError as error:
-        connections.give(connection)
-        if isinstance(error, NoScriptError):
-            raise
-        raise from_reply(error) from error
+        is_number = is_alone and text[:1] == b":" and text.endswith(END)  # of most scripts
+        number = int(text[1:]) if is_number else None
+        replies = () if is_number else _replies(connection, text, 1 if is_alone else len(packed))
     except BaseException as error:  # interrupted: its reply would be taken for that of another
         connections.discard(connection)
         translate_io_error(error)
         raise
     connections.give(connection)
-    return reply
-
-
-def pipeline(connections: Connections, packed: Sequence[bytes]) -> list[Any]:
-    """Send some commands at once and read their replies. Errors as of ``exchange``."""
-    connection = connections.take()
-    try:
-        connect(connection)
-        # In one piece: redis-py makes one system call, and maybe one packet, of each.
-        connection.send_packed_command((b"".join(packed),), check_health=False)
-        replies = [_read(connection) for _ in packed]
-    except BaseException as error:  # interrupted: its reply would be taken for that of another
-        connections.discard(connection)
-        translate_io_error(error)
-        raise
-    connections.give(connection)
-    for reply in replies:
-        if isinstance(reply, NoScriptError):
-            raise reply
-        if isinstance(reply, ResponseError):
-            raise from_reply(reply) from reply
-    return replies
+    if number is not None:
+        return number
+    found = [checked(reply) for reply in replies]
+    return found[0] if is_alone else found
 
 
 def received(connection: Connection) -> bytes:
@@ -211,14 +187,15 @@ def whole(replies: Replies, connection: Connection, data: bytes = b"") -> list[A
     return found
 
 
-def _reply(connection: Connection, data: bytes) -> Any:
-    """The reply that begins with this. Raises the driver's error for one that is an error."""
-    reply = whole(Replies(), connection, data)[0]
-    if not isinstance(reply, ResponseError):
-        return reply
-    if is_managed(connection) and is_demoted(reply):
+def _replies(connection: Connection, data: bytes, count: int) -> list[Any]:
+    """So many, the first of which begins with this; errors are values."""
+    replies = Replies()
+    found = whole(replies, connection, data)
+    while len(found) < count:
+        found += whole(replies, connection)
+    if is_managed(connection) and is_demoted(found):
         raise ConnectionError("the server is not the master any more")
-    raise connection._parser.parse_error(str(reply))
+    return found
 
 
 def translate_io_error(error: BaseException) -> None:
@@ -227,11 +204,3 @@ def translate_io_error(error: BaseException) -> None:
         raise from_reply(error) from error
     if isinstance(error, (RedisError, OSError)):
         raise lost_on_the_way(error) from error
-
-
-def _read(connection: Connection) -> Any:
-    """A reply; an error reply as a value, because the others of the pipeline must be read, too."""
-    try:
-        return connection.read_response(disable_decoding=True)
-    except ResponseError as error:
-        return error

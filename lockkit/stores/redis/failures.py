@@ -95,6 +95,15 @@ def from_reply(error: driver.RedisError) -> LockError:
     return script_error(message) or _refused(message)
 
 
+def checked(reply: Any) -> Any:
+    """Raises lockkit's errors, or NoScriptError, which says that the script was not run."""
+    if isinstance(reply, driver.ResponseError):
+        if isinstance(reply, driver.NoScriptError):
+            raise reply
+        raise from_reply(reply) from reply
+    return reply
+
+
 def refused(error: LockError) -> bool:
     """Whether the server replied with an error: to another request it may reply well."""
     return isinstance(error.__cause__, driver.ResponseError)

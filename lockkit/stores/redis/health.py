@@ -106,7 +106,7 @@ def persistence() -> Step[list[Finding]]:
                 "this check.",
             )
         ]
-    if not (saves[b"save"] if isinstance(saves, dict) else saves[1]):  # RESP 3, of a shared pool
+    if not saves[1]:
         return [
             Finding(
                 "persistence",

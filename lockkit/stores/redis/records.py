@@ -27,7 +27,6 @@ STATE_AND_FENCE = 17
 RUNNING, DONE = b"R", b"D"
 
 _OCCUPY = script_of("time", "layout", "whole", "record_layout")
-_OCCUPY = script_of("time", "layout", "whole", "record_layout")
 _CLAIM = script_of("time", "layout", "whole", "clock", "record", "record_claim")
 _FINISH = script_of("time", "layout", "whole", "clock", "record", "record_finish")
 _DROP = script_of("time", "layout", "whole", "clock", "record", "record_drop")

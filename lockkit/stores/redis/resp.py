@@ -8,6 +8,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 END = b"\r\n"
 
+VERBATIM, MAP, NULL = b"=%_"
+"""What a connection of somebody else's pool may say in RESP 3. A map is read as a list."""
+
 ALONE = 0
 """The number of replies to one request that is not in a list."""
 
@@ -46,19 +49,20 @@ class Replies:
 
 def _element(text: bytes, kind: int, line: bytes, at: int) -> tuple[Any, int, int]:
     """A value that begins with this line, and where it ends; of a list, its length."""
-    if kind == 43:  # noqa: PLR2004  +
+    if kind in b"+":
         return line, at, 0
-    if kind == 58:  # noqa: PLR2004  :
+    if kind in b":":
         return int(line), at, 0
-    if kind == 36:  # noqa: PLR2004  $
+    if kind in b"$=":
         length = int(line)
-        return (text[at : at + length], at + length + 2, 0) if length >= 0 else (None, at, 0)
-    if kind == 45:  # noqa: PLR2004  -
+        first = at + 4 * (kind == VERBATIM)  # after txt:
+        return (text[first : at + length], at + length + 2, 0) if length >= 0 else (None, at, 0)
+    if kind in b"-":
         return _error(line.decode(errors="replace")), at, 0
-    if kind == 42:  # noqa: PLR2004  *
-        length = int(line)
+    if kind in b"*%":
+        length = int(line) * (1 + (kind == MAP))
         return ([] if length == 0 else None), at, max(length, 0)
-    if kind == 95:  # noqa: PLR2004  _ of RESP 3, which somebody else's pool may speak
+    if kind == NULL:
         return None, at, 0
     raise ValueError(f"not a reply: {kind:c}")
 

@@ -267,8 +267,11 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
             (renewal,) = yield from self.extend([request])
             if not renewal.left:
                 return None
-        left = min(request.ttl, alive_for(request.ttl))
-        self._handed[request.name] = request, now() + left / 4
+        left, moment = min(request.ttl, alive_for(request.ttl)), now()
+        for name, (other, new_until) in list(self._handed.items()):
+            if new_until + other.ttl < moment:  # nobody has kept it, nor given it back
+                self._handed.pop(name, None)
+        self._handed[request.name] = request, moment + left / 4
         return Grant(request.token, fence, left)
 
     def database(self) -> str:
