@@ -7,10 +7,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from lockkit.engine.effects import Exchange, Listen, Park
+from lockkit.engine.effects import Exchange
 from lockkit.model.errors import BackendError
 from lockkit.runtime.run import run
-from lockkit.runtime.wires import park
+from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.connections import OwnConnections, exchange
 from lockkit.stores.redis.hosts import Node
 from lockkit.stores.redis.settings import Connection, Maker
@@ -66,7 +66,7 @@ class ManyConnections:
             connections.close()
 
 
-class NodeWire:
+class NodeWire(CallWire):
     """Exchanges with the server of their route."""
 
     def __init__(self, connections: ManyConnections) -> None:
@@ -75,13 +75,6 @@ class NodeWire:
     def exchange(self, effect: Exchange) -> Any:
         payload, node = effect
         return exchange(self._connections.at(node), payload)  # type: ignore[arg-type]
-
-    def park(self, effect: Park) -> None:
-        park(effect.signal, effect.seconds)
-
-    def listen(self, _: Listen) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class ClusterWire(RedisWire):

@@ -37,6 +37,8 @@ from lockkit.stores.redis.protocol import KINDS, SHARED
 DIGITS = 16  # of a number; what is read may be anything
 KIND_OF = {code: kind for kind, code in KINDS.items()}
 
+Queue = tuple[int, int, Sequence[bytes]]
+
 
 def read_acquire(request: Request, reply: bytes) -> Grant | Busy | Gone:
     """A ticket that is not a number is not ours: another is drawn."""
@@ -110,9 +112,7 @@ def read_details(bucket: bytes, names: Sequence[bytes], reply: Sequence[Any]) ->
         elif record:
             kind = KIND_OF[record[:1]]
             for entry in sorted(entries, key=_fence_of):
-                fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
-                info = info_of(name, fixed + rest, now, (waiters, alive, first))
-                yield info._replace(kind=kind, permits=int(permits), shared=entry[:1] == SHARED)
+                yield _holder(name, kind, entry, now, (waiters, alive, first))
 
 
 def count_details(reply: Sequence[Any]) -> int:
@@ -133,9 +133,14 @@ def other_layout(version: bytes) -> LockError:
     )
 
 
-def info_of(
-    name: str, text: bytes, now: int, queue: tuple[int, int, Sequence[bytes]] = (0, 0, ())
-) -> LockInfo:
+def _holder(name: str, kind: Kind, entry: bytes, now: int, queue: Queue = (0, 0, ())) -> LockInfo:
+    """One of those who share a name."""
+    permits, _, rest = entry[81:].split(b" ", 2)
+    info = info_of(name, entry[1:81] + rest, now, queue)
+    return info._replace(kind=kind, permits=int(permits), shared=entry[:1] == SHARED)
+
+
+def info_of(name: str, text: bytes, now: int, queue: Queue = (0, 0, ())) -> LockInfo:
     """What a record says after its token, and an entry after its form: 16 digits each, then the
     rest. queue: how many wait, how many are alive, and the first of them."""
     waiters, alive, first = queue
@@ -181,11 +186,7 @@ def read_words(names: Sequence[bytes], reply: Sequence[Any]) -> Iterator[LockInf
         if record[:1] == KINDS[Kind.MUTEX]:
             yield from _lost(info_of(name, record[1:], now), None, "")
         for entry in entries:
-            fixed, (permits, _, rest) = entry[1:81], entry[81:].split(b" ", 2)
-            info = info_of(name, fixed + rest, now)._replace(
-                kind=KIND_OF[record[:1]], permits=int(permits), shared=entry[:1] == SHARED
-            )
-            yield from _lost(info, None, "")
+            yield from _lost(_holder(name, KIND_OF[record[:1]], entry, now), None, "")
 
 
 def _written(words: bytes, now: int) -> LockInfo | None:

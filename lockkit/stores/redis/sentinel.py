@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from lockkit.engine.effects import Exchange, Listen, Park, Step
+from lockkit.engine.effects import Exchange, Step
 from lockkit.model.checks import check_ttl
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.runtime.run import run
+from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.connections import OwnConnections, exchange
 from lockkit.stores.redis.failures import MasterUnknown
 from lockkit.stores.redis.hosts import Node, Remap, check_remap, read_hosts, remapped, text_of
@@ -149,7 +150,7 @@ class Resolver:
         return run(discover(self.way, self._silent), _SentinelWire(self._makers))
 
 
-class _SentinelWire:
+class _SentinelWire(CallWire):
     """Asks one Sentinel, over a connection for this question alone: it is asked seldom."""
 
     def __init__(self, makers: Mapping[Node, Maker]) -> None:
@@ -161,12 +162,6 @@ class _SentinelWire:
             return exchange(connections, effect.payload)
         finally:
             connections.close()
-
-    def park(self, _: Park) -> None: ...
-
-    def listen(self, _: Listen) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def master_maker(

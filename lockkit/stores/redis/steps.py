@@ -235,24 +235,19 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         except LockError as error:
             if not refused(error):
                 raise
-        replies = []
-        for command in commands:
-            reply = yield from self._extend_one(command)
-            replies.append(reply)
+        replies = list[Any]()
+        for command in commands:  # that the server refuses one says nothing of the others
+            try:
+                replies.append((yield from call(command)))
+            except LockError as error:
+                if not refused(error):
+                    raise
+                replies.append(error)
         return replies
 
     def _confirmed(self, commands: Sequence[Command]) -> Step[list[Any]]:
         timeout = self._connections.fresh.arguments.get("socket_timeout") or SOCKET_TIMEOUT
         return replicas.confirmed(commands, self._replicas, timeout)
-
-    def _extend_one(self, command: Command) -> Step[Any]:
-        """One bucket; that the server refuses it says nothing of the others."""
-        try:
-            return (yield from call(command))
-        except LockError as error:
-            if not refused(error):
-                raise
-            return error
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         """The ``left`` of a grant by message is what the waiter's last sign of life leaves it."""

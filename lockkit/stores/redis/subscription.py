@@ -9,7 +9,6 @@ connections, each asks after every try to have one again.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import Any
 
 from lockkit.engine.effects import Listen, Park, Signal, Step
@@ -124,11 +123,14 @@ class Inbox:
             self.pulse.heard()
         if reply[0] != b"message":
             return
-        with suppress(ValueError):  # anybody with the right may publish
+        try:
             token, ticket, fence = reply[2].decode().split(" ")
-            if (slot := self._slots.get(token)) is not None:
-                slot.message = (int(ticket), int(fence))
-                slot.set()
+            message = int(ticket), int(fence)
+        except ValueError:  # anybody with the right may publish
+            return
+        if (slot := self._slots.get(token)) is not None:
+            slot.message = message
+            slot.set()
 
     def opened(self, pulse: Pulse) -> None:
         """There is a subscription."""

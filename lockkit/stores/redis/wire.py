@@ -130,14 +130,16 @@ class RedisWire:
             pulse.asked()
             self._say_subscribe(connection)
         connection._sock.settimeout(max(min(left, pulse.left()), SOONEST))
-        with suppress(TimeoutError):
+        try:
             for reply in whole(self._replies, connection):
                 self._inbox.hear(reply)
-        return not pulse.is_dead
+        except TimeoutError:
+            return not pulse.is_dead
+        return True
 
     def _promote(self) -> None:
         """Have one of the others read from now on, if nobody does."""
-        if self._is_led:
+        if not self._waiting or self._is_led:
             return
         for wake in list(self._waiting.values()):
             wake.set()
