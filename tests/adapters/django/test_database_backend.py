@@ -156,7 +156,7 @@ def test_waiters_hear_from_wherever_the_settings_lead(
                 waiting = threads.submit(client.lock("a", ttl=60).acquire)
                 eventually(lambda: listens(postgres_server, place["NAME"]))  # noqa: B023
                 assert lease.release()
-                assert waiting.result(10).release()
+                assert waiting.result(60).release()
     finally:
         client.close()
         postgres_server.drop_database(elsewhere)

@@ -30,7 +30,7 @@ def sell(sku: str) -> None:
     with transaction.atomic():
         Sale.objects.create(sku=sku)
         started.set()
-        go_on.wait(5)
+        go_on.wait(60)
 
 
 @lock_view("stock:{sku}")
@@ -95,13 +95,13 @@ async def test_what_it_left_behind_is_committed_before_the_release(
     with override_settings(ROOT_URLCONF=__name__):
         visit = Visit(f"/{kind}/A1")
         task = asyncio.create_task(ASGIHandler()(visit.scope, visit.receive, visit.send))
-        assert await asyncio.to_thread(started.wait, 5)
+        assert await asyncio.to_thread(started.wait, 30)
         visit.leave()
         for _ in range(50):
             await asyncio.sleep(0.001)
         assert events == [("grant", 0)]
         go_on.set()
         with suppress(asyncio.CancelledError):
-            await asyncio.wait_for(task, 5)
-        assert await asyncio.to_thread(released.wait, 5)  # a sync view ends in its own thread
+            await asyncio.wait_for(task, 60)
+        assert await asyncio.to_thread(released.wait, 30)  # a sync view ends in its own thread
     assert events == [("grant", 0), ("release", 1)]

@@ -278,7 +278,7 @@ def test_interrupted_while_it_is_given_back_it_expires(using: str) -> None:
 
     def sell_until(at: int) -> Interrupting:
         with Interrupting(at) as interrupts, transaction.atomic(using):
-            lock = locks["default"].lock(f"stock:{at}", ttl=0.5, until="commit")
+            lock = locks["default"].lock(f"stock:{at}", ttl=3, until="commit")
             leases.append(lock.acquire())
         return interrupts
 
@@ -287,7 +287,7 @@ def test_interrupted_while_it_is_given_back_it_expires(using: str) -> None:
     interrupted = [sell_until(at).where for at in range(places - 150, places)]
     assert any("in _Outermost.give_back" in where for where in interrupted)
     for lease in leases:
-        locks["default"].lock(lease.name, timeout=10).acquire().release()
+        locks["default"].lock(lease.name, timeout=30).acquire().release()
         lease.release()
 
 

@@ -439,7 +439,7 @@ def test_a_lost_lease_is_an_error_and_not_a_success(app: Flask) -> None:
 
 
 def test_requests_in_threads_exclude_one_another(make_app: MakeApp) -> None:
-    app = make_app(LOCKKIT_VIEWS={"TIMEOUT": 10, "MAX_WAITERS": 20})
+    app = make_app(LOCKKIT_VIEWS={"TIMEOUT": 60, "MAX_WAITERS": 20})
     value = {"n": 0}
 
     @app.post("/")

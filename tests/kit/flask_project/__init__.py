@@ -55,7 +55,7 @@ def create_app(**config: Any) -> Flask:
         {
             "SECRET_KEY": "s",
             "SQLALCHEMY_DATABASE_URI": os.environ.get("SHOP_DATABASE"),
-            "LOCKKIT_ORDERS": {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": 10},
+            "LOCKKIT_ORDERS": {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": 50},
             "LOCKKIT_USER": lambda: request.headers.get("X-User"),
             "CALLS": 0,
             **config,

@@ -29,7 +29,7 @@ def create_app(paid: Path, url: str, **orders: Any) -> Flask:
         LOCKKIT_ORDERS={
             "ORDER_ID": ["header:X-Order-ID"],
             "PATHS": ["^/"],
-            "WAIT": 10,
+            "WAIT": 50,
             "STORE": "redis",
             "NAMESPACE": "shop",
             **orders,

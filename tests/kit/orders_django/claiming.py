@@ -85,7 +85,7 @@ class PermittedClass(PermissionRequiredMixin, View):
 def waits(request: HttpRequest) -> HttpResponse:
     number = pay(request)
     started.set()
-    go_on.wait(30)
+    go_on.wait(60)
     return HttpResponse(f"paid {number}", status=201)
 
 

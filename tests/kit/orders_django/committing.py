@@ -141,7 +141,7 @@ def mails(request: HttpRequest) -> HttpResponse:
     """Does something between its COMMIT and its response."""
     commit(request, "mails")
     views.started.set()
-    views.go_on.wait(30)
+    views.go_on.wait(60)
     return text(1)
 
 

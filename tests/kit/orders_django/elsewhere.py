@@ -38,7 +38,7 @@ def waits(request: HttpRequest) -> HttpResponse:
     number = sell("waits")
     started.set()
     if len(calls) == 1:
-        go_on.wait(30)
+        go_on.wait(60)
     status = 500 if "fail" in request.GET and len(calls) == 1 else 201
     return HttpResponse(f"sold {number}", status=status)
 

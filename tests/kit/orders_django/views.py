@@ -64,7 +64,7 @@ def waits(request: HttpRequest) -> HttpResponse:
     """Runs until the test lets it go on."""
     number = sell("waits")
     started.set()
-    go_on.wait(10)
+    go_on.wait(60)
     return HttpResponse(f"sold {number}", status=int(request.GET.get("status", "201")))
 
 
@@ -72,7 +72,7 @@ async def async_waits(request: HttpRequest) -> HttpResponse:
     calls.append("async-waits")
     sale = await Sale.objects.acreate(sku="async-waits")
     started.set()
-    await asyncio.to_thread(go_on.wait, 10)
+    await asyncio.to_thread(go_on.wait, 60)
     await Sale.objects.acreate(sku="async-waits")
     return HttpResponse(f"sold {sale.pk}", status=201)
 

@@ -14,7 +14,7 @@ from lockkit.testing.conformance.base import at_least_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TTL = 0.5
+TTL = 3.0
 """Seconds: a machine that stalls for longer spoils one try."""
 
 
