@@ -1,4 +1,5 @@
-"""An interrupt in each place of an acquire, a wait, an extension, a release and a close, one a run.
+"""An interrupt in each place of an acquire, a wait, an extension, a release and a close, one a run:
+of lockkit over Redis, and of the other stores themselves.
 
 Afterwards it has come to the caller, nobody hangs, the client works in every thread and hands on
 its locks by message as before, and what was left behind is gone after one TTL.
@@ -6,6 +7,7 @@ its locks by message as before, and what was left behind is gone after one TTL.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -15,11 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 import django
 import pytest
 from garbage import collected
-from interrupted_places import Works, interrupted_everywhere
-from interrupted_stores import LONG_TTL, MOMENT, OTHERS, SOON, STORES, TTL, name_of
+from interrupted_places import Works, has_left, interrupted_everywhere
+from interrupted_stores import LONG_TTL, MOMENT, ONE, OTHERS, PATIENT, STORES, TTL, below, name_of
 
 import lockkit
 from lockkit import Lease, LockClient
+from lockkit.testing.conformance.base import at_least_once, eventually
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -34,6 +37,8 @@ pytestmark = [
 
 
 on_every_store = pytest.mark.parametrize("url", [*STORES, *OTHERS], ids=name_of, indirect=True)
+on_one = pytest.mark.parametrize("url", [ONE], ids=name_of, indirect=True)
+"""A block comes to the same places of a store."""
 
 
 @pytest.fixture(params=STORES, ids=name_of)
@@ -71,13 +76,16 @@ def elsewhere() -> Iterator[ThreadPoolExecutor]:
 
 def nothing_is_held(other: LockClient, locks: LockClient) -> None:
     """One TTL later, but for what is renewed."""
-    lease = locks.lock("renewed", ttl=2 * TTL).acquire()
-    time.sleep(1.2 * TTL)
-    infos = {info.name: info for info in other.holders()}
-    renewed = infos.pop("renewed")
-    assert renewed.renewed is not None and renewed.renewed < TTL
-    assert lease.release()
-    assert not [info for info in infos.values() if info.state == "held" or info.waiters_alive]
+    numbers = itertools.count()
+
+    def renews() -> bool:
+        with locks.lock(f"renewed{next(numbers)}", ttl=2 * TTL) as lease:
+            time.sleep(1.2 * TTL)
+            info = other.inspect(lease.name)
+        return info is not None and info.renewed is not None and info.renewed < TTL
+
+    at_least_once(renews)
+    eventually(lambda: not [i for i in other.holders() if i.state == "held" or i.waiters_alive])
 
 
 @pytest.fixture
@@ -85,11 +93,13 @@ def works(locks: LockClient, elsewhere: ThreadPoolExecutor) -> Works:
     return Works(locks, elsewhere)
 
 
+@on_one
 def test_an_acquire(locks: LockClient, other: LockClient, works: Works) -> None:
     assert interrupted_everywhere(lambda at: locks.lock(f"a{at}").acquire, works) > 20
     nothing_is_held(other, locks)
 
 
+@on_one
 def test_a_release(locks: LockClient, other: LockClient, works: Works) -> None:
     kept: list[Lease] = []
 
@@ -102,21 +112,21 @@ def test_a_release(locks: LockClient, other: LockClient, works: Works) -> None:
     nothing_is_held(other, locks)
 
 
-def test_an_extension(locks: LockClient, other: LockClient, works: Works) -> None:
+def test_an_extension(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
     kept: list[Lease] = []
 
     def step(at: int) -> Callable[[], object]:
         kept.append(locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
         return kept[-1].extend
 
-    assert interrupted_everywhere(step, works) > 20
+    assert interrupted_everywhere(step, works, below(url)) > 20
     for lease in kept:
         assert lease.release()
     nothing_is_held(other, locks)
 
 
 @on_every_store
-def test_a_block(locks: LockClient, other: LockClient, works: Works) -> None:
+def test_a_block(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
     """With a lock that is kept, as those in modules are."""
     kept = []
 
@@ -130,10 +140,11 @@ def test_a_block(locks: LockClient, other: LockClient, works: Works) -> None:
 
         return block
 
-    assert interrupted_everywhere(step, works) > 40
+    assert interrupted_everywhere(step, works, below(url)) > 40
     nothing_is_held(other, locks)
 
 
+@on_one
 def test_an_entrance_into_what_one_holds(
     locks: LockClient, other: LockClient, works: Works
 ) -> None:
@@ -156,7 +167,7 @@ def test_an_entrance_into_what_one_holds(
 
 
 @on_every_store
-def test_a_wait(locks: LockClient, other: LockClient, works: Works) -> None:
+def test_a_wait(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
     """The holder releases meanwhile."""
     threads: list[threading.Timer] = []
 
@@ -164,19 +175,21 @@ def test_a_wait(locks: LockClient, other: LockClient, works: Works) -> None:
         holder = other.lock(f"w{at}").acquire()
         threads.append(threading.Timer(MOMENT, holder.release))
         threads[-1].start()
-        return locks.lock(f"w{at}", timeout=SOON).acquire
+        return locks.lock(f"w{at}", timeout=PATIENT).acquire
 
-    assert interrupted_everywhere(step, works.hands_on) > 40
+    assert interrupted_everywhere(step, works.hands_on, below(url)) > 40
     for thread in threads:
         thread.join()
     nothing_is_held(other, locks)
 
 
-def test_a_wait_in_vain(locks: LockClient, other: LockClient, works: Works) -> None:
+def test_a_wait_in_vain(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
     """Those who have given up leave the queue, and are not waited for until they count as dead."""
-    holders = []
+    holders: list[Lease] = []
 
     def step(at: int) -> Callable[[], object]:
+        if holders:
+            has_left(other, holders[-1].name)
         holders.append(other.lock(f"v{at}").acquire())
         lock = locks.lock(f"v{at}", ttl=LONG_TTL)
 
@@ -186,9 +199,7 @@ def test_a_wait_in_vain(locks: LockClient, other: LockClient, works: Works) -> N
 
         return wait
 
-    assert interrupted_everywhere(step, works.hands_on) > 40
-    time.sleep(TTL)
-    assert not [info for info in other.holders() if info.waiters_alive]
+    assert interrupted_everywhere(step, works.hands_on, below(url)) > 40
     for holder in holders:
         assert holder.release()
     nothing_is_held(other, locks)

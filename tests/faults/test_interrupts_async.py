@@ -4,18 +4,34 @@ in a task. In ``test_cancellation`` the same is cancelled at each await."""
 from __future__ import annotations
 
 import asyncio
-import time
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from garbage import collected
-from interrupted_stores import LONG_TTL, MOMENT, MOST, SOON, STORES, TTL, name_of
+from interrupted_places import has_left
+from interrupted_stores import (
+    LONG_TTL,
+    MOMENT,
+    MOST,
+    PATIENT,
+    SOON,
+    STORES,
+    TRIES,
+    TTL,
+    memory,
+    name_of,
+    redis,
+    sqlite_file,
+)
 from interrupting import Interrupting
 
 import lockkit
-from lockkit import LockClient, aio
+from lockkit import Lease, LockClient, aio
+from lockkit.model.clock import now
 from lockkit.stores.contract import Pushed
+from lockkit.testing.conformance.base import eventually
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*was never released:ResourceWarning"),
@@ -24,6 +40,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+on_different_ones = pytest.mark.parametrize(
+    "url", [memory, sqlite_file, redis], ids=name_of, indirect=True
+)
 
 Run = Callable[[], Awaitable[object]]
 Step = Callable[[int], Awaitable[Run]]
@@ -34,6 +54,13 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     with request.param(request) as url:
         yield url
         collected()
+
+
+def below(url: str) -> str:
+    """Where a store is interrupted, as in ``test_interrupts``. SQLite's code runs in a thread: the
+    task, which waits for that, is interrupted in what it calls there, and PostgreSQL's is the same.
+    """
+    return "" if url.startswith(("redis:", "sqlite:")) else "/stores/"
 
 
 @pytest.fixture
@@ -49,23 +76,30 @@ def other(url: str) -> Iterator[LockClient]:
         yield client
 
 
-async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient) -> int:
+async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: str) -> int:
     """Run it again and again, each time interrupted one place later, until it ends before that."""
+    numbers = itertools.count(1)
     for at in range(1, MOST):
-        run = await step(at)
-        began = time.monotonic()
-        where = await asyncio.create_task(interrupted(at, run))
-        del run
-        await hands_on(locks)
-        took = time.monotonic() - began
-        assert took < 2 * SOON, f"{took:.1f} s, interrupted at {where}"
+        for _ in range(
+            TRIES
+        ):  # once more if the machine has stalled; a defect takes long each time
+            run = await step(next(numbers))
+            began = now()
+            where = await asyncio.create_task(interrupted(at, run, below))
+            del run
+            await hands_on(locks)
+            took = now() - began
+            if took < 2 * SOON:
+                break
+        else:
+            raise AssertionError(f"{took:.1f} s, {TRIES} times, interrupted at {where}")
         if not where:
             return at - 1
     raise AssertionError(f"more than {MOST} places")
 
 
-async def interrupted(at: int, run: Run) -> str:
-    with Interrupting(at) as interrupting:
+async def interrupted(at: int, run: Run, below: str) -> str:
+    with Interrupting(at, below) as interrupting:
         await run()
     return interrupting.where
 
@@ -73,7 +107,7 @@ async def interrupted(at: int, run: Run) -> str:
 async def hands_on(locks: aio.AsyncLockClient) -> None:
     """From this task to another one, by a message, if the store has such."""
     if not isinstance(locks.store, Pushed):
-        async with locks.lock("after", timeout=SOON):
+        async with locks.lock("after", timeout=PATIENT):
             return
     lock = locks.lock("handed", ttl=LONG_TTL, timeout=LONG_TTL)
     async with lock:
@@ -85,16 +119,18 @@ async def hands_on(locks: aio.AsyncLockClient) -> None:
 
 async def nothing_is_held(other: LockClient, locks: aio.AsyncLockClient) -> None:
     """One TTL later, but for what is renewed."""
-    lease = await locks.lock("renewed", ttl=2 * TTL).acquire()
-    await asyncio.sleep(1.2 * TTL)
-    infos = {info.name: info for info in other.holders()}
-    renewed = infos.pop("renewed")
-    assert renewed.renewed is not None and renewed.renewed < TTL
-    assert await lease.release()
-    assert not [info for info in infos.values() if info.state == "held" or info.waiters_alive]
+    for turn in range(TRIES):
+        async with locks.lock(f"renewed{turn}", ttl=2 * TTL) as lease:
+            await asyncio.sleep(1.2 * TTL)
+            info = other.inspect(lease.name)
+        if info is not None and info.renewed is not None and info.renewed < TTL:
+            break
+    else:
+        raise AssertionError("nothing is renewed")
+    eventually(lambda: not [i for i in other.holders() if i.state == "held" or i.waiters_alive])
 
 
-async def test_a_block(locks: aio.AsyncLockClient, other: LockClient) -> None:
+async def test_a_block(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
     """With a lock that is kept, as those in modules are."""
     kept = []
 
@@ -108,36 +144,38 @@ async def test_a_block(locks: aio.AsyncLockClient, other: LockClient) -> None:
 
         return block
 
-    assert await interrupted_everywhere(step, locks) > 40
+    assert await interrupted_everywhere(step, locks, below(url)) > 40
     await nothing_is_held(other, locks)
 
 
-async def test_a_release(locks: aio.AsyncLockClient, other: LockClient) -> None:
+@on_different_ones
+async def test_a_release(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
     kept: list[aio.AsyncLease] = []
 
     async def step(at: int) -> Run:
         kept.append(await locks.lock(f"r{at}").acquire())
         return kept[-1].release
 
-    assert await interrupted_everywhere(step, locks) > 20
+    assert await interrupted_everywhere(step, locks, below(url)) > 20
     kept[:] = [lease for lease in kept if lease.released]
     await nothing_is_held(other, locks)
 
 
-async def test_an_extension(locks: aio.AsyncLockClient, other: LockClient) -> None:
+@on_different_ones
+async def test_an_extension(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
     kept: list[aio.AsyncLease] = []
 
     async def step(at: int) -> Run:
         kept.append(await locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
         return kept[-1].extend
 
-    assert await interrupted_everywhere(step, locks) > 20
+    assert await interrupted_everywhere(step, locks, below(url)) > 20
     for lease in kept:
         assert await lease.release()
     await nothing_is_held(other, locks)
 
 
-async def test_a_wait(locks: aio.AsyncLockClient, other: LockClient) -> None:
+async def test_a_wait(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
     """The holder releases meanwhile."""
     with ThreadPoolExecutor(1) as elsewhere:
         loop = asyncio.get_running_loop()
@@ -145,18 +183,20 @@ async def test_a_wait(locks: aio.AsyncLockClient, other: LockClient) -> None:
         async def step(at: int) -> Run:
             holder = other.lock(f"w{at}").acquire()
             loop.call_later(MOMENT, elsewhere.submit, holder.release)
-            return locks.lock(f"w{at}", timeout=SOON).acquire
+            return locks.lock(f"w{at}", timeout=PATIENT).acquire
 
-        assert await interrupted_everywhere(step, locks) > 40
+        assert await interrupted_everywhere(step, locks, below(url)) > 40
         await asyncio.sleep(2 * MOMENT)
     await nothing_is_held(other, locks)
 
 
-async def test_a_wait_in_vain(locks: aio.AsyncLockClient, other: LockClient) -> None:
+async def test_a_wait_in_vain(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
     """Those who have given up leave the queue, and are not waited for until they count as dead."""
-    holders = []
+    holders: list[Lease] = []
 
     async def step(at: int) -> Run:
+        if holders:
+            has_left(other, holders[-1].name)
         holders.append(other.lock(f"v{at}").acquire())
         lock = locks.lock(f"v{at}", ttl=LONG_TTL)
 
@@ -166,9 +206,7 @@ async def test_a_wait_in_vain(locks: aio.AsyncLockClient, other: LockClient) -> 
 
         return wait
 
-    assert await interrupted_everywhere(step, locks) > 40
-    await asyncio.sleep(TTL)
-    assert not [info for info in other.holders() if info.waiters_alive]
+    assert await interrupted_everywhere(step, locks, below(url)) > 40
     for holder in holders:
         assert holder.release()
     await nothing_is_held(other, locks)

@@ -23,6 +23,8 @@ LONG_TTL = 60.0
 SOON = 1.0
 """Seconds, for what takes milliseconds when nobody is in its way."""
 
+TRIES = 3
+PATIENT = 30.0
 MOMENT = 0.005
 MOST = 2000
 
@@ -76,9 +78,18 @@ def plain_keys(request: pytest.FixtureRequest) -> Iterator[str]:
     yield f"{request.getfixturevalue('redis_url')}?protocol=plain"
 
 
+ONE = redis
+"""Where the code that all stores share is interrupted as well."""
+
 STORES = [memory, sqlite_file, postgresql, redis]
 OTHERS = [django_database, django_cache, redis_cluster, plain_keys]
 """The same code over other connections, or with other scripts: a block and a wait go through it."""
+
+
+def below(url: str) -> str:
+    """Where a store is interrupted: in its own code, and what that calls. The rest is interrupted
+    over one of them."""
+    return "" if url.startswith("redis://") and "?" not in url else "/stores/"
 
 
 def name_of(store: Callable[..., object]) -> str:

@@ -32,7 +32,10 @@ STOOD_ON = {threading.__file__, contextlib.__file__}
 CALLS = {dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX") if name in dis.opmap}
 TURNS = dis.opmap["JUMP_BACKWARD"]
 RESUMES = dis.opmap["RESUME"]
-BEGINS, AFTER_YIELD = 0, 1
+LOOKS = {0, 1}
+"""At the beginning, and after a ``yield``; not within ``yield from`` or ``await``."""
+
+NOWHERE = -1
 
 
 class Interrupt(BaseException):
@@ -41,11 +44,14 @@ class Interrupt(BaseException):
 
 class Interrupting:
     """``with Interrupting(n):`` raises in the n-th such place, counted from 1, that this thread
-    comes to, or this task; in code of lockkit's, and in what that calls of ``STOOD_ON``."""
+    comes to, or this task; in code of lockkit's, and in what that calls of ``STOOD_ON``.
+    A place is the first time in one line of calls: not each turn of a loop is another one.
+    ``below``: and of these only what a file with this in its path has, or has called."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, below: str = "") -> None:
         self._at = at
-        self._before: dict[int, tuple[CodeType, int]] = {}  #: by the frame's id: what it has done
+        self._below = below
+        self._ways: set[tuple[int, ...]] = set()
         self.places = 0
         self.where = ""  #: it was raised; empty if the block ended before
         self._task: asyncio.Task[Any] | None = None
@@ -54,6 +60,7 @@ class Interrupting:
         with contextlib.suppress(RuntimeError):
             self._task = asyncio.current_task()
         self._thread = threading.get_ident()
+        self._outside = sys._getframe(1)
         _begin(self._each)
         return self
 
@@ -65,28 +72,36 @@ class Interrupting:
     ) -> bool:
         """The interrupt ends here; that it came so far is part of what is tested."""
         _end()
+        del self._outside
         if self.where:
             assert kind is Interrupt, f"interrupted at {self.where}: {error!r}"
         return kind is Interrupt
 
-    def _each(self, frame: FrameType, here: int) -> None:
-        """Before each instruction."""
+    def _each(self, frame: FrameType, before: int, here: int) -> None:
+        """Between two instructions, at the first of which CPython may look for signals."""
         code = frame.f_code
-        if here <= _begins(code) or self._is_elsewhere():
-            return
-        of, before = self._before.get(id(frame), (None, 0))
-        self._before[id(frame)] = (code, here)
-        if _bytes(code)[here - 2] == RESUMES:  # which some versions do not tell of
-            before = here - 2
-        elif of is not code:
-            return  # another frame had the id
-        if _looks(code, before, here) and _is_ours(frame):
+        if (
+            not self._is_elsewhere()
+            and _handlers(code, before) == _handlers(code, here)
+            and self._is_place(frame)
+        ):
             self._look(frame)
 
     def _is_elsewhere(self) -> bool:
         if threading.get_ident() != self._thread:
             return True
         return self._task is not None and asyncio.current_task() is not self._task
+
+    def _is_place(self, frame: FrameType | None) -> bool:
+        way, is_below = [], False
+        while frame is not None and frame is not self._outside:
+            code = frame.f_code
+            way += id(code), frame.f_lasti
+            is_below = is_below or self._below in code.co_filename
+            frame = frame.f_back
+        before = len(self._ways)
+        self._ways.add(tuple(way))
+        return is_below and len(self._ways) > before
 
     def _look(self, frame: FrameType) -> None:
         self.places += 1
@@ -97,15 +112,28 @@ class Interrupting:
             raise Interrupt
 
 
+Each = Callable[[FrameType, int, int], None]
+
 if sys.version_info >= (3, 12):
     # settrace does not tell of every instruction: on 3.13 not of those in frames that are open.
     TOOL = sys.monitoring.DEBUGGER_ID
 
-    def _begin(each: Callable[[FrameType, int], None]) -> None:
+    def _begin(each: Each) -> None:
+        done: dict[int, tuple[CodeType, int]] = {}  #: by the frame's id: its last instruction
+
         def before(code: CodeType, offset: int) -> object:
             if not code.co_filename.startswith(OURS) and code.co_filename not in STOOD_ON:
                 return sys.monitoring.DISABLE
-            return each(sys._getframe(1), offset)
+            frame = sys._getframe(1)
+            of, last = done.get(id(frame), (None, NOWHERE))
+            done[id(frame)] = (code, offset)
+            if of is not code:
+                last = NOWHERE  # another frame had the id
+            if offset - 2 in _resumes(code):  # which some versions do not tell of
+                last = offset - 2
+            if last in _may_look(code) and _is_ours(frame):
+                each(frame, last, offset)
+            return None
 
         sys.monitoring.use_tool_id(TOOL, "interrupts")
         sys.monitoring.register_callback(TOOL, sys.monitoring.events.INSTRUCTION, before)
@@ -119,16 +147,28 @@ if sys.version_info >= (3, 12):
 
 else:
 
-    def _begin(each: Callable[[FrameType, int], None]) -> None:
+    def _begin(each: Each) -> None:
         def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-            if event == "opcode":
-                each(frame, frame.f_lasti)
-            elif event == "call":
-                frame.f_trace_opcodes = _is_ours(frame)
-                return trace if frame.f_trace_opcodes else None
-            return trace
+            if event != "call" or not _is_ours(frame):
+                return None
+            frame.f_trace_opcodes = True
+            return _follow(each, frame.f_code, frame.f_lasti)
 
         sys.settrace(trace)
+
+    def _follow(each: Each, code: CodeType, last: int) -> Callable[..., Any]:
+        """A call, or a generator that goes on. It is told of each instruction: it must be fast."""
+        may_look = _may_look(code)
+
+        def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            nonlocal last
+            if event == "opcode":
+                before, last = last, frame.f_lasti
+                if before in may_look:
+                    each(frame, before, last)
+            return trace
+
+        return trace
 
     def _end() -> None:
         sys.settrace(None)
@@ -146,30 +186,25 @@ def _is_ours(frame: FrameType | None) -> bool:
     return ours
 
 
-def _looks(code: CodeType, before: int, here: int) -> bool:
-    """Whether CPython looks for signals once the one instruction is done, and the other is next."""
-    instruction, argument = _bytes(code)[before : before + 2]
-    if instruction == RESUMES:
-        is_place = argument & 3 in (BEGINS, AFTER_YIELD)
-    else:
-        is_place = instruction in CALLS or instruction == TURNS
-    return is_place and _handlers(code, before) == _handlers(code, here)
+@functools.cache
+def _may_look(code: CodeType) -> frozenset[int]:
+    """The instructions after which CPython looks for signals."""
+    found = dis.get_instructions(code)
+    calls = {i.offset for i in found if i.opcode in CALLS or i.opcode == TURNS}
+    return frozenset(calls | {at for at, kind in _resumes(code).items() if kind in LOOKS})
 
 
+@functools.cache
+def _resumes(code: CodeType) -> dict[int, int]:
+    """Where it begins or goes on, and which of these it is."""
+    found = dis.get_instructions(code)
+    return {i.offset: (i.arg or 0) & 3 for i in found if i.opcode == RESUMES}
+
+
+@functools.cache
 def _handlers(code: CodeType, offset: int) -> list[int]:
     """Where the exceptions of an instruction go."""
     return [target for start, end, target in _exception_table(code) if start <= offset < end]
-
-
-@functools.cache
-def _begins(code: CodeType) -> int:
-    """Where a call of it begins, and a generator that it makes."""
-    return next(i.offset for i in dis.get_instructions(code) if i.opcode == RESUMES)
-
-
-@functools.cache
-def _bytes(code: CodeType) -> bytes:
-    return code.co_code
 
 
 @functools.cache
