@@ -11,7 +11,8 @@ from flask import current_app
 from werkzeug.local import LocalProxy
 
 from lockkit.leases.by_alias import ClientsByAlias
-from lockkit.leases.enclosing import locked_by_alias
+from lockkit.leases.decorated import LockedOptions
+from lockkit.leases.decorator import locked_with
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases.client import FlaskLockClient
 from lockkit_flask.leases.db_session import behind
@@ -65,4 +66,6 @@ alocks = cast("AsyncClients", LocalProxy(lambda: app_locks().in_loop))
 """The async clients of the running event loop. Flask gives every async view a loop of its own, so
 a client lives as long as one request: use ``locks`` where blocking does no harm."""
 
-locked = locked_by_alias(lambda alias: locks[alias], lambda alias: alocks[alias])
+locked = locked_with(
+    lambda alias: locks[alias], lambda alias: alocks[alias], LockedOptions.__optional_keys__
+)

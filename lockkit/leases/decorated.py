@@ -7,15 +7,17 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
+    Literal,
     ParamSpec,
     Protocol,
     TypeAlias,
-    TypedDict,
     TypeVar,
+    Unpack,
     overload,
 )
 
 from lockkit.leases.client import Lease
+from lockkit.leases.until import TransactionOptions
 from lockkit.model.types import Unset
 
 if TYPE_CHECKING:
@@ -24,16 +26,18 @@ if TYPE_CHECKING:
 Name: TypeAlias = str | Callable[..., str]
 """A template over the arguments, or what gets them and returns a name."""
 
+F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 Later: TypeAlias = Coroutine[Any, Any, R]
 
 
-class LockedOptions(TypedDict, total=False):
-    """The options of every ``@locked``: see ``lockkit.locked``."""
+class LockedOptions(TransactionOptions, total=False):
+    """The options of ``@locked``. Those of a lock's transaction, and the alias, adapters have."""
 
     ttl: float | Unset
     timeout: float | None | Unset
+    alias: str
 
 
 class Skipped(Protocol):
@@ -74,3 +78,44 @@ class LeasedOrSkipped(Protocol):
     def __call__(self, function: Callable[..., Later[R]], /) -> Callable[..., Later[R | None]]: ...
     @overload
     def __call__(self, function: Callable[..., R], /) -> Callable[..., R | None]: ...
+
+
+class Locked(Protocol):
+    """``@locked``."""
+
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["raise"] = ...,
+        lease_as: None = ...,
+        **options: Unpack[LockedOptions],
+    ) -> Callable[[F], F]: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["skip"],
+        lease_as: None = ...,
+        **options: Unpack[LockedOptions],
+    ) -> Skipped: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["raise"] = ...,
+        lease_as: str,
+        **options: Unpack[LockedOptions],
+    ) -> WithLease: ...
+    @overload
+    def __call__(
+        self,
+        name: Name,
+        *,
+        when_held: Literal["skip"],
+        lease_as: str,
+        **options: Unpack[LockedOptions],
+    ) -> LeasedOrSkipped: ...

@@ -3,112 +3,93 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 
 from lockkit.leases.client import LockClient
-from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.environment import environment
+from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
+from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@overload
-def locked(
-    name: Name,
-    *,
-    when_held: Literal["raise"] = ...,
-    lease_as: None = ...,
-    **options: Unpack[LockedOptions],
-) -> Callable[[F], F]: ...
-@overload
-def locked(
-    name: Name,
-    *,
-    when_held: Literal["skip"],
-    lease_as: None = ...,
-    **options: Unpack[LockedOptions],
-) -> Skipped: ...
-@overload
-def locked(
-    name: Name,
-    *,
-    when_held: Literal["raise"] = ...,
-    lease_as: str,
-    **options: Unpack[LockedOptions],
-) -> WithLease: ...
-@overload
-def locked(
-    name: Name, *, when_held: Literal["skip"], lease_as: str, **options: Unpack[LockedOptions]
-) -> LeasedOrSkipped: ...
-def locked(
-    name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
-) -> Callable[..., Any]:
-    """Have a function hold the lock ``name`` while it runs, in the store of $LOCKKIT_URL.
-
-    For functions, methods, coroutine functions, partials and callable objects; put it below
-    ``@app.task`` and its like, and directly above a coroutine function: what hides one is refused
-    when it is called, as is all else that would go on after the release (a generator, a task).
-    name: a template over the arguments, such as ``"report:{day}"``, or a callable that gets the
-    arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
-    ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for ever).
-    when_held: "raise" LockHeld, AcquireTimeout or TooManyWaiters, or "skip" the call and return
-    None; it waits only if ``timeout`` is given. lease_as: name of the parameter in which the
-    function gets the lease; callers leave it out.
-
-    Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
-    raises ConfigurationError if what it returns has yet to run, a BackendError if the store fails,
-    and LeaseLost at its end if the lease was lost.
-    """
-    refuse_bare("locked", name)
-    check_options("@locked", options, {*LockedOptions.__optional_keys__, "when_held", "lease_as"})
-    clients = environment.blocking, environment.in_loop
-    return locked_by(*clients, name, when_held=when_held, lease_as=lease_as, options=options)
+    from lockkit.leases.decorated import Locked, Name
 
 
-def locked_by(
-    blocking: Callable[[], LockClient],
-    in_loop: Callable[[], AsyncLockClient],
-    name: Name,
-    *,
-    when_held: str,
-    lease_as: str | None,
-    options: dict[str, Any],
-) -> Callable[..., Any]:
-    """``locked``, for adapters: with their clients, and checked options of those clients' ``lock``.
+def locked_with(
+    blocking: Callable[[str], LockClient],
+    in_loop: Callable[[str], AsyncLockClient],
+    known: Iterable[str],
+) -> Locked:
+    """``locked``, whose client these functions find by its alias at each call: decorating needs no
+    settings. ``known``: its options."""
 
-    A client is asked for at each call, so that decorating needs no settings. Raises as ``locked``.
-    """
+    def locked(
+        name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
+    ) -> Callable[..., Any]:
+        """Have a function hold the lock ``name`` while it runs, in the store of $LOCKKIT_URL; with
+        an adapter, in that of the lock alias ``alias``.
+
+        For functions, methods, coroutine functions, partials and callable objects; put it below
+        ``@app.task`` and its like, and directly above a coroutine function: what hides one is
+        refused when it is called, as is all else that would go on after the release (a generator,
+        a task).
+        name: a template over the arguments, such as ``"report:{day}"``, or a callable that gets the
+        arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
+        ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for
+        ever). when_held: "raise" LockHeld, AcquireTimeout or TooManyWaiters, or "skip" the call and
+        return None; it waits only if ``timeout`` is given. lease_as: name of the parameter in which
+        the function gets the lease; callers leave it out.
+
+        With an adapter, the function's transactions belong inside it: called inside one that is
+        open, it raises OpenTransaction, as that would COMMIT after the release. (In Flask: with
+        changes in ``db.session``, or inside an order; a call needs an app context.)
+        ``until="commit"`` holds the lock until that has ended; ``in_atomic="allow"`` is for what is
+        not in the database.
+
+        Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
+        raises ConfigurationError if what it returns has yet to run, a BackendError if the store
+        fails, and LeaseLost at its end if the lease was lost.
+        """
+        refuse_bare("locked", name)
+        check_options("@locked", options, (*known, "when_held", "lease_as"))
+        _check_values(when_held, options)
+        if when_held == "skip" and options.get("timeout", UNSET) is UNSET:
+            options["timeout"] = 0
+        alias = options.pop("alias", DEFAULT_ALIAS)
+        template = name if callable(name) else Template(name, bare_only=True)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            call = _Call(function, template, lease_as, options, skip=when_held == "skip")
+            if inspect.iscoroutinefunction(_run_by(function)):
+                only_blocking(options.get("until"))
+                wrapper = _coroutine(function, call, partial(in_loop, alias))
+            else:
+                wrapper = _function(function, call, partial(blocking, alias))
+            wrapper.__signature__ = call.signature  # type: ignore[attr-defined]
+            return wrapper
+
+        return decorate
+
+    return locked
+
+
+def _check_values(when_held: str, options: Mapping[str, Any]) -> None:
     if when_held not in ("raise", "skip"):
         raise ConfigurationError(f"when_held is {when_held!r}; it must be 'raise' or 'skip'")
     if options.get("ttl", UNSET) is not UNSET:
         check_ttl("ttl", options["ttl"])
     if options.get("timeout", UNSET) is not UNSET:
         check_timeout("timeout", options["timeout"])
-    elif when_held == "skip":
-        options["timeout"] = 0
-    template = name if callable(name) else Template(name, bare_only=True)
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        call = _Call(function, template, lease_as, options, skip=when_held == "skip")
-        is_async = inspect.iscoroutinefunction(_run_by(function))
-        wrapper = (
-            _coroutine(function, call, in_loop) if is_async else _function(function, call, blocking)
-        )
-        wrapper.__signature__ = call.signature  # type: ignore[attr-defined]
-        return wrapper
-
-    return decorate
+    check_in_atomic(options.get("in_atomic", "refuse"))
+    check_until(options.get("until"))
 
 
 class _Call:
@@ -261,3 +242,8 @@ def _coroutine(
             return call.done(await call.run(args, kwargs, lease))
 
     return locked_coroutine
+
+
+locked = locked_with(
+    lambda _: environment.blocking(), lambda _: environment.in_loop(), ("ttl", "timeout")
+)

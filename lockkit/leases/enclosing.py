@@ -7,24 +7,17 @@ otherwise by ``in_atomic="allow"`` or ``until="commit"``.
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
-    Literal,
-    Protocol,
     TypeVar,
     Unpack,
-    overload,
 )
 
 from lockkit.leases.client import Lock, LockClient
-from lockkit.leases.decorated import LeasedOrSkipped, LockedOptions, Name, Skipped, WithLease
-from lockkit.leases.decorating import refuse_bare
-from lockkit.leases.decorator import locked_by
 from lockkit.leases.kinds import RWLock
 from lockkit.leases.until import (
     CommitLock,
@@ -35,13 +28,10 @@ from lockkit.leases.until import (
     Until,
     check_in_atomic,
     check_until,
-    only_blocking,
 )
-from lockkit.model.options import MutexOptions, check_options
-from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.options import MutexOptions
 
 if TYPE_CHECKING:
-    from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.multi import MultiLock
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,12 +43,6 @@ class AsyncOptions(MutexOptions, InAtomicOptions, total=False):
 
 class Options(AsyncOptions, TransactionOptions, total=False):
     """The same, of the blocking client."""
-
-
-class _LockedOptions(LockedOptions, TransactionOptions, total=False):
-    """``alias``: of the settings."""
-
-    alias: str
 
 
 class EnclosingClient(LockClient):
@@ -109,83 +93,3 @@ class _EnclosingLock(Lock):
         and is entered again."""
         if not self._is_inside():
             self._client._refuse(self.name)
-
-
-class Locked(Protocol):
-    """``@locked`` of an adapter, for type checkers."""
-
-    @overload
-    def __call__(
-        self,
-        name: Name,
-        *,
-        when_held: Literal["raise"] = ...,
-        lease_as: None = ...,
-        **options: Unpack[_LockedOptions],
-    ) -> Callable[[F], F]: ...
-    @overload
-    def __call__(
-        self,
-        name: Name,
-        *,
-        when_held: Literal["skip"],
-        lease_as: None = ...,
-        **options: Unpack[_LockedOptions],
-    ) -> Skipped: ...
-    @overload
-    def __call__(
-        self,
-        name: Name,
-        *,
-        when_held: Literal["raise"] = ...,
-        lease_as: str,
-        **options: Unpack[_LockedOptions],
-    ) -> WithLease: ...
-    @overload
-    def __call__(
-        self,
-        name: Name,
-        *,
-        when_held: Literal["skip"],
-        lease_as: str,
-        **options: Unpack[_LockedOptions],
-    ) -> LeasedOrSkipped: ...
-
-
-def locked_by_alias(
-    blocking: Callable[[str], LockClient], in_loop: Callable[[str], AsyncLockClient]
-) -> Locked:
-    """``locked`` of an adapter, whose clients these functions find when a call needs one."""
-
-    def locked(
-        name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
-    ) -> Callable[..., Any]:
-        """As ``lockkit.locked``, with the lock alias ``alias`` of LOCKKIT.
-
-        The function's transactions belong inside it: called inside one that is open, it raises
-        OpenTransaction, as that would COMMIT after the release. (In Flask: with changes in
-        ``db.session``, or inside an order; a call needs an app context.) ``until="commit"`` holds
-        the lock until that has ended; ``in_atomic="allow"`` is for what is not in the database.
-        """
-        refuse_bare("locked", name)
-        check_options("@locked", options, _LOCKED_OPTIONS)
-        check_in_atomic(options.get("in_atomic", "refuse"))
-        check_until(options.get("until"))
-        alias = options.pop("alias", DEFAULT_ALIAS)
-        clients = partial(blocking, alias), partial(in_loop, alias)
-        decorate = locked_by(
-            *clients, name, when_held=when_held, lease_as=lease_as, options=options
-        )
-
-        def decorate_checked(function: Callable[..., Any]) -> Callable[..., Any]:
-            wrapper: Callable[..., Any] = decorate(function)
-            if inspect.iscoroutinefunction(wrapper):
-                only_blocking(options.get("until"))
-            return wrapper
-
-        return decorate_checked
-
-    return locked
-
-
-_LOCKED_OPTIONS = (*_LockedOptions.__optional_keys__, "when_held", "lease_as")

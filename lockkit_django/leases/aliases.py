@@ -12,7 +12,8 @@ from django.core.signals import setting_changed
 
 from lockkit.leases.aio_enclosing import AsyncClientsByAlias
 from lockkit.leases.by_alias import ClientsByAlias
-from lockkit.leases.enclosing import locked_by_alias
+from lockkit.leases.decorated import LockedOptions
+from lockkit.leases.decorator import locked_with
 from lockkit_django.conf import lock_settings
 from lockkit_django.leases.client import AsyncDjangoLockClient, DjangoLockClient
 
@@ -21,7 +22,7 @@ RESETTING = ("LOCKKIT", "DATABASES", "CACHES")
 
 locks = ClientsByAlias(lock_settings, DjangoLockClient)
 alocks = AsyncClientsByAlias(locks, AsyncDjangoLockClient)
-locked = locked_by_alias(locks.__getitem__, alocks.__getitem__)
+locked = locked_with(locks.__getitem__, alocks.__getitem__, LockedOptions.__optional_keys__)
 
 
 def reset(*, setting: str = "LOCKKIT", **_: Any) -> None:
