@@ -1,4 +1,7 @@
-"""Takes and gives back locks as it is told, a line each: ``take KIND TIMEOUT``, ``give``."""
+"""Takes and gives back locks as it is told.
+
+A line each: ``open URL``, ``take KIND TIMEOUT``, ``give``, ``close``.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,35 @@ import sys
 import lockkit
 
 
-def main(url: str, home: str) -> None:
+def main(home: str) -> None:
     if not lockkit.__file__.startswith(home):
         raise SystemExit(f"lockkit of {lockkit.__file__}, and not of {home}")
-    locks = lockkit.connect(url, ttl=5)
-    kinds = {
-        "mutex": lambda timeout: locks.lock("stock:1", timeout=timeout),
-        "reentrant": lambda timeout: locks.lock("stock:1", reentrant=True, timeout=timeout),
-        "semaphore": lambda timeout: locks.semaphore("stock:1", 1, timeout=timeout),
-        "write": lambda timeout: locks.rwlock("stock:1", timeout=timeout).write(),
-    }
+    locks: lockkit.LockClient | None = None
     lease = None
     for line in sys.stdin:
         action, *words = line.split()
         try:
-            if action == "take":
-                lease = kinds[words[0]](float(words[1])).acquire()
+            if action == "open":
+                locks, answer = lockkit.connect(words[0], ttl=30), "open"
+            elif action == "take":
+                lease = lock_of(locks, words[0], float(words[1])).acquire()
                 answer = f"granted {lease.fencing_token}"
-            else:
+            elif action == "give":
                 answer = str(lease is not None and lease.release())
+            else:
+                locks.close()
+                answer = "closed"
         except lockkit.LockError as error:
             answer = type(error).__name__
         print(answer, flush=True)
-    locks.close()
+
+
+def lock_of(locks: lockkit.LockClient, kind: str, timeout: float) -> lockkit.Lock:
+    if kind == "semaphore":
+        return locks.semaphore("stock:1", 1, timeout=timeout)
+    if kind == "write":
+        return locks.rwlock("stock:1", timeout=timeout).write()
+    return locks.lock("stock:1", reentrant=kind == "reentrant", timeout=timeout)
 
 
 main(*sys.argv[1:])

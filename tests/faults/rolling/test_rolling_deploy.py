@@ -6,7 +6,6 @@ The earlier release is the code of its commit, in processes of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import earlier
@@ -41,18 +40,27 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlalchemy+{server.replace('postgresql:', 'postgresql+psycopg:')}"
 
 
+@pytest.fixture(scope="module")
+def both(release: Path) -> Iterator[tuple[Process, Process]]:
+    """The earlier one, and this."""
+    locker, installed = HERE / "locker.py", str(Path(lockkit.__file__).parent)
+    with (
+        earlier.process(locker, str(release), release=release) as old,
+        earlier.process(locker, installed) as new,
+    ):
+        yield old, new
+
+
 @pytest.fixture(params=["earlier first", "this first"])
 def pair(
-    request: pytest.FixtureRequest, url: str, release: Path
+    request: pytest.FixtureRequest, url: str, both: tuple[Process, Process]
 ) -> Iterator[tuple[Process, Process]]:
-    """The one that comes first, and the other."""
-    installed = str(Path(lockkit.__file__).parent)
-    with ExitStack() as stack:
-        locker = HERE / "locker.py"
-        old = earlier.process(locker, url, str(release), release=release)
-        new = earlier.process(locker, url, installed)
-        both = stack.enter_context(old), stack.enter_context(new)
-        yield both if request.param == "earlier first" else (both[1], both[0])
+    """The one that comes first, and the other, on a new store."""
+    for each in both:
+        assert each.ask(f"open {url}") == "open"
+    yield both if request.param == "earlier first" else (both[1], both[0])
+    for each in both:
+        assert each.ask("close") == "closed"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,7 +82,7 @@ def test_a_waiter_of_the_other_release_is_served_or_told(
 ) -> None:
     first, second = pair
     assert first.ask(f"take {kind} 0").startswith("granted")
-    second.tell(f"take {kind} 10")
+    second.tell(f"take {kind} 60")
     assert first.ask("give") == "True"
     assert second.hear().split()[0] in {"granted", "LayoutMismatch"}
 
