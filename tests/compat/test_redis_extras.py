@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import math
 import os
 import random
 import threading
@@ -139,21 +140,36 @@ def test_a_lock_without_a_timeout_is_meant_to_have_none(client: Redis, redis_url
     lock.release()
 
 
+class Left:
+    """Milliseconds of a lease: less and less, until it is renewed."""
+
+    def __init__(self) -> None:
+        self._least = math.inf
+
+    def grows(self, milliseconds: int) -> bool:
+        self._least = min(self._least, milliseconds)
+        return milliseconds > self._least + 500
+
+
 def test_it_is_renewed_where_that_is_asked_for(client: Redis) -> None:
     renewed = functools.partial(Lock, renew=True)
-    with client.lock(NAME, timeout=0.5, lock_class=renewed) as lock:
-        time.sleep(1.5)
+    with client.lock(NAME, timeout=3, lock_class=renewed) as lock:
+        left = Left()
+        eventually(lambda: left.grows(client.pttl(NAME)))
         assert lock.owned()
         lock.extend(60)
-        time.sleep(0.6)
+        time.sleep(1.2)  # by then it would have been renewed as before
         assert client.pttl(NAME) > 50_000
     assert not client.exists(NAME)
 
 
 async def test_it_is_renewed_under_asyncio(aclient: AsyncRedis) -> None:
     renewed = functools.partial(AsyncLock, renew=True)
-    async with aclient.lock(NAME, timeout=0.5, lock_class=renewed) as lock:
-        await asyncio.sleep(1.5)
+    async with aclient.lock(NAME, timeout=3, lock_class=renewed) as lock:
+        left = Left()
+        async with asyncio.timeout(SOON):
+            while not left.grows(await aclient.pttl(NAME)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert await lock.owned()
     assert not await aclient.exists(NAME)
 
