@@ -65,7 +65,7 @@ class SentFile(NamedTuple):
     content_type: str = ""  #: as it was sent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Payload:
     """The body: raw bytes, or the fields and files of a form (then ``body`` is empty)."""
 
@@ -74,7 +74,7 @@ class Payload:
     files: Sequence[SentFile] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
     """The sender. The first of these that is set owns the order."""
 
@@ -90,7 +90,7 @@ def _nobody() -> Identity:
     return Identity()
 
 
-@dataclass(frozen=True)
+@dataclass
 class OrderRequest:
     """One request. Costly values are callables, which are called at most once, and if needed."""
 
@@ -106,15 +106,14 @@ class OrderRequest:
     content_length: int | None = None
     sent_path: str = ""  #: SCRIPT_NAME and PATH_INFO, before any converter
     unseen: bool = False  #: there is a body, and the framework gives nothing of it to the view
+    _payload: Payload | None = field(default=None, init=False, repr=False)
 
     def payload(self) -> Payload:
         """Reads from the client, which may be slow. So no lock may be held meanwhile, such as that
         of ``functools.cached_property`` on Python 3.11, which all instances share."""
-        known = vars(self)
-        if "_payload" not in known:
-            known["_payload"] = self.read_payload()
-        payload: Payload = known["_payload"]
-        return payload
+        if self._payload is None:
+            self._payload = self.read_payload()
+        return self._payload
 
 
 class OrderResponse(NamedTuple):
@@ -196,29 +195,19 @@ def unreadable(key: str) -> Record:
     return Record(key, "", "", "", 0.0, state="unreadable")
 
 
-def recorded(columns: Mapping[str, Any], left: int) -> Record:
-    """A record from the columns of a table, with any values in them. ``left``: microseconds."""
-    texts = [columns[name] for name in ("order_id", "request", "fingerprint", "state", "headers")]
-    numbers = [columns[name] for name in ("status", "version", "expires")]
+def recorded(row: Sequence[Any]) -> Record:
+    """A record from a row of ``rows.find``, with any values in it."""
+    key, order_id, request, fingerprint, version, state, status, headers, body, expires, left = row
+    texts, numbers = (order_id, request, fingerprint, state, headers), (version, status, expires)
     is_read = {*map(type, texts)} == {str} and {*map(type, numbers)} == {int}
-    if not (is_read and isinstance(columns["body"], bytes | memoryview)):
-        return unreadable(str(columns["key"]))
-    status, version, _ = numbers
-    if status not in STATUSES:
-        return unreadable(str(columns["key"]))
+    if not (is_read and status in STATUSES and isinstance(body, bytes | memoryview)):
+        return unreadable(str(key))
     try:
-        return Record(
-            str(columns["key"]),
-            columns["order_id"],
-            columns["request"],
-            columns["fingerprint"],
-            int(left) / MICROSECONDS,
-            RecordState(columns["state"]),
-            Snapshot(status, load_headers(columns["headers"]), bytes(columns["body"])),
-            version,
-        )
+        answer = Snapshot(status, load_headers(headers), bytes(body))
+        known, seconds = RecordState(state), int(left) / MICROSECONDS
     except (ValueError, TypeError, OverflowError, RecursionError):
-        return unreadable(str(columns["key"]))
+        return unreadable(str(key))
+    return Record(str(key), order_id, request, fingerprint, seconds, known, answer, version)
 
 
 def is_damaged(record: Record) -> bool:
@@ -264,8 +253,8 @@ def snapshot_of(response: OrderResponse, max_body: int) -> tuple[RecordState, Sn
     )
 
 
-def dump_headers(headers: Iterable[tuple[str, str]]) -> str:
-    return json.dumps(list(headers))
+def dump_headers(headers: Sequence[tuple[str, str]]) -> str:
+    return json.dumps(headers) if headers else "[]"  # which a claim has
 
 
 def load_headers(text: str) -> tuple[tuple[str, str], ...]:

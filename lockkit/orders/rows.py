@@ -115,9 +115,7 @@ def _said(database: Database) -> _Statements:
 def find(database: Database, key: str) -> Record | None:
     """The record, with the time that it has left."""
     rows = database.run((_said(database).find, (key,)))
-    if not rows:
-        return None
-    return recorded(dict(zip((*COLUMNS, "expires"), rows[0], strict=False)), rows[0][-1])
+    return recorded(rows[0]) if rows else None
 
 
 def insert(database: Database, record: Record, *, replaces: bool, wait: float) -> None:

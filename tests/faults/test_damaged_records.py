@@ -27,6 +27,7 @@ from lockkit.orders.admission import judge
 from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import Record, dump_headers, recorded
 from lockkit.orders.redis_records import RedisRecords, orphans, repair
+from lockkit.orders.rows import COLUMNS
 from lockkit.stores.redis.layout import Keys
 from lockkit.testing.servers import RedisServer
 
@@ -243,7 +244,8 @@ def test_whatever_stands_in_a_row(data: st.DataObject) -> None:
     order = order_of(rules())
     columns["fingerprint"] = order.fingerprint
     columns[data.draw(st.sampled_from(sorted(set(columns) - {"key"})))] = data.draw(values)
-    record = recorded(columns, 3_600_000_000)
+    row = [columns[name] for name in (*COLUMNS, "expires")]
+    record = recorded([*row, 3_600_000_000])
     assert isinstance(record, Record)
     if record.left > 0:
         answer = judge(order, record)
