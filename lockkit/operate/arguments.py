@@ -1,14 +1,191 @@
-"""The command line: which command it is, and its options."""
+"""The command line: which command it is, the options of each, and what is read of them."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Sequence
-from typing import NoReturn
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
+from lockkit.model.names import check_name
+from lockkit.model.types import UNSET
 from lockkit.operate.console import UsageError
-from lockkit.operate.options import COMMANDS
+from lockkit.operate.formats import FORMATS
+from lockkit.operate.text import seconds, unescape
+
+T = TypeVar("T")
+Parser = argparse.ArgumentParser
+
+ORDER_KEY = r"[0-9a-f]{64}"
+SHORTEST_INTERVAL = 0.1
+
+
+def _shown(convert: Callable[[str], T]) -> Callable[[str], T]:
+    """Have argparse show the text of a ValueError, as it does for its own error."""
+
+    def converted(text: str) -> T:
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return converted
+
+
+@_shown
+def _name(text: str) -> str:
+    """The name, typed as it is shown, with its escapes."""
+    return check_name(unescape(text))
+
+
+def _order_name(text: str) -> str:
+    """The name of an order's lock as it is listed, or the key alone."""
+    return f"order:{text}" if re.fullmatch(ORDER_KEY, text) else _name(text)
+
+
+_duration = _shown(seconds)
+
+
+def _duration_or_none(text: str) -> float | None:
+    return None if text == "none" else _duration(text)
+
+
+@_shown
+def _interval(text: str) -> float:
+    if seconds(text) < SHORTEST_INTERVAL:
+        raise ValueError(f"the shortest interval is {SHORTEST_INTERVAL} seconds")
+    return seconds(text)
+
+
+@_shown
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+@_shown
+def _fence(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a fencing token")
+    return int(text)
+
+
+FLAG: dict[str, Any] = {"action": "store_true"}
+DURATION: dict[str, Any] = {"type": _duration, "metavar": "DURATION"}
+COUNT: dict[str, Any] = {"type": _count, "metavar": "N"}
+SEVERAL: dict[str, Any] = {"action": "append"}
+
+
+def _list(parser: Parser) -> None:
+    add = parser.add_argument
+    _add_aliases(parser)
+    add("--stuck", **FLAG, help="only what an operator should look at, and why")
+    add("--older-than", **DURATION, help="only leases held for longer: 90, 5m, 2h. They are stuck")
+    add("--waiting-longer-than", **DURATION, help="only names waited for longer. They are stuck")
+    add("--lost", **FLAG, help="also the last words of leases that were not released")
+    add("--match", metavar="GLOB", help="only names like this, such as 'stock:*'")
+    add("--owner", metavar="GLOB", help="only owners whose host, host:pid or label is like this")
+    add("--limit", **COUNT, help="at most N rows")
+    add("--watch", type=_interval, metavar="SECONDS", help="again and again, until Ctrl-C")
+    add("--fail-on-stuck", **FLAG, help="exit with 3 if a matching row is stuck")
+    _add_format(parser)
+
+
+def _show(parser: Parser) -> None:
+    _add_name(parser)
+    _add_aliases(parser)
+    _add_format(parser)
+
+
+def _release(parser: Parser) -> None:
+    parser.description = (
+        "Release exactly the lease that is shown, which somebody else holds. "
+        "Its holder is not stopped: it learns of the release when it next renews."
+    )
+    _add_name(parser)
+    parser.add_argument("--damaged", **FLAG, help="delete the record if it cannot be read")
+    parser.add_argument("--missing-ttl", **FLAG, help="give it a TTL if it has none")
+    _add_caution(parser, "release")
+
+
+def _run(parser: Parser) -> None:
+    parser.usage = "%(prog)s [options] NAME [--] PROGRAM [ARGUMENTS …]"
+    parser.description = (
+        "Hold a lock while a program runs, and exit with its status, or with 75 if the lock is not "
+        "acquired in time. Signals are passed on. If the lease is lost, the program is terminated. "
+        "The program finds its fencing token in $LOCKKIT_FENCE."
+    )
+    _add_name(parser)
+    add = parser.add_argument
+    unset: dict[str, Any] = {**DURATION, "default": UNSET}
+    unlimited = {**unset, "type": _duration_or_none}
+    add("--alias", metavar="ALIAS", help="the default is 'default'")
+    add("--ttl", **unset, help="how long the lease lives without renewal")
+    add("--timeout", **unset, help="how long to wait; 0 does not wait")
+    add("--max-hold", **unlimited, help="how long it may run, or none; default: MAX_HOLD")
+
+
+def _resolve(parser: Parser) -> None:
+    parser.description = (
+        "Say how an orphan ended: an order that was begun, whose lock nobody holds, and whose end "
+        "is not known. This resolves exactly the orphan that is shown."
+    )
+    add = parser.add_argument
+    add("name", type=_order_name, metavar="ORDER_KEY", help="its name, as it is listed")
+    add = parser.add_mutually_exclusive_group(required=True).add_argument
+    add("--done", **FLAG, help="it took effect: its duplicates are told so")
+    add("--retry", **FLAG, help="it did not: the next request with its ID runs")
+    _add_caution(parser, "resolve")
+
+
+def _prune(parser: Parser) -> None:
+    parser.description = (
+        "Delete the expired records of orders, a few in each transaction. Records in Redis expire "
+        "by themselves."
+    )
+    add = parser.add_argument
+    add("--batch", **COUNT, default=1000, help="at most N in one transaction; default: 1000")
+    which = "a Django database or a bind key; may be repeated. Default: those of the settings"
+    add("--database", **SEVERAL, metavar="NAME", help=which)
+    unreadable = "delete nothing but the record of this order, if it cannot be read"
+    add("--unreadable", type=_order_name, metavar="ORDER_KEY", help=unreadable)
+
+
+def _add_name(parser: Parser) -> None:
+    parser.add_argument("name", type=_name, metavar="NAME", help="one exact name; not a pattern")
+
+
+def _add_aliases(parser: Parser) -> None:
+    parser.add_argument("--alias", **SEVERAL, metavar="ALIAS", help="only this; may be repeated")
+
+
+def _add_format(parser: Parser) -> None:
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+
+
+def _add_caution(parser: Parser, what: str) -> None:
+    """The options of commands that change something."""
+    add = parser.add_argument
+    add("--alias", metavar="ALIAS", help="needed if several aliases have the name")
+    add("--fence", type=_fence, metavar="N", help=f"{what} only if this is its fencing token")
+    add("--reason", metavar="TEXT", help="why, for the log and the store")
+    add("--yes", **FLAG, help="do not ask; needed where there is no terminal")
+    add("--dry-run", **FLAG, help=f"only show what it would {what}")
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+    "list": ("show what is held, abandoned, queued for or orphaned (the default)", _list),
+    "show": ("show everything about one name", _show),
+    "release": ("release a lease that somebody else holds", _release),
+    "run": ("hold a lock while another program runs", _run),
+    "resolve": ("say how an order ended whose end is not known", _resolve),
+    "prune": ("delete the expired records of orders from the database", _prune),
+    "ddl": ("print the SQL that makes the tables of locks", _add_aliases),
+    "check": ("say what is wrong with settings, stores, routes and names (Flask)", lambda _: None),
+}
+"""For each command: its description, and the function that adds its options."""
 
 EPILOG = """\
 commands:

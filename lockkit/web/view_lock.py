@@ -86,8 +86,7 @@ class ViewLock:
     Each of ``names`` is a template, or a callable that gets the adapter's arguments and returns a
     name. Several names are locked all or none, and their lease is a ``MultiLease``. ``timeout`` and
     ``ttl`` are in seconds (timeout 0: do not wait; None: for ever). ``kind`` and ``permits`` are
-    those of the client's ``multi``, and ``options`` are further arguments for it. Raises
-    ConfigurationError.
+    those of the client's ``multi``. Raises ConfigurationError.
     """
 
     def __init__(
@@ -98,7 +97,6 @@ class ViewLock:
         alias: str = DEFAULT_ALIAS,
         kind: str = "mutex",
         permits: int | None = None,
-        options: Mapping[str, Any] | None = None,
     ) -> None:
         if not names:
             raise ConfigurationError('lock_view needs a name: lock_view("stock:{sku}")')
@@ -110,7 +108,7 @@ class ViewLock:
         self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
         check_kind(kind, permits)
-        self._options = {"kind": kind, "permits": permits, **(options or {})}
+        self._kind = {"kind": kind, "permits": permits}
 
     def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:
         """The names for one request; a callable gets ``args`` and ``kwargs``.
@@ -153,7 +151,7 @@ class ViewLock:
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:
         """What was checked once is kept by the client, which has settings of its own."""
-        options = {**self._options, "ttl": self.ttl, "timeout": timeout}
+        options = {**self._kind, "ttl": self.ttl, "timeout": timeout}
         if len(names) > 1:
             return client.multi(*names, **options, label=label)
         make = client._makers.get((self, timeout))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lockkit.leases.decorating import refuse_bare
-from lockkit.leases.until import InAtomic, check_in_atomic
 from lockkit.model.types import UNSET, Unset
 from lockkit.web.view_lock import ViewLock
 from lockkit_django.leases.transactions import note_each_request
@@ -23,7 +22,6 @@ def lock_view(
     kind: str = "mutex",
     permits: int | None = None,
     on_busy: OnBusy | None = None,
-    in_atomic: InAtomic = "refuse",
 ) -> Callable[[V], V]:
     """Have a view hold the lock of this name, or of all these names, while it runs.
 
@@ -33,7 +31,6 @@ def lock_view(
     (default: the alias'). kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock,
     or "semaphore" with its number of permits.
     on_busy(request, error): the response when somebody else has it; else 423 with Retry-After.
-    in_atomic="allow": run also inside the caller's ``atomic()``, which commits after the release.
 
     For function views, methods of class views (also by ``method_decorator``), ``as_view()``, and
     DRF's views and actions; sync and async. Raises ConfigurationError at once for a wrong
@@ -41,15 +38,6 @@ def lock_view(
     ``MultiLease``: ``request.lease["stock:42"].fencing_token``.
     """
     refuse_bare("lock_view", names[0] if names else None)
-    check_in_atomic(in_atomic)
-    view_lock = ViewLock(
-        *names,
-        timeout=timeout,
-        ttl=ttl,
-        alias=alias,
-        kind=kind,
-        permits=permits,
-        options={"in_atomic": in_atomic},
-    )
+    view_lock = ViewLock(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
     note_each_request()
-    return LockedView(view_lock, on_busy, durable=in_atomic == "refuse").around
+    return LockedView(view_lock, on_busy).around

@@ -55,10 +55,9 @@ OnBusy = Callable[[Any, AcquireTimeout], Any]
 class LockedView:
     """What one ``lock_view(…)`` does to the views it decorates."""
 
-    def __init__(self, view_lock: ViewLock, on_busy: OnBusy | None, *, durable: bool) -> None:
+    def __init__(self, view_lock: ViewLock, on_busy: OnBusy | None) -> None:
         self._view_lock = view_lock
         self._on_busy = on_busy
-        self._durable = durable
 
     def around(self, view: V) -> V:
         if inspect.isclass(view):
@@ -155,7 +154,7 @@ class LockedView:
         before = call.lend(lease)
         try:
             if aliases:
-                with atomic_blocks(call.http, aliases, durable=self._durable):
+                with atomic_blocks(call.http, aliases, durable=True):
                     response = await call.response()
                     _check(lease, _LostBeforeCommit)
             else:

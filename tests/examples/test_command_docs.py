@@ -11,10 +11,9 @@ from places import ROOT
 
 import lockkit
 import lockkit.operate.inspect
-from lockkit.operate.arguments import _Parser
+from lockkit.operate.arguments import COMMANDS, _Parser
 from lockkit.operate.commands import Exit
 from lockkit.operate.formats import FORMATS
-from lockkit.operate.options import COMMANDS
 
 OPTIONS = {text for each in COMMANDS for text in _Parser(each)._option_string_actions}
 OPTIONS -= {"-h", "--help"}
