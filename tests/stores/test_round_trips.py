@@ -17,7 +17,7 @@ import lockkit
 from lockkit.engine import grant
 from lockkit.model.types import Kind, Mode, Request
 from lockkit.stores.sql import codec, guard
-from lockkit.testing.conformance.base import eventually, queued
+from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
 
@@ -157,13 +157,13 @@ def test_whoever_is_told_of_its_grant_does_not_ask(pushed: str) -> None:
                 assert taken.fencing_token > lease.fencing_token
                 held = other.inspect("a")
                 assert held is not None and held.fence == taken.fencing_token
-                assert 0 < taken.remaining() < 4, "what its last sign of life left it"
+                left = taken.remaining()
                 taken.extend()
-                assert taken.remaining() > 50
+                assert taken.remaining() > 30
                 assert taken.release()
-                return asked == 0
+                return asked == 0 and left < 4  # what its last sign of life left it
 
-            assert any(is_silent() for _ in range(4)), "a refresh may come in between"
+            at_least_once(is_silent)  # a refresh may come in between
 
 
 def test_a_message_for_another_enqueueing_is_no_grant(pushed: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from lockkit.model.errors import UnsupportedCapability
 from lockkit.model.types import Busy, Grant, Mode
 from lockkit.stores.contract import Buried, Fenced, Listed, Reentrant, Shared, Waited
 from lockkit.testing.blocking import AnyClient, AnyLease
-from lockkit.testing.conformance.base import TTL, Connect, nothing_left
+from lockkit.testing.conformance.base import Connect, nothing_left
 from lockkit.testing.conformance.choice import Without, needs
 from lockkit.testing.conformance.steps import claim, granted
 
@@ -16,12 +18,14 @@ __all__ = ["AbsentTests"]
 
 
 class AbsentTests:
+    brief: ClassVar[float]
+
     @needs(Without(Fenced))
     def test_nothing_stops_a_holder_that_was_paused(
         self, connect: Connect, other: AnyClient, name: str
     ) -> None:
         """Another has the name, and there is no token by which a resource could tell them apart."""
-        paused = connect(max_hold=0, ttl=TTL).lock(name).acquire()
+        paused = connect(max_hold=0, ttl=self.brief).lock(name).acquire()
         with other.lock(name).acquire() as lease:
             for each in (paused, lease):
                 with pytest.raises(UnsupportedCapability):
@@ -74,7 +78,7 @@ class AbsentTests:
         self, client: AnyClient, name: str
     ) -> None:
         """For one TTL at most: nobody renews it."""
-        request = claim(name, ttl=TTL)
+        request = claim(name, ttl=self.brief)
         client.perform(client.store.release(request._replace(queued=True)))
         assert isinstance(client.perform(client.store.acquire(request)), Grant)
         client.lock(name).acquire().release()

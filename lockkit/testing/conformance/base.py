@@ -126,6 +126,9 @@ class Suite:
             if name.startswith("test_") and not all(map(cls._has, wanted_by(cls, name))):
                 setattr(cls, name, None)
 
+    brief: ClassVar[float] = TTL
+    """Seconds: of leases that expire, which the store must be able to grant within them."""
+
     @classmethod
     def _has(cls, wanted: Wanted) -> bool:
         if isinstance(wanted, Without):

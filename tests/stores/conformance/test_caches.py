@@ -10,7 +10,7 @@ import django
 import pytest
 from cache_settings import cache, caches
 from django.test import override_settings
-from over_a_wire import OverAWire
+from over_a_wire import OverAWire, Reached
 from places import KIT
 
 from lockkit.testing.proxy import FaultProxy
@@ -58,7 +58,7 @@ class TestDjangoRedis(OverAWire):
             yield CacheStore(server, "django-redis")
 
 
-class TestDjangoCache(OverAWire):
+class TestDjangoCache(Reached):
     schemes = ("django-cache",)
     tested = DjangoCacheStore
     reached = RedisStore

@@ -10,7 +10,7 @@ import pytest
 
 from lockkit.stores.registry import SCHEMES
 
-SUITES = {"StoreConformance", "OverAWire", "OfAnotherServer", "OverTLS"}
+SUITES = {"StoreConformance", "OverAWire", "OfAnotherServer", "Reached"}
 
 
 def covered() -> Iterator[str]:

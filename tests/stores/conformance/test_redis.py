@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from over_a_wire import OfAnotherServer, OverAWire, no_authorities
+from over_a_wire import BY_OTHERS_TASKS, LOSES_SOCKETS, OfAnotherServer, OverAWire, by_tls
 
 from lockkit.stores import redis as redis_store
 from lockkit.testing.conformance import StoreConformance
@@ -35,6 +35,7 @@ class TestValkeyOverAUnixSocket(OfAnotherServer):
     schemes = ("unix",)
     tested = redis_store.RedisStore
     reached = RedisStore
+    by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -43,8 +44,7 @@ class TestValkeyOverAUnixSocket(OfAnotherServer):
             yield RedisStore(server, server.unix_url, options=PATIENT)
 
 
-# CPython loses a socket that is reset or given up while TLS is being made, until it is collected.
-@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
+@LOSES_SOCKETS
 class TestRedisOverTLS(OverAWire):
     schemes = ("rediss",)
     tested = redis_store.RedisStore
@@ -53,5 +53,5 @@ class TestRedisOverTLS(OverAWire):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[RedisStore]:
-        with no_authorities(), RedisServer(tls=True, password="a-password") as server:
+        with by_tls(), RedisServer(tls=True, password="a-password") as server:
             yield RedisStore(server, server.tls_url, options=PATIENT)

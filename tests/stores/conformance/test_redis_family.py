@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from garbage import collected
-from over_a_wire import BY_TASKS, OverAWire, OverTLS, no_authorities
+from over_a_wire import BY_TASKS, LOSES_SOCKETS, OverAWire, Reached, by_tls
 from redis_family import ClusterGroup, ClusterStore, SentinelGroup, SentinelStore
 
 from lockkit.stores import redis as redis_store
@@ -27,7 +26,7 @@ class TestSentinel(OverAWire):
             yield SentinelStore(group, socket_timeout=10.0)
 
 
-class TestPlainKeysOverSentinel(OverTLS):
+class TestPlainKeysOverSentinel(Reached):
     schemes = ("redis+sentinel?protocol=plain",)
     tested = redis_store.PlainSentinelStore
     reached = SentinelStore
@@ -39,9 +38,8 @@ class TestPlainKeysOverSentinel(OverTLS):
             yield SentinelStore(group, "protocol=plain", socket_timeout=10.0)
 
 
-# As of TLS in test_redis.
-@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
-class TestSentinelOverTLS(OverTLS):
+@LOSES_SOCKETS
+class TestSentinelOverTLS(Reached):
     """With passwords as well: another one for the Sentinels."""
 
     schemes = ("rediss+sentinel",)
@@ -51,9 +49,8 @@ class TestSentinelOverTLS(OverTLS):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[SentinelStore]:
-        with no_authorities(), SentinelGroup(guarded=True) as group:
+        with by_tls(), SentinelGroup(guarded=True) as group:
             yield SentinelStore(group, socket_timeout=10.0)
-        collected()  # here, where the warnings are ignored
 
 
 class TestCluster(StoreConformance):
@@ -73,9 +70,8 @@ class TestCluster(StoreConformance):
             yield ClusterStore(group, socket_timeout=10.0)
 
 
-# As of TLS in test_redis.
-@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
-class TestClusterOverTLS(OverTLS):
+@LOSES_SOCKETS
+class TestClusterOverTLS(Reached):
     schemes = ("rediss+cluster",)
     tested = redis_store.ClusterStore
     reached = ClusterStore
@@ -83,6 +79,5 @@ class TestClusterOverTLS(OverTLS):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[ClusterStore]:
-        with no_authorities(), ClusterGroup(guarded=True) as group:
+        with by_tls(), ClusterGroup(guarded=True) as group:
             yield ClusterStore(group, socket_timeout=10.0)
-        collected()  # here, where the warnings are ignored

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from five_nodes import five_nodes
-from over_a_wire import BY_TASKS, OverAWire, no_authorities
+from over_a_wire import BY_TASKS, LOSES_SOCKETS, OverAWire, by_tls
 
 from lockkit.stores.redlock import RedlockStore
 from lockkit.testing.conformance import StoreConformance
@@ -20,6 +20,7 @@ class TestRedlock(StoreConformance):
     schemes = ("redlock",)
     tested = RedlockStore
     cycles = 400
+    brief = 2.0  # a vote may take half of it
     by_tasks = BY_TASKS
 
     @pytest.fixture(scope="class")
@@ -29,8 +30,7 @@ class TestRedlock(StoreConformance):
             yield Store(nodes.url(), options=PATIENT)
 
 
-# CPython loses a socket that is reset or given up while TLS is being made, until it is collected.
-@pytest.mark.filterwarnings(r"ignore:unclosed <(ssl\.SSLS|socket\.s)ocket:ResourceWarning")
+@LOSES_SOCKETS
 class TestRedlockOverTLS(OverAWire):
     schemes = ("redlocks",)
     tested = RedlockStore
@@ -38,5 +38,5 @@ class TestRedlockOverTLS(OverAWire):
     @pytest.fixture(scope="class")
     @classmethod
     def store(cls) -> Iterator[Store]:
-        with no_authorities(), five_nodes(tls=True, password="a-password") as nodes:
+        with by_tls(), five_nodes(tls=True, password="a-password") as nodes:
             yield Store(nodes.tls_url(), options=PATIENT)

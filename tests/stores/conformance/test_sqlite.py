@@ -12,6 +12,7 @@ from lockkit.testing.store import Store
 class TestSQLite(StoreConformance):
     schemes = ("sqlite",)
     tested = SQLiteStore
+    cycles = 1000
 
     @pytest.fixture(scope="class")
     @classmethod
