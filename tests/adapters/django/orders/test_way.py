@@ -15,8 +15,8 @@ from orders_django import elsewhere
 
 from lockkit_django.models import OrderRecord
 
-MOST_FILES = 33
-MOST_OF_DJANGO = 8
+MOST_FILES = 32
+MOST_OF_DJANGO = 6
 LINES = 300
 
 
