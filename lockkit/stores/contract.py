@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lockkit.engine.effects import Exchange, Step, at_once
 from lockkit.model.checks import unknown_key
@@ -143,20 +143,21 @@ class Direct(Waited):
     def asked(self, request: Request) -> Exchange | None:
         """An attempt. None: this one takes more, and is left to ``acquire``."""
 
-    @abstractmethod
     def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone | None:
-        """None: ``acquire`` goes on with it."""
+        """None: ``acquire`` goes on with it. Default: the reply is the answer."""
+        return cast("Grant | Busy | Gone", reply)
 
     @abstractmethod
     def returned(self, request: Request) -> Exchange | None:
         """A release of what is not queued. None: as of ``asked``."""
 
-    @abstractmethod
-    def taken_back(self, request: Request, reply: Any) -> Release: ...
+    def taken_back(self, request: Request, reply: Any) -> Release:
+        """Likewise."""
+        return cast("Release", reply)
 
-    @abstractmethod
     def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
         """No answer comes. None: nothing was asked, and the step may do so."""
+        return error
 
 
 class Queued(Waited):

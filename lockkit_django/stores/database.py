@@ -34,6 +34,7 @@ from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is
 
 OPTIONS = ("mode", "timeout", "take_over_dead")
 CONNECT_SECONDS = 5
+PLACE = ("ENGINE", "NAME", "HOST", "PORT", "USER")
 
 
 class DatabaseStore(SQLStore):
@@ -100,7 +101,7 @@ class DjangoConnector(Connector):
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._key: tuple[str, ...] = ()
+        self._key: tuple[object, ...] = ()
         self._target: Connector | None = None
 
     @property
@@ -151,11 +152,9 @@ class DjangoConnector(Connector):
         return target
 
 
-def _where(alias: str) -> tuple[str, ...]:
+def _where(alias: str) -> tuple[object, ...]:
     """What the connection depends on and a test changes."""
-    settings = connections.settings[alias]
-    names = tuple(str(settings.get(key)) for key in ("ENGINE", "NAME", "HOST", "PORT", "USER"))
-    return (*names, str(is_projects_own(alias)))
+    return (*map(connections.settings[alias].get, PLACE), is_projects_own(alias))
 
 
 def _connector(alias: str) -> Connector:

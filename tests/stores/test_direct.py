@@ -22,7 +22,12 @@ from lockkit.testing.servers import RedisServer
 MOST_CALLS = 62
 """Of Python functions, for a pair: more than those of today, and far less than by steps (101)."""
 
-IN_DATABASES = [("postgres_url", "advisory", 125), ("mariadb_url", "advisory", 420)]
+IN_DATABASES = [
+    ("postgres_url", "table", 100),
+    ("mariadb_url", "table", 195),
+    ("postgres_url", "advisory", 125),
+    ("mariadb_url", "advisory", 420),
+]
 """The same with theirs; half of MariaDB's are PyMySQL's."""
 
 

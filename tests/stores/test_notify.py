@@ -27,6 +27,8 @@ from lockkit.testing.servers import PostgresServer
 
 Locks = Callable[..., lockkit.LockClient]
 
+AT_ONCE = 40
+
 
 @pytest.fixture
 def url(lock_table_url: str) -> str:
@@ -148,6 +150,23 @@ def test_nobody_is_told_where_nobody_waits(
         told = [message.payload for message in spy.notifies(timeout=10, stop_after=1)]
     assert told == ["the end"]
     eventually(lambda: listeners(admin) == 0)  # who never waited has no connection for it
+
+
+def test_many_that_come_at_once_are_all_queued(locks: Locks) -> None:
+    """Each over a connection of its own, where every write makes those of the others in vain."""
+    clients = [locks(acquire_timeout=None) for _ in range(AT_ONCE)]
+    holder, together = locks().lock("a").acquire(), threading.Barrier(AT_ONCE)
+
+    def take(client: lockkit.LockClient) -> bool:
+        client.lock("warm-up").acquire().release()
+        together.wait()
+        return client.lock("a").acquire().release()
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        served = [threads.submit(take, client) for client in clients]
+        queued(clients[0], "a", AT_ONCE)
+        holder.release()
+        assert all(each.result() for each in served)
 
 
 def test_threads_of_a_client_share_one_connection(locks: Locks, admin: psycopg.Connection) -> None:

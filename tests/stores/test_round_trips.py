@@ -17,6 +17,7 @@ import lockkit
 from lockkit.engine import grant
 from lockkit.model.types import Kind, Mode, Request
 from lockkit.stores.sql import codec, guard
+from lockkit.stores.sql.rules import stored
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
@@ -253,8 +254,9 @@ def test_a_statement_writes_what_the_rule_would(
 ) -> None:
     request = Request("n", "t" * 32, ttl, owner, Mode.TRY, max_hold=max_hold, **claim)  # type: ignore[arg-type]
     state = grant.State(now - 1)
-    grant.acquire(state, request, now)
+    mine = stored(request)
+    grant.acquire(state, mine, now)
     assert codec.encode(state) == codec.taken(request)
     assert codec.decode(codec.taken(request), now) == state
-    grant.extend(state, request, now + 1)
+    grant.extend(state, mine, now + 1)
     assert codec.encode(state) != codec.taken(request)

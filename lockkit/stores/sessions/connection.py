@@ -85,7 +85,7 @@ class Connection(ABC):
     def is_closed(self) -> bool:
         """From this end."""
 
-    def listen(self, descriptor: int) -> None:
+    def reads_from(self, descriptor: int) -> None:
         """Read from this socket."""
         self.descriptor, self.poll = descriptor, select.poll()
         self.poll.register(descriptor, select.POLLIN)

@@ -62,7 +62,7 @@ class PostgresConnection(Connection):
         except psycopg.Error as error:
             raise no_connection(error) from error
         self._libpq = self._driver.pgconn
-        self.listen(self._libpq.socket)
+        self.reads_from(self._libpq.socket)
         try:
             self._set_up(may_be_pooled=may_be_pooled)
             if prepared:

@@ -71,7 +71,7 @@ class MySQLConnection(Connection):
             raise
 
     def _set_up(self, *, may_be_pooled: bool) -> None:
-        self.listen(self._driver._sock.fileno())
+        self.reads_from(self._driver._sock.fileno())
         with self._driver.cursor() as cursor:
             cursor.execute(SET_UP)
             identity, self.started, is_read_only = cursor.fetchone()

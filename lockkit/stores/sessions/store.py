@@ -17,7 +17,8 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.tokens import new_token
-from lockkit.stores.contract import Direct, Sessioned
+from lockkit.stores.contract import Sessioned
+from lockkit.stores.sessions.attempts import Attempts, route_of
 from lockkit.stores.sessions.connection import (
     Connection,
     Refused,
@@ -26,14 +27,12 @@ from lockkit.stores.sessions.connection import (
     Statement,
 )
 from lockkit.stores.sessions.dialects import is_taken, waiting
-from lockkit.stores.sessions.pool import Parting
 from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
 from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
 from lockkit.stores.sessions.work import Work, together
 
 if TYPE_CHECKING:
-    from lockkit.stores.sessions.dialects import Dialect
-    from lockkit.stores.sessions.pool import Route, Sessions
+    from lockkit.stores.sessions.pool import Route
 
 R = TypeVar("R")
 
@@ -48,13 +47,8 @@ ENDLESS = Finding(
 )
 
 
-class SessionStore(Sessioned, Direct):
+class SessionStore(Attempts, Sessioned):
     """The steps, the same for every server and mode."""
-
-    def __init__(self, sessions: Sessions, dialect: Dialect, prefix: str) -> None:
-        self._sessions = sessions
-        self._sql = dialect
-        self._prefix = prefix
 
     def wire(self) -> SessionWire:
         return SessionWire(partial(self._sessions.close, self))
@@ -64,7 +58,7 @@ class SessionStore(Sessioned, Direct):
         return AsyncSessionWire(close)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        route, sessions = _route(request), self._sessions
+        route, sessions = route_of(request), self._sessions
         session = sessions.of(route)
         if session is not None:
             with self._parting(route):
@@ -78,57 +72,18 @@ class SessionStore(Sessioned, Direct):
         use = partial(self._begin, request)
         return (yield from self._using(route, use, waits=joins)) or busy
 
-    def asked(self, request: Request) -> Exchange | None:
-        """If a session is idle."""
-        route = request.name, request.token
-        session = self._sessions.pin(route, self, opens=False)
-        if session is None:
-            return None
-        return Exchange(partial(session.say, route, self._taking(session, request)), route)
-
-    def answered(self, request: Request, reply: Rows) -> Grant | None:
-        session = self._sessions.of((request.name, request.token))
-        if session is None:
-            return None
-        if is_taken(reply):
-            return self._taken(session, request)
-        session.answer = reply
-        return None
-
-    def returned(self, request: Request) -> Exchange | None:
-        route = request.name, request.token
-        session = self._sessions.of(route)
-        if session is None or not session.holds:
-            return None
-        free = self._sql.free(self._key(request), held=True)
-        return Exchange(partial(session.say, route, free), route)
-
-    def taken_back(self, request: Request, reply: Rows) -> Release:
-        self._sessions.unpin((request.name, request.token))
-        return Release.RELEASED if is_taken(reply) else Release.ABSENT
-
-    def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
-        """A release without an answer ends its session: see ``release``."""
-        route = _route(request)
-        found, session = self._parting(route).of(error), self._sessions.of(route)
-        if isinstance(found, SessionEnded) and not self._sessions.remains(route):
-            return None
-        if isinstance(found, OutcomeUnknown) and session is not None and session.holds:
-            self._sessions.part(route, is_broken=True)
-        return found
-
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
-        session = self._sessions.of(_route(request))
+        session = self._sessions.of(route_of(request))
         if session is None:
-            place = self._sessions.waits(_route(request))
+            place = self._sessions.waits(route_of(request))
             if place is not None:
                 yield Park(place, seconds)
             return None
-        with self._parting(_route(request)):
+        with self._parting(route_of(request)):
             return (yield from self._look(session, request, seconds))
 
     def release(self, request: Request) -> Step[Release]:
-        route = _route(request)
+        route = route_of(request)
         self._sessions.leave(route)
         session = self._sessions.of(route)
         if session is None:
@@ -154,20 +109,20 @@ class SessionStore(Sessioned, Direct):
         """All at once: a session that does not answer must not hold up the others."""
         works = {}
         for request in requests:
-            session = self._sessions.of(_route(request))
+            session = self._sessions.of(route_of(request))
             if session is not None and session.holds and request.number >= session.number:
                 session.number = request.number
-                works[_route(request)] = self._beat(session, request)
+                works[route_of(request)] = self._beat(session, request)
         replies: dict[Route, Rows | Exception] = {}
         if works:
             sent = now()
             replies = yield Exchange(partial(together, works))
             for request in requests:
-                session = self._sessions.of(_route(request))
-                if session is not None and isinstance(replies.get(_route(request)), list):
+                session = self._sessions.of(route_of(request))
+                if session is not None and isinstance(replies.get(route_of(request)), list):
                     session.keeps(request.ttl, sent)
                     session.is_told(request.ttl)
-        return [self._renewal(request, replies.get(_route(request))) for request in requests]
+        return [self._renewal(request, replies.get(route_of(request))) for request in requests]
 
     def check(self) -> Step[None]:
         yield from self._elsewhere(("", new_token()), self._greet)
@@ -178,7 +133,7 @@ class SessionStore(Sessioned, Direct):
 
     def _begin(self, request: Request, session: Session) -> Step[Grant | Busy]:
         """Ask for the lock in a session that has nothing yet."""
-        route = _route(request)
+        route = route_of(request)
         if self._sessions.remains(route):
             yield from self._bury(route, session)
         rows = yield from self._take(session, request)
@@ -195,18 +150,8 @@ class SessionStore(Sessioned, Direct):
         yield Exchange(partial(session.post, route, self._sql.join(self._key(request))), route)
         return Busy(ticket=1, ahead=ahead)
 
-    def _taking(self, session: Session, request: Request) -> Statement:
-        session.may_hold = True
-        session.keeps(request.ttl, now())
-        return self._sql.take(self._key(request), self._silence(session, request.ttl))
-
-    def _taken(self, session: Session, request: Request) -> Grant:
-        session.holds = True
-        session.is_told(request.ttl)
-        return Grant(request.token, None, request.ttl)
-
     def _take(self, session: Session, request: Request) -> Step[Rows]:
-        route, key = _route(request), self._key(request)
+        route, key = route_of(request), self._key(request)
         take = self._taking(session, request)
         rows, session.answer = session.answer, None
         if rows is None:
@@ -224,11 +169,11 @@ class SessionStore(Sessioned, Direct):
 
     def _clear(self, session: Session, request: Request) -> Step[Rows]:
         free = self._sql.free(self._key(request), held=False)
-        return (yield from self._say(session, _route(request), free))
+        return (yield from self._say(session, route_of(request), free))
 
     def _again(self, request: Request, session: Session) -> Step[Grant | Busy]:
         """The claim has a session already. What it holds only the server can say."""
-        route = _route(request)
+        route = route_of(request)
         if session.is_waiting:
             granted = yield from self._look(session, request, 0.0)
             if granted is not None or session.is_waiting:
@@ -246,7 +191,9 @@ class SessionStore(Sessioned, Direct):
     def _look(self, session: Session, request: Request, seconds: float) -> Step[Grant | None]:
         session.until = now() + seconds + request.ttl
         try:
-            rows = yield Exchange(partial(session.look, _route(request), seconds), _route(request))
+            rows = yield Exchange(
+                partial(session.look, route_of(request), seconds), route_of(request)
+            )
         except Refused:  # a time limit of the server's, say: it may have been granted all the same
             return None
         if rows is None or not is_taken(rows):
@@ -258,7 +205,7 @@ class SessionStore(Sessioned, Direct):
         sent = now()
         session.holds = True
         beat = self._sql.beat(self._silence(session, request.ttl))
-        rows = yield from self._say(session, _route(request), beat)
+        rows = yield from self._say(session, route_of(request), beat)
         session.keeps(request.ttl, sent)
         session.is_told(request.ttl)
         session.holds = is_taken(rows)
@@ -267,10 +214,10 @@ class SessionStore(Sessioned, Direct):
     def _beat(self, session: Session, request: Request) -> Work[Rows]:
         seconds = min(ANSWER_SECONDS, request.ttl / 6)
         beat = self._sql.beat(self._silence(session, request.ttl))
-        return session.say(_route(request), beat, seconds)
+        return session.say(route_of(request), beat, seconds)
 
     def _renewal(self, request: Request, reply: Rows | Exception | None) -> Renewal:
-        session = self._sessions.of(_route(request))
+        session = self._sessions.of(route_of(request))
         if isinstance(reply, LockError) and not isinstance(reply, SessionEnded):
             return Renewal(None, reply)
         if session is None or not session.holds:
@@ -278,7 +225,7 @@ class SessionStore(Sessioned, Direct):
         if reply is None:  # a later one is done
             return Renewal(max(session.until - now(), 0.0))
         if isinstance(reply, Exception) or not is_taken(reply):
-            self._sessions.part(_route(request), is_broken=isinstance(reply, SessionEnded))
+            self._sessions.part(route_of(request), is_broken=isinstance(reply, SessionEnded))
             return Renewal(None)
         return Renewal(request.ttl)
 
@@ -323,20 +270,6 @@ class SessionStore(Sessioned, Direct):
         yield from self._say(session, session.claim, self._sql.hello())
         return session.connection
 
-    def _parting(self, route: Route) -> Parting:
-        return Parting(self._sessions, self._sql, route)
-
     def _say(self, session: Session, route: Hashable, statement: Statement) -> Step[Rows]:
         rows: Rows = yield Exchange(partial(session.say, route, statement), route)
         return rows
-
-    def _silence(self, session: Session, ttl: float) -> str:
-        assert session.connection is not None
-        return self._sql.silence(ttl, session.connection)
-
-    def _key(self, request: Request) -> str:
-        return self._sql.key_of(f"{self._prefix}\0{request.name}")
-
-
-def _route(request: Request) -> Route:
-    return request.name, request.token

@@ -25,6 +25,9 @@ WHOLE: Final = 9_000_000_000_000_000
 CHANNEL_MOST: Final = 63
 """Bytes of a channel that PostgreSQL still takes."""
 
+MARK: Final = "t"
+"""In the place of a token: JSON of ours has it in none before."""
+
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 _load = json.JSONDecoder().decode
 
@@ -82,11 +85,20 @@ def encode(state: State) -> str:
 @functools.lru_cache(256)  # the release has that of its acquire
 def taken(request: Request) -> str:
     """The state of a name that was free and that this request has taken, whenever that was."""
-    ttl, max_hold = round(request.ttl * SECOND), request.max_hold
-    bound = None if max_hold is None else round(max_hold * SECOND)
     form = request.shared, request.entrant, request.permits
-    holder = Holder(request.token, request.owner, 0, 0, 0, ttl, ttl, bound, 0, *form)
-    return encode(State(0, [holder], kind=request.kind))
+    around = _around(request.owner, request.ttl, request.max_hold, request.kind, form)
+    return token_digest(request.token).join(around)
+
+
+@functools.lru_cache(256)
+def _around(
+    owner: str, ttl: float, max_hold: float | None, kind: Kind, form: tuple[bool, str, int]
+) -> tuple[str, str]:
+    """What stands there before and behind the token."""
+    lasts, bound = round(ttl * SECOND), None if max_hold is None else round(max_hold * SECOND)
+    holder = Holder(MARK, owner, 0, 0, 0, lasts, lasts, bound, 0, *form)
+    before, after = encode(State(0, [holder], kind=kind)).split(f'"{MARK}"', 1)
+    return f'{before}"', f'"{after}'
 
 
 def _is_as_taken(state: State) -> bool:

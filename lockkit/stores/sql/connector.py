@@ -47,8 +47,17 @@ class Connection(ABC):
     identity: object
     """What its connector's ``identity()`` was when it was opened."""
 
+    dialect: Dialect
+    """Of the database that it leads to."""
+
     descriptor: int | None = None
-    """The file descriptor of its socket, if its steps must be ended when the server hangs."""
+    """The file descriptor of its socket, if it has one that is known."""
+
+    poll: select.poll
+    """Says whether that can be read from."""
+
+    ends_in_time = False
+    """Whether it gives a server up that hangs. Else its steps must be ended."""
 
     brings_messages = False
     """Whether it can hear: see ``Connector.listen``."""
@@ -60,11 +69,20 @@ class Connection(ABC):
     def is_stale(self) -> bool:
         """Whether there is something to read before anything was asked: that it is over, as a rule.
         So a statement that writes is not lost on the way."""
-        if self.descriptor is None:
-            return False
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
-        return bool(poll.poll(0))
+        return self.descriptor is not None and bool(self.poll.poll(0))
+
+    def reads_from(self, descriptor: int | None) -> None:
+        """Read from this socket."""
+        self.descriptor = descriptor
+        if descriptor is not None:
+            self.poll = select.poll()
+            self.poll.register(descriptor, select.POLLIN)
+
+    def within_time(self, step: Callable[[], T]) -> T:
+        """End it if it takes too long."""
+        if self.descriptor is None or self.ends_in_time:
+            return step()
+        return limited(self.descriptor, step)
 
     def messages(self, seconds: float) -> list[str]:
         """As an ``Ear``."""
@@ -113,7 +131,7 @@ class Connector(ABC):
         """Raises like Connection; UnsupportedCapability."""
         connection = self.connect()
         try:
-            _subscribe(connection, self.dialect.hear.replace(":channel", channel))
+            _subscribe(connection, connection.dialect.hear.replace(":channel", channel))
         except BaseException:  # nobody else knows of it
             connection.close()
             raise
@@ -143,10 +161,7 @@ class Connector(ABC):
 def _subscribe(connection: Connection, statement: str) -> None:
     if not connection.brings_messages:
         raise UnsupportedCapability("its driver brings no messages: psycopg 3 does")
-    if connection.descriptor is None:
-        connection.execute(statement, {})
-    else:
-        limited(connection.descriptor, lambda: connection.execute(statement, {}))
+    connection.within_time(lambda: connection.execute(statement, {}))
 
 
 _inherited: list[Connection] = []
@@ -175,12 +190,28 @@ class Slot:
     def use(self, step: Callable[[Connection], T]) -> T:
         """Do one step. After any error but a plain Missed the connection is closed.
 
-        One thread after the other; not for ever, while the one before waits for the server.
+        One thread after the other; not for ever, while the one before waits for the server. A step
+        in the handler of a signal, within another step, has a connection of its own.
         """
         try:
             if not self._mutex.acquire(timeout=TURN_SECONDS):
                 raise BackendUnavailable(f"the lock database did not answer for {TURN_SECONDS:g} s")
-            return self._use(step)
+            connection, is_sound = self._taken(), False
+            try:
+                if connection.ends_in_time:
+                    result = step(connection)
+                else:
+                    result = connection.within_time(functools.partial(step, connection))
+                is_sound = True
+                return result
+            except Missed as missed:
+                is_sound = type(missed) is Missed
+                raise
+            finally:  # if it is not sound, a reply may still be on its way, as after an interrupt
+                if is_sound and self._keeps and self._connection is None:
+                    self._connection = connection
+                else:
+                    connection.close()
         finally:  # if it is ours: an interrupt may have come before it was
             try:  # noqa: SIM105  it must be the first thing that is called here
                 self._mutex.release()
@@ -193,22 +224,6 @@ class Slot:
             self._keeps = False
             self._close()
 
-    def _use(self, step: Callable[[Connection], T]) -> T:
-        connection = self._taken()
-        try:
-            if connection.descriptor is None:
-                result = step(connection)
-            else:
-                result = limited(connection.descriptor, functools.partial(step, connection))
-        except BaseException as error:  # interrupted: a reply may still be on its way
-            if type(error) is Missed:
-                self._put_back(connection)
-            else:
-                connection.close()
-            raise
-        self._put_back(connection)
-        return result
-
     def _taken(self) -> Connection:
         connection = self._connection
         if (
@@ -220,13 +235,6 @@ class Slot:
             return connection
         self._close()
         return self._connector.connect()
-
-    def _put_back(self, connection: Connection) -> None:
-        """A step in the handler of a signal, within another step, had a connection of its own."""
-        if self._keeps and self._connection is None:
-            self._connection = connection
-        else:
-            connection.close()
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from lockkit.stores.sql.connector import Connection, Parameters, Result
+from lockkit.stores.sql.dialect import load_dialect
 from lockkit.stores.sql.vendor import Vendor
 
 PARAMETER = re.compile(r":([a-z]\w*)")
@@ -25,7 +26,9 @@ class DriverConnection(Connection):
         """``module``: of DB-API. ``remedy``: how the table is made. ``forget``: has what made it
         know that it is closed."""
         self.driver = driver
-        self.descriptor = _descriptor(driver)
+        self._cursor: Any = None
+        self.reads_from(_descriptor(driver))
+        self.dialect = load_dialect(vendor.name)
         self._error: type[Exception] = module.Error
         self._mark = "?" if module.paramstyle == "qmark" else "%s"  # drivers of names take both
         self._vendor = vendor
@@ -36,13 +39,10 @@ class DriverConnection(Connection):
         text, names = styled(statement, self._mark)
         values = [parameters[name] for name in names]
         try:
-            cursor = self.driver.cursor()
-            try:
-                cursor.execute(text, values or None)
-                rows = cursor.fetchall() if cursor.description else ()
-                return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0))
-            finally:
-                cursor.close()
+            cursor = self._cursor = self._cursor or self.driver.cursor()  # kept: it takes long
+            cursor.execute(text, values or None)
+            rows = cursor.fetchall() if cursor.description else ()
+            return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0))
         except self._error as error:
             raise self._vendor.failure(error, statement, self._remedy) from error
 

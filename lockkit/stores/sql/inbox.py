@@ -85,14 +85,13 @@ class Inbox(Background):
         self._pause = 0.0
         self._not_before = -math.inf
 
-    def expect(self, token: str) -> None:
-        """A message for this claim may come from now on."""
-        self._claims[token] = Claim()
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._claims)
 
     def seen(self, token: str, moment: int) -> None:
-        """It waited at this moment of the database's clock."""
-        if (claim := self._claims.get(token)) is not None:
-            claim.seen = moment
+        """It waits at this moment of the database's clock, and a message for it may come."""
+        self._claims.setdefault(token, Claim()).seen = moment
 
     def forget(self, token: str) -> None:
         self._claims.pop(token, None)

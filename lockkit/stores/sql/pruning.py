@@ -6,7 +6,6 @@ import secrets
 
 from lockkit.engine.state import SECOND
 from lockkit.stores.sql.connector import Connection
-from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.rows import is_free
 
 DAY = 24 * 3600 * SECOND
@@ -18,7 +17,8 @@ that use one name each. Four rows for each new one keep the table small, without
 changes and without a moment at which the whole table is read."""
 
 
-def prune_some(connection: Connection, dialect: Dialect) -> None:
+def prune_some(connection: Connection) -> None:
+    dialect = connection.dialect
     now = connection.execute(dialect.clock, {}).rows[0][0]
     values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
     for row, version, fence, text in connection.execute(dialect.stale, values).rows:

@@ -12,13 +12,15 @@ import functools
 import hashlib
 import re
 import select
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg.errors import error_from_result
-from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 
+from lockkit.model.clock import now
+from lockkit.stores.sql import guard
 from lockkit.stores.sql.connector import Parameters, Result
 from lockkit.stores.sql.driver import PARAMETER, DriverConnection
 
@@ -28,10 +30,12 @@ NOT_PREPARED: Final = {"26000", "42P05", "0A000"}
 MOST_PREPARED: Final = 50
 """Statements of one connection. Those on many rows are many."""
 
-WRITING: Final = re.compile("INSERT|UPDATE|DELETE")
-
 WHOLE_NUMBERS: Final = {20, 21, 23}
 """The types bigint, smallint and integer."""
+
+FATAL_ERROR: Final = ExecStatus.FATAL_ERROR  # looked up once
+
+WRITING: Final = re.compile("INSERT|UPDATE|DELETE")
 
 
 class _Numbered(NamedTuple):
@@ -45,12 +49,17 @@ class _Numbered(NamedTuple):
 class PsycopgConnection(DriverConnection):
     """By libpq, past the cursors of psycopg."""
 
+    ends_in_time = True
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.brings_messages = callable(self.driver.notifies)
         self._libpq = self.driver.pgconn
         codec = self.driver.info.encoding
         self._codec = "utf-8" if codec == "ascii" else codec  # of a database with any bytes
+        self._read = functools.partial(str, encoding=self._codec, errors="surrogateescape")
+        self._both = select.poll()
+        self._both.register(self._libpq.socket, select.POLLIN | select.POLLOUT)
         self._prepared: set[bytes] = set()
         self._prepares = True
 
@@ -61,16 +70,12 @@ class PsycopgConnection(DriverConnection):
             result = self._executed(numbered, values)
         except psycopg.Error as error:
             raise self._vendor.failure(error, statement, self._remedy) from error
-        columns = range(result.nfields)
-        rows = [[self._value(result, row, c) for c in columns] for row in range(result.ntuples)]
-        return Result(rows, result.command_tuples or 0)
+        return Result(rows_of(result, self._read), result.command_tuples or 0)
 
     def messages(self, seconds: float) -> list[str]:
         try:
             if not (found := self._messages()):
-                poll = select.poll()
-                poll.register(self._libpq.socket, select.POLLIN)
-                poll.poll(seconds * 1000)
+                self.poll.poll(seconds * 1000)
                 self._libpq.consume_input()
                 found = self._messages()
         except psycopg.Error as error:
@@ -101,19 +106,38 @@ class PsycopgConnection(DriverConnection):
         return self._executed(numbered, values)
 
     def _reply(self) -> Any:
-        result = self.driver.wait(execute(self._libpq))[-1]
-        if result.status == ExecStatus.FATAL_ERROR:
+        """Of the one statement that was sent."""
+        libpq, deadline = self._libpq, now() + guard.STEP_SECONDS
+        while libpq.flush():  # more than fits: the server may want to be read from meanwhile
+            self._wait(self._both, deadline)
+        result: Any = None
+        while True:
+            while libpq.is_busy():
+                self._wait(self.poll, deadline)
+            if (more := libpq.get_result()) is None:
+                break
+            result = more  # a server that ends says more than one
+        if result.status == FATAL_ERROR:
             raise error_from_result(result, encoding=self._codec)
         return result
 
-    def _value(self, result: Any, row: int, column: int) -> int | str | None:
-        value = result.get_value(row, column)
-        if value is None:
-            return None
-        if result.ftype(column) in WHOLE_NUMBERS:
-            return int(value)
-        text: str = value.decode(self._codec, "surrogateescape")
-        return text
+    def _wait(self, poll: select.poll, deadline: float) -> None:
+        if not poll.poll(max(deadline - now(), 0.0) * 1000):
+            raise psycopg.OperationalError("the server did not answer in time")
+        self._libpq.consume_input()
+
+
+def rows_of(result: Any, read: Callable[[bytes], str]) -> list[list[int | str | None]]:
+    """Whole numbers, and what ``read`` makes of everything else."""
+    value, rows = result.get_value, []
+    readers = [int if result.ftype(c) in WHOLE_NUMBERS else read for c in range(result.nfields)]
+    for row in range(result.ntuples):
+        values: list[int | str | None] = []
+        for column, reader in enumerate(readers):
+            raw = value(row, column)
+            values.append(None if raw is None else reader(raw))
+        rows.append(values)
+    return rows
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from lockkit.engine import grant
 from lockkit.engine.effects import Step
-from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request
+from lockkit.model.types import Busy, Gone, Grant, Release, Request
 from lockkit.stores.contract import Pushed
 from lockkit.stores.sql.codec import token_digest
 from lockkit.stores.sql.inbox import Inbox
@@ -24,18 +24,19 @@ class PushedTable(SQLStore, Pushed):
         super().__init__(*arguments, **options)
         self._inbox = self.inbox_type(self.connector, self._prove)
 
-    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        token = token_digest(request.token)
-        if request.mode is Mode.ENQUEUE:
-            self._inbox.expect(token)
-        try:
-            reply = yield from super().acquire(request)
-        except BaseException:  # nobody will wait for a message, or whoever does asks again
-            self._inbox.forget(token)
-            raise
+    def answered(self, request: Request, reply: Grant | Busy | Gone) -> Grant | Busy | Gone:
         if not isinstance(reply, Busy) or reply.full:
-            self._inbox.forget(token)
+            self._forget(request)
         return reply
+
+    def unanswered(self, request: Request, error: BaseException) -> BaseException:
+        """Nobody will wait for a message, or whoever does asks again."""
+        self._forget(request)
+        return error
+
+    def _forget(self, request: Request) -> None:
+        if self._inbox.is_awaited:
+            self._inbox.forget(token_digest(request.token))
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         token = token_digest(request.token)
@@ -44,10 +45,10 @@ class PushedTable(SQLStore, Pushed):
             self._inbox.forget(token)
         return granted
 
-    def release(self, request: Request) -> Step[Release]:
+    def taken_back(self, request: Request, reply: Release) -> Release:
         if request.queued:
-            self._inbox.forget(token_digest(request.token))
-        return super().release(request)
+            self._forget(request)
+        return reply
 
     def close(self) -> None:
         self._inbox.close()

@@ -11,7 +11,6 @@ from lockkit.model.errors import DamagedRecord, LayoutMismatch
 from lockkit.model.types import LockInfo, LockState
 from lockkit.stores.sql.codec import FREE, damaged_record, decode, is_whole, row_id
 from lockkit.stores.sql.connector import Connection, Missed
-from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.words import is_words
 
 Row = Sequence[Any]
@@ -60,8 +59,9 @@ def infos_of_row(prefix: str, key: object, name: object, row: Row) -> Iterator[L
     return iter([LockInfo(shown, LockState.DAMAGED, damage=MISNAMED.format(key))])
 
 
-def repaired(connection: Connection, dialect: Dialect, key: str) -> bool:
+def repaired(connection: Connection, key: str) -> bool:
     """Free the row if it cannot be read. What can be read of its fence stays, to grow on."""
+    dialect = connection.dialect
     row = connection.execute(dialect.read, {"id": key}).rows[0]
     try:
         state_of(row)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from lockkit.engine.state import SECOND
 from lockkit.model.types import Grant, Release, Request
 from lockkit.stores.sql.codec import taken
-from lockkit.stores.sql.connector import Connection, Connector, Parameters
+from lockkit.stores.sql.connector import Connection, Parameters
 from lockkit.stores.sql.rows import Row
 
 T = TypeVar("T")
@@ -17,20 +17,20 @@ Tried = tuple[T | None, Row | None]
 """The answer; or None, and the row if the statement has told it."""
 
 
-def take(connector: Connector, mine: Request, connection: Connection, row: str) -> Tried[Grant]:
+def take(request: Request, connection: Connection, row: str) -> Tried[Grant]:
     """Where the name is free."""
-    values: Parameters = {"id": row, "state": taken(mine)}
-    fence, found = _tried(connection, connector.dialect.take, values)
-    return None if fence is None else Grant(mine.token, fence, mine.ttl), found
+    values: Parameters = {"id": row, "state": taken(request)}
+    fence, found = _tried(connection, connection.dialect.take, values)
+    return None if fence is None else Grant(request.token, fence, request.ttl), found
 
 
-def free(connector: Connector, mine: Request, connection: Connection, row: str) -> Tried[Release]:
+def free(request: Request, connection: Connection, row: str) -> Tried[Release]:
     """Where nothing has changed since the grant, and the lease has not expired.
 
     It alone need not be durable: if a crash undoes it, the lease expires."""
-    ttl = round(mine.ttl * SECOND)
-    values: Parameters = {"id": row, "state": taken(mine), "ttl": ttl}
-    fence, found = _tried(connection, connector.dialect.free, values)
+    ttl = round(request.ttl * SECOND)
+    values: Parameters = {"id": row, "state": taken(request), "ttl": ttl}
+    fence, found = _tried(connection, connection.dialect.free, values)
     return None if fence is None else Release.RELEASED, found
 
 

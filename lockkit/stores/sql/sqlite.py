@@ -153,7 +153,7 @@ class SQLiteConnector(Connector):
             ) from error
         connection = SQLiteConnection(self._path, self.identity())
         try:
-            connection.prepare(self.dialect)
+            connection.prepare()
         except BaseException:  # nobody else knows of the connection
             connection.close()
             raise
@@ -190,6 +190,7 @@ class SQLiteConnection(Connection):
 
     def __init__(self, path: str, identity: object) -> None:
         self.identity = identity
+        self.dialect = load_dialect("sqlite")
         self._path = path
         try:
             self._connection = sqlite3.connect(
@@ -199,9 +200,9 @@ class SQLiteConnection(Connection):
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    def prepare(self, dialect: Dialect) -> None:
+    def prepare(self) -> None:
         """Write-ahead logging, so that readers and writers do not block one another; the table."""
-        self._check_application(dialect)
+        self._check_application()
         self._pragma("journal_mode=WAL")
         self._pragma("synchronous=NORMAL")  # a crash of the host ends its holders, too
 
@@ -219,17 +220,17 @@ class SQLiteConnection(Connection):
         except sqlite3.Error:
             return
 
-    def _check_application(self, dialect: Dialect) -> None:
+    def _check_application(self) -> None:
         mark = self._pragma("application_id"), self._pragma("user_version")
         if mark == (APPLICATION_ID, LAYOUT):
             return
         if mark[0] == APPLICATION_ID:
             raise _other_layout(self._path, mark[1])
         self.execute("BEGIN IMMEDIATE", {})
-        self._initialize(dialect)
+        self._initialize()
         self.execute("COMMIT", {})
 
-    def _initialize(self, dialect: Dialect) -> None:
+    def _initialize(self) -> None:
         """Make the table, unless another process did just now or the file is not ours."""
         if self._pragma("application_id") == APPLICATION_ID:
             return
@@ -238,7 +239,7 @@ class SQLiteConnection(Connection):
                 f"{self._path} is the database of something else; "
                 "give lockkit a file of its own, beside it"
             )
-        self.execute(dialect.create, {})
+        self.execute(self.dialect.create, {})
         self._pragma(f"application_id={APPLICATION_ID}")
         self._pragma(f"user_version={LAYOUT}")
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from lockkit.engine import grant
-from lockkit.engine.effects import Park, Signal, Step
+from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.engine.last_words import last_words
 from lockkit.model import clock
 from lockkit.model.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
@@ -29,8 +29,8 @@ from lockkit.model.types import (
     Renewal,
     Request,
 )
-from lockkit.runtime.wires import CallWire, Lane, call
-from lockkit.stores.contract import Buried, Durable, Fenced, Queued, Reentrant, Shared
+from lockkit.runtime.wires import Call, CallWire, Lane, call
+from lockkit.stores.contract import Buried, Direct, Durable, Fenced, Queued, Reentrant, Shared
 from lockkit.stores.sql.codec import encode, row_id
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.stores.sql.dialect import expanded
@@ -66,7 +66,11 @@ class Applied(NamedTuple, Generic[T]):
     state: grant.State
 
 
-class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable):
+def _released(request: Request, state: grant.State, now: int) -> grant.Outcome[Release]:
+    return grant.release(state, stored(request), now)
+
+
+class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, Durable):
     """Locks in a table, through a connector. Thread-safe and fork-safe.
 
     Two connections per process: one for steps, and one for renewals, so that they do not queue
@@ -98,12 +102,22 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         return ThreadWire((lambda: None) if is_shared else self.close)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        mine = stored(request)
-        first = None if request.mode is Mode.POLL else partial(take, self.connector, mine)
-        return call(
-            lambda: self._step(mine.name, partial(self._decide, mine), first=first),
-            route=request.token,
-        )
+        try:
+            reply: Grant | Busy | Gone = yield self.asked(request)
+        except BaseException as error:
+            self.unanswered(request, error)
+            raise
+        self.answered(request, reply)
+        return reply
+
+    def asked(self, request: Request) -> Exchange:
+        first = None if request.mode is Mode.POLL else partial(take, request)
+
+        def decide(state: grant.State, now: int) -> grant.Outcome[Grant | Busy | Gone]:
+            return self._decide(stored(request), state, now)
+
+        work = partial(self._step, request.name, decide, self._steps, first)
+        return Exchange(Call(work), request.token)
 
     def _decide(
         self, mine: Request, state: grant.State, now: int
@@ -111,15 +125,12 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         return (taken_over if self._takes_over else grant.acquire)(state, mine, now)
 
     def release(self, request: Request) -> Step[Release]:
-        mine = stored(request)
-        first = None if request.queued or request.unsure else partial(free, self.connector, mine)
-        return call(
-            lambda: self._step(
-                mine.name, lambda state, now: grant.release(state, mine, now), first=first
-            ),
-            Lane.ENDING,
-            request.token,
-        )
+        return self.taken_back(request, (yield self.returned(request)))
+
+    def returned(self, request: Request) -> Exchange:
+        first = None if request.queued or request.unsure else partial(free, request)
+        work = partial(self._step, request.name, partial(_released, request), self._steps, first)
+        return Exchange(Call(work, Lane.ENDING), request.token)
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         return call(lambda: self._extend_all(requests), Lane.RENEWING)
@@ -130,11 +141,14 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         return None
 
     def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
-        return call(lambda: self._step(name, lambda s, now: grant.break_(s, fence, now, by)))
+        def rule(state: grant.State, now: int) -> grant.Outcome[bool]:
+            return grant.break_(state, fence, now, by)
+
+        return call(lambda: self._step(name, rule, self._steps))
 
     def repair(self, name: str) -> Step[bool]:
         row = row_id(self._prefix, name)
-        return call(lambda: self._try(self._steps, lambda c: repaired(c, self._dialect, row)))
+        return call(lambda: self._try(self._steps, lambda c: repaired(c, row)))
 
     def ddl(self) -> str:
         """A file gets its table at the first lock."""
@@ -161,14 +175,11 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
             renewals += [next(told[request.name]) for request in batch]
         return renewals
 
-    def _step(
-        self, name: str, rule: Rule[T], slot: Slot | None = None, first: First[T] | None = None
-    ) -> T:
+    def _step(self, name: str, rule: Rule[T], slot: Slot, first: First[T] | None = None) -> T:
         """Apply the rule to the name's state, in one atomic step of the store. ``first``: what
         does so for a state that it knows, in one statement."""
         row = row_id(self._prefix, name)
-        slot = slot or self._steps
-        done = self._try(slot, lambda c: self._attempt(c, row, name, rule, first))
+        done = self._try(slot, partial(self._attempt, row, name, rule, first))
         if not isinstance(done, Applied):
             return done
         reply, is_new, state = done
@@ -185,10 +196,10 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
                 self._try(slot, partial(self._put, values_of(self._prefix, words)))
 
     def _put(self, values: Parameters, connection: Connection) -> None:
-        connection.execute(self._dialect.put, values)
+        connection.execute(connection.dialect.put, values)
 
     def _attempt(
-        self, connection: Connection, row: str, name: str, rule: Rule[T], first: First[T] | None
+        self, row: str, name: str, rule: Rule[T], first: First[T] | None, connection: Connection
     ) -> T | Applied[T]:
         """Read the row and apply the rule."""
         found = None
@@ -196,7 +207,7 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
             reply, found = first(connection, row)
             if reply is not None:
                 return reply
-        found = found or connection.execute(self._dialect.read, {"id": row}).rows[0]
+        found = found or connection.execute(connection.dialect.read, {"id": row}).rows[0]
         return self._apply(connection, row, name, found, rule)
 
     def _apply(
@@ -204,6 +215,7 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
     ) -> Applied[T]:
         """Compare and set."""
         now, version, *_ = found
+        dialect = connection.dialect
         state = state_of(found)
         waiters = {waiter.token: waiter for waiter in state.queue if waiter.channel}
         outcome = rule(state, now)
@@ -213,14 +225,14 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
         values = {"id": row, "fence": state.fence, "state": encode(state), "now": now}
         told = messages(outcome.handoffs, waiters, now)
         if version is None:
-            statement = self._dialect.insert
+            statement = dialect.insert
             values |= {"prefix": self._prefix, "name": name}
         else:
-            statement = (told and self._dialect.tell) or self._dialect.update
+            statement = (told and dialect.tell) or dialect.update
             values |= {"version": version, "told": json.dumps(told)}
         if not connection.execute(statement, values).changed:
             raise Missed
-        if told and not self._dialect.tell:
+        if told and not dialect.tell:
             for message, channel in told.items():
                 self.connector.tell(channel, message.partition(" ")[0])
         return Applied(outcome.reply, version is None, state)
@@ -263,7 +275,7 @@ class SQLStore(TableListing, Queued, Fenced, Shared, Reentrant, Buried, Durable)
     def _prune(self) -> None:
         """Delete some free rows that are older than a day. The clock keeps fences growing."""
         try:
-            self._steps.use(lambda c: prune_some(c, self._dialect))
+            self._steps.use(prune_some)
         except (Missed, BackendError):
             return  # there is a next time; the step that came before it was done
 

@@ -1,0 +1,94 @@
+"""What most locks do with their sessions: an attempt that gets the lock, and its release.
+
+If a session is idle, each is one exchange. What else comes of them is for the steps in ``store``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lockkit.engine.effects import Exchange
+from lockkit.model.clock import now
+from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.types import Grant, Release, Request
+from lockkit.stores.contract import Direct
+from lockkit.stores.sessions.connection import Rows, SessionEnded, Statement
+from lockkit.stores.sessions.dialects import is_taken
+from lockkit.stores.sessions.pool import Parting
+
+if TYPE_CHECKING:
+    from lockkit.stores.sessions.dialects import Dialect
+    from lockkit.stores.sessions.pool import Route, Sessions
+    from lockkit.stores.sessions.session import Session
+
+
+class Attempts(Direct):
+    """By the sessions of this process with one database."""
+
+    def __init__(self, sessions: Sessions, dialect: Dialect, prefix: str) -> None:
+        self._sessions = sessions
+        self._sql = dialect
+        self._prefix = prefix
+
+    def asked(self, request: Request) -> Exchange | None:
+        route = request.name, request.token
+        session = self._sessions.pin(route, self, opens=False)
+        if session is None:
+            return None
+        return Exchange(partial(session.say, route, self._taking(session, request)), route)
+
+    def answered(self, request: Request, reply: Rows) -> Grant | None:
+        session = self._sessions.of((request.name, request.token))
+        if session is None:
+            return None
+        if is_taken(reply):
+            return self._taken(session, request)
+        session.answer = reply
+        return None
+
+    def returned(self, request: Request) -> Exchange | None:
+        route = request.name, request.token
+        session = self._sessions.of(route)
+        if session is None or not session.holds:
+            return None
+        free = self._sql.free(self._key(request), held=True)
+        return Exchange(partial(session.say, route, free), route)
+
+    def taken_back(self, request: Request, reply: Rows) -> Release:
+        self._sessions.unpin((request.name, request.token))
+        return Release.RELEASED if is_taken(reply) else Release.ABSENT
+
+    def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
+        """A release without an answer ends its session: see ``release``."""
+        route = route_of(request)
+        found, session = self._parting(route).of(error), self._sessions.of(route)
+        if isinstance(found, SessionEnded) and not self._sessions.remains(route):
+            return None
+        if isinstance(found, OutcomeUnknown) and session is not None and session.holds:
+            self._sessions.part(route, is_broken=True)
+        return found
+
+    def _taking(self, session: Session, request: Request) -> Statement:
+        session.may_hold = True
+        session.keeps(request.ttl, now())
+        return self._sql.take(self._key(request), self._silence(session, request.ttl))
+
+    def _taken(self, session: Session, request: Request) -> Grant:
+        session.holds = True
+        session.is_told(request.ttl)
+        return Grant(request.token, None, request.ttl)
+
+    def _parting(self, route: Route) -> Parting:
+        return Parting(self._sessions, self._sql, route)
+
+    def _silence(self, session: Session, ttl: float) -> str:
+        assert session.connection is not None
+        return self._sql.silence(ttl, session.connection)
+
+    def _key(self, request: Request) -> str:
+        return self._sql.key_of(f"{self._prefix}\0{request.name}")
+
+
+def route_of(request: Request) -> Route:
+    return request.name, request.token
