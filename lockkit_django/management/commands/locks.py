@@ -21,8 +21,8 @@ from lockkit_django.orders.visit import order_rules
 class Command(BaseCommand):
     """Django's own options keep working, before and after the command's.
 
-    Of ``call_command("locks", "--stuck")`` every exit status but 0 is a CommandError with that
-    ``returncode``.
+    ``call_command("locks", "--stuck")`` raises CommandError for every exit status but 0, which is
+    its ``returncode``.
     """
 
     help = "Show what is locked, by whom, and what is stuck; release what is stuck."
