@@ -32,11 +32,11 @@ def uvicorn(**environment: str) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
 
 def get(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=40)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

@@ -61,7 +61,7 @@ def test_the_page_is_a_project(tmp_path: Path) -> None:
         env={**kept, **environ},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=110,
         check=False,
     )
     assert process.returncode == 0, process.stderr

@@ -23,7 +23,7 @@ __all__ = ["mysql"]
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 SELL = """
-CREATE FUNCTION sell() RETURNS int LANGUAGE sql AS
+CREATE OR REPLACE FUNCTION sell() RETURNS int LANGUAGE sql AS
     'INSERT INTO shop_sale (sku) VALUES (''before'') RETURNING 1'
 """
 

@@ -15,6 +15,10 @@ from lockkit.testing.servers import MariaDBServer, PostgresServer
 KINDS = {"sqlite": "", "postgresql": "postgres_server", "mysql": "mariadb_server"}
 
 
+_made: dict[tuple[str, ...], str] = {}
+"""The URLs of databases that have a table of each model, by server and tables."""
+
+
 @contextmanager
 def place(request: pytest.FixtureRequest, *models: Any, **settings: Any) -> Iterator[str]:
     """The alias of a database of the kind that the fixture's parameter names."""
@@ -31,20 +35,28 @@ def place(request: pytest.FixtureRequest, *models: Any, **settings: Any) -> Iter
 def database_of(
     server: PostgresServer | MariaDBServer, alias: str, *models: Any, **settings: Any
 ) -> Iterator[Any]:
-    """A new database with a table of each model; gives the connection."""
-    url = server.create_database()
+    """A database with an empty table of each model, one for all tests of a server that ask for the
+    same; gives the connection."""
+    tables = [model._meta.db_table for model in models]
+    key = (server.url, *tables)
+    url = _made.get(key) or server.create_database()
     connections.settings[alias] = entry(url, **settings)
     connection = connections[alias]
     try:
-        with connection.schema_editor() as editor:
-            for model in models:
-                editor.create_model(model)
+        if key in _made:
+            with connection.cursor() as cursor:
+                for table in reversed(tables):
+                    cursor.execute(f"DELETE FROM {table}")
+        else:
+            with connection.schema_editor() as editor:
+                for model in models:
+                    editor.create_model(model)
+            _made[key] = url
         yield connection
     finally:
         connection.close()
         del connections[alias]
         del connections.settings[alias]
-        server.drop_database(url)
 
 
 def entry(url: str, **settings: Any) -> dict[str, Any]:

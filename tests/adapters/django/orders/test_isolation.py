@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections
 from django.test import Client, override_settings
+from django_project.servers import database_of
 from django_project.shop.models import Sale
 from orders_django import elsewhere, mysql
 from psycopg import IsolationLevel
@@ -40,40 +40,18 @@ BLOCKED = {
 def database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[Any]:
     """The alias ``orders``, with the two tables; it has the records and ATOMIC_REQUESTS."""
     kind, level = request.param
-    url = request.getfixturevalue(f"{kind}_url")
-    connections.settings["orders"] = entry(url, level)
-    reset()
-    with django_db_blocker.unblock():
-        connection = connections["orders"]
-        with connection.schema_editor() as editor:
-            editor.create_model(OrderRecord)
-            editor.create_model(Sale)
-        with project():
-            yield connection
-        connection.close()
-    del connections["orders"]
-    del connections.settings["orders"]
-
-
-def entry(url: str, level: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    is_mysql = parts.scheme == "mysql"
     isolation = IsolationLevel[LEVELS[level].upper().replace(" ", "_")]
-    handler = type(connections)(
-        {
-            "default": {
-                "ENGINE": f"django.db.backends.{'mysql' if is_mysql else 'postgresql'}",
-                "NAME": parts.path[1:],
-                "HOST": parts.hostname,
-                "PORT": parts.port,
-                "USER": parts.username,
-                "PASSWORD": parts.password or "",
-                "ATOMIC_REQUESTS": True,
-                "OPTIONS": {"isolation_level": LEVELS[level] if is_mysql else isolation},
-            }
-        }
-    )
-    return dict(handler.settings["default"])
+    options = {"isolation_level": LEVELS[level] if kind == "mariadb" else isolation}
+    server = request.getfixturevalue(f"{kind}_server")
+    reset()
+    with (
+        django_db_blocker.unblock(),
+        database_of(
+            server, "orders", OrderRecord, Sale, ATOMIC_REQUESTS=True, OPTIONS=options
+        ) as connection,
+        project(),
+    ):
+        yield connection
 
 
 def reset() -> None:
