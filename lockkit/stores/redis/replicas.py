@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 from lockkit.engine.effects import Step
 from lockkit.model.checks import check_count, wrong
@@ -16,30 +15,22 @@ from lockkit.model.errors import OutcomeUnknown
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.redis.protocol import Command, pack
 from lockkit.stores.redis.scripts import call_all
+from lockkit.stores.redis.settings import own_option
 
 OPTION = "wait_replicas"
 
 
 def divided(settings: AliasSettings) -> tuple[int, AliasSettings]:
-    """How many replicas, from OPTIONS or the URL, and the settings without that. Raises
-    ConfigurationError."""
-    location, _, query = settings.location.partition("?")
-    said = parse_qsl(query, keep_blank_values=True)
-    in_url = [value for key, value in said if key == OPTION]
-    options = dict(settings.options)
-    number: object = options.pop(OPTION, 0)
+    """How many replicas, and the settings without that. Raises ConfigurationError."""
+    number, rest = own_option(settings, OPTION, 0, _number)
     where = f"{OPTION} of the lock alias {settings.alias!r}"
-    if in_url:
-        if number or not (in_url[-1].isascii() and in_url[-1].isdecimal()):
-            raise wrong(where, in_url[-1], "a number, said once")
-        number = int(in_url[-1])
-        rest = urlencode([(key, value) for key, value in said if key != OPTION])
-        location = f"{location}?{rest}" if rest else location
-    else:
-        location = settings.location
     if number is None:
         raise wrong(where, number, "a number of replicas")
-    return check_count(where, number) or 0, settings._replace(location=location, options=options)
+    return check_count(where, number) or 0, rest
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 def confirmed(commands: Sequence[Command], replicas: int, timeout: float) -> Step[list[Any]]:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from copy import copy
 from typing import Any, Self
+from urllib.parse import parse_qsl, urlencode
 
 from redis.credentials import CredentialProvider
 
@@ -94,6 +95,27 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
         provider = _Credentials(made.arguments.pop("username", None), asked)
         made.arguments["credential_provider"] = provider
     return made
+
+
+def own_option(
+    settings: AliasSettings, option: str, default: object, read: Callable[[str], object]
+) -> tuple[Any, AliasSettings]:
+    """What OPTIONS or the URL say of an option that is not the driver's, and the settings without
+    it. ``read``: what a text in the URL means. Raises ConfigurationError if it is said twice."""
+    location, _, query = settings.location.partition("?")
+    words = parse_qsl(query, keep_blank_values=True)
+    texts = [text for word, text in words if word == option]
+    options = dict(settings.options)
+    if len(texts) + (option in options) > 1:
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r} says {option!r} more than once"
+        )
+    value = options.pop(option, default)
+    if texts:
+        value = read(texts[0])
+        rest = urlencode([(word, text) for word, text in words if word != option])
+        settings = settings._replace(location=f"{location}?{rest}" if rest else location)
+    return value, settings._replace(options=options)
 
 
 class _Credentials(CredentialProvider):

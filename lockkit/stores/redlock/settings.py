@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import redis
 
 from lockkit.model.checks import wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.stores.redis.settings import Maker, maker
+from lockkit.stores.redis.settings import Maker, maker, own_option
 
 SOCKET_TIMEOUT = 0.5
 CONNECT_TIMEOUT = 2.0
@@ -28,13 +27,13 @@ class Nodes:
     """Makes connections to each. Raises ConfigurationError; no I/O."""
 
     def __init__(self, settings: AliasSettings) -> None:
+        self.restart_delay, settings = _delay(settings)
         scheme, _, rest = settings.location.partition("://")
         where, _, query = rest.partition("?")
         authority, slash, path = where.partition("/")
         login, at, hosts = authority.rpartition("@")
         words = [word for word in query.split("&") if word]
         options = dict(settings.options)
-        self.restart_delay = _take_delay(settings.alias, words, options)
         for option, default in _timeouts(words).items():
             options.setdefault(option, default)
         head = f"{'rediss' if scheme == 'redlocks' else 'redis'}://{login}{at}"
@@ -78,20 +77,13 @@ def _nodes(alias: str, login: str, hosts: str) -> list[str]:
     return list(nodes.values())
 
 
-def _take_delay(alias: str, words: list[str], options: dict[str, Any]) -> float:
-    """From the URL, where it is text, or from OPTIONS."""
-    said = [word for word in words if word.partition("=")[0] == DELAY]
-    if len(said) + (DELAY in options) > 1:
-        raise ConfigurationError(f"the lock alias {alias!r} says {DELAY!r} more than once")
-    value = options.pop(DELAY, RESTART_DELAY)
-    for word in said:
-        words.remove(word)
-        value = _number(word.partition("=")[2])
-    where = f"{DELAY} of the lock alias {alias!r}"
+def _delay(settings: AliasSettings) -> tuple[float, AliasSettings]:
+    value, rest = own_option(settings, DELAY, RESTART_DELAY, _number)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= LONGEST_DELAY:
+        where = f"{DELAY} of the lock alias {settings.alias!r}"
         raise wrong(where, value, f"seconds, at most {LONGEST_DELAY:g}; 0: nodes forget nothing")
-    return float(value)
+    return float(value), rest
 
 
 def _number(text: str) -> float | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Self
-from urllib.parse import parse_qsl, urlencode
 
 from lockkit.model.checks import wrong
 from lockkit.model.log import log
@@ -12,6 +11,7 @@ from lockkit.model.types import Busy, Gone, Grant, Request
 from lockkit.stores.contract import Listed
 from lockkit.stores.redis.plain.language import PlainLanguage
 from lockkit.stores.redis.plain.listing import PlainListing
+from lockkit.stores.redis.settings import own_option
 from lockkit.stores.redis.steps import ScriptSteps
 
 REPAIR = "repair_missing_ttl"
@@ -51,13 +51,8 @@ class PlainStore(PlainListing, ScriptSteps, Listed):
 
 def _divided(settings: AliasSettings) -> tuple[bool, AliasSettings]:
     """Whether a missing TTL is repaired, and what the driver is to know."""
-    location, _, query = settings.location.partition("?")
-    said = dict(parse_qsl(query, keep_blank_values=True))
-    said.pop("protocol", None)
-    options = dict(settings.options)
-    in_url = said.pop(REPAIR, "false")
-    repairs = options.pop(REPAIR, YES.get(in_url.lower(), in_url))
+    _, rest = own_option(settings, "protocol", "plain", str)
+    repairs, rest = own_option(rest, REPAIR, False, lambda text: YES.get(text.lower(), text))
     if not isinstance(repairs, bool):
         raise wrong(f"{REPAIR} of the lock alias {settings.alias!r}", repairs, "true or false")
-    rest = f"{location}?{urlencode(said)}" if said else location
-    return repairs, settings._replace(location=rest, options=options)
+    return repairs, rest
