@@ -30,6 +30,31 @@ def test_a_prefix_with_a_space_has_a_queue(redis_server: RedisServer) -> None:
     client.close()
 
 
+def test_a_release_that_the_server_refuses_tells_nobody(redis_server: RedisServer) -> None:
+    """A waiter takes a message for its grant: it must not come before the grant is written."""
+    client = lockkit.connect(redis_server.url, key_prefix="refused", ttl=60)
+    with redis_server.client() as admin, ThreadPoolExecutor() as pool, admin.pubsub() as heard:
+        heard.psubscribe("refused:wake:*")
+        lease = client.lock("stock:42").acquire()
+        waiting = pool.submit(client.lock("stock:42", timeout=50).acquire)
+        while not ((info := client.inspect("stock:42")) and info.waiters):
+            assert not waiting.done()
+        admin.config_set("min-replicas-to-write", 1)
+        try:
+            with pytest.raises(lockkit.BackendUnavailable, match="NOREPLICAS"):
+                lease.release()
+            heard.ping()
+            kinds = [heard.get_message(timeout=20)["type"] for _ in range(2)]
+            assert kinds == ["psubscribe", "pong"]
+        finally:
+            admin.config_set("min-replicas-to-write", 0)
+        with waiting.result() as granted:  # the release is told later
+            info = client.inspect("stock:42")
+            assert info is not None
+            assert info.fence == granted.fencing_token > lease.fencing_token
+    client.close()
+
+
 def test_requests_that_fail_leave_no_slot(redis_server: RedisServer) -> None:
     """A process that goes on asking a store that is down must not grow."""
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
