@@ -59,7 +59,7 @@ def test_only_what_has_expired() -> None:
     assert len(deletes) == 3
     left = OrderRecord.objects.order_by("key").values_list("key", flat=True)
     assert list(left) == ["new", "of a newer release"]
-    assert prune(database=["default"])[0] == "default: 0 expired order records deleted\n"
+    assert prune("--database", "default")[0] == "default: 0 expired order records deleted\n"
 
 
 @pytest.mark.parametrize("days", [-3, 3])
