@@ -140,7 +140,8 @@ def test_a_view_that_commits(client):
     assert client.post("/sell/A1").status_code == 200
 """
 
-PYTEST_RUN = ("-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:asyncio", "-W", "error")
+PLUGINS = ("-p", "pytest_django.plugin", "-p", "lockkit.testing.plugin")
+PYTEST_RUN = ("-m", "pytest", "-q", *PLUGINS, "-W", "error")
 PYTEST_ONE = (*PYTEST_RUN[1:], "test_pytest.py", "-k", "without_the_database")
 
 Project: TypeAlias = Callable[..., Path]
@@ -173,7 +174,7 @@ def run(place: Path, *command: str, **environment: str) -> str:
     process = subprocess.run(
         [sys.executable, *command],
         cwd=place,
-        env={**kept, **settings, "TMPDIR": str(place)},
+        env={**kept, **settings, "TMPDIR": str(place), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=110,
