@@ -12,6 +12,8 @@ from garbage import collected
 import lockkit
 from lockkit import aio
 from lockkit.model.errors import BackendError
+from lockkit.model.types import Mode
+from lockkit.stores.redis.scripts import call
 from lockkit.stores.redis.subscription import Slot
 from lockkit.testing.conformance.base import TRIES
 from lockkit.testing.proxy import FaultProxy
@@ -52,6 +54,25 @@ def test_a_release_that_the_server_refuses_tells_nobody(redis_server: RedisServe
             info = client.inspect("stock:42")
             assert info is not None
             assert info.fence == granted.fencing_token > lease.fencing_token
+    client.close()
+
+
+def test_a_release_passes_a_waiter_that_nobody_listens_for(redis_server: RedisServer) -> None:
+    """It is dead, and looks alive until it has not asked for a while."""
+    client = lockkit.connect(redis_server.url, key_prefix="passes", ttl=60)
+    lease = client.lock("stock:42").acquire()
+    dead = lease._hold.request._replace(token="d" * 32)
+    asked = client.store._language.acquire(dead, Mode.ENQUEUE, b"nobody")  # type: ignore[attr-defined]
+    assert client.perform(call(asked)).startswith(b"B ")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.lock("stock:42", timeout=50).acquire)
+        while not ((info := client.inspect("stock:42")) and info.waiters == 2):
+            assert not waiting.done()
+        assert lease.release()
+        info = client.inspect("stock:42")
+        with waiting.result() as granted:
+            assert info is not None
+            assert (info.fence, info.waiters) == (granted.fencing_token, 0)
     client.close()
 
 
