@@ -119,6 +119,13 @@ class OfRows(Dialect):
     def key_of(name: str) -> str:
         return digest(name).hex()
 
+    def delete(self, keys: Sequence[str]) -> str:
+        """Keys are hashes of ours."""
+        if not keys:
+            return "rollback"
+        ids = ", ".join(f"'{key}'" for key in keys)
+        return f"delete from lockkit_row where id in ({ids}); commit"  # noqa: S608
+
     def is_missing(self, rows: Rows) -> bool:
         return not is_taken(rows) and rows[0][3] in {"f", "0"}
 

@@ -13,6 +13,12 @@ import psycopg
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.stores.servers import (
+    POSTGRESQL_REFUSALS,
+    POSTGRESQL_REFUSED,
+    cannot_connect,
+    first_line,
+)
 from lockkit.stores.sessions.connection import (
     Connection,
     Prepared,
@@ -22,7 +28,6 @@ from lockkit.stores.sessions.connection import (
     Statement,
     pooled,
 )
-from lockkit.stores.tls import remedy
 
 CANCEL_SECONDS = 2.0
 OK, BAD = ConnStatus.OK, ConnStatus.BAD
@@ -43,11 +48,8 @@ from pg_stat_activity where pid = pg_backend_pid()
 """
 HEAR_OF_DEAD_WAITERS = "set client_connection_check_interval = '1s'"
 
-FOR_GOOD = ("28", "3D000", "42501", "25006")
-"""Authorization, a database that is not there, a missing permission, a read-only server."""
-
-REFUSALS = ("authentication failed", "no pg_hba.conf entry", "no password", "does not exist")
-"""The words of libpq, which tells no code of what the server says before a session begins."""
+FOR_GOOD = (*POSTGRESQL_REFUSED, "25006")
+"""The last one: a read-only server."""
 
 
 class PostgresConnection(Connection):
@@ -140,7 +142,7 @@ class PostgresConnection(Connection):
             self.close()
 
     def _rows(self, results: list[PGresult]) -> Rows:
-        """Of the last statement that has any."""
+        """Those of the last statement that has any."""
         found = None
         for result in results:
             status = result.status
@@ -162,7 +164,7 @@ class PostgresConnection(Connection):
         with suppress(psycopg.Error):
             while (result := self._libpq.get_result()) is not None:
                 self.said_end |= bool(result.error_field(DiagnosticField.SQLSTATE))
-        return SessionEnded(f"the connection to the PostgreSQL server broke: {_line(error)}")
+        return SessionEnded(f"the connection to the PostgreSQL server broke: {first_line(error)}")
 
 
 def texts(result: PGresult) -> Rows:
@@ -179,16 +181,9 @@ def texts(result: PGresult) -> Rows:
 def no_connection(error: BaseException) -> BackendUnavailable:
     """Limit: of a server that speaks another language, a refusal counts as unavailable."""
     refused = (getattr(error, "sqlstate", None) or "").startswith(FOR_GOOD)
-    refused = refused or any(words in str(error) for words in REFUSALS)
-    kind = StoreRefused if refused else BackendUnavailable
-    text = _line(error)
-    return kind(f"cannot connect to the PostgreSQL server: {text}{remedy(text)}")
+    refused = refused or any(words in str(error) for words in POSTGRESQL_REFUSALS)
+    return cannot_connect("PostgreSQL server", first_line(error), is_refusal=refused)
 
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode(errors="replace")
-
-
-def _line(error: BaseException) -> str:
-    """Its first line: what follows can quote the statement."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

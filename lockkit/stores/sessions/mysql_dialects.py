@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -115,10 +114,6 @@ class MySQLRow(MySQL, OfRows):
             "start transaction; select connection_id(), id from lockkit_row where "
             f"made < now() - interval {KEPT_DAYS} day limit {PRUNED} for update skip locked"
         )
-
-    def delete(self, keys: Sequence[str]) -> str:
-        ids = ", ".join(f"'{key}'" for key in keys)
-        return f"delete from lockkit_row where id in ({ids}); commit" if keys else "rollback"
 
     def join(self, key: str) -> str:
         return f"select connection_id(), 1 from lockkit_row where id = '{key}' for update"

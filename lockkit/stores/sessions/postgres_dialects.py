@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -118,10 +117,6 @@ class PostgresRow(Postgres, OfRows):
             "begin; select pg_backend_pid(), id from lockkit_row where "
             f"made < now() - interval '{KEPT_DAYS} day' limit {PRUNED} for update skip locked"
         )
-
-    def delete(self, keys: Sequence[str]) -> str:
-        ids = ", ".join(f"'{key}'" for key in keys)
-        return f"delete from lockkit_row where id in ({ids}); commit" if keys else "rollback"
 
     def join(self, key: str) -> str:
         return f"select pg_backend_pid(), true from lockkit_row where id = '{key}' for update"

@@ -14,6 +14,7 @@ import pymysql  # type: ignore[import-untyped]
 from pymysql.constants import CLIENT, COMMAND  # type: ignore[import-untyped]
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.stores.servers import cannot_connect
 from lockkit.stores.sessions.connection import (
     Connection,
     Refused,
@@ -23,7 +24,6 @@ from lockkit.stores.sessions.connection import (
     pooled,
 )
 from lockkit.stores.sessions.mysql_dialects import of_sessions
-from lockkit.stores.tls import remedy
 
 A_YEAR = 365 * 24 * 3600
 
@@ -150,9 +150,8 @@ def connected(arguments: Mapping[str, Any]) -> Any:
 
 
 def no_connection(error: BaseException) -> BackendUnavailable:
-    kind = StoreRefused if _code(error) in FOR_GOOD else BackendUnavailable
-    text = _text(error)
-    return kind(f"cannot connect to the database server: {text}{remedy(text)}")
+    refused = _code(error) in FOR_GOOD
+    return cannot_connect("database server", _text(error), is_refusal=refused)
 
 
 def _code(error: BaseException) -> int:

@@ -6,8 +6,6 @@ interrupt or a time limit, still runs: the next one waits for its end.
 
 from __future__ import annotations
 
-import os
-import socket
 import weakref
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -18,6 +16,7 @@ from lockkit.engine.effects import Park, Signal
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.runtime.wires import Lane
+from lockkit.stores.servers import shut_down
 from lockkit.stores.sessions.connection import (
     CANCELLED,
     Connection,
@@ -152,7 +151,7 @@ class Session:
         """The same for others: whoever waits for a reply there hears of the end, and closes it."""
         self.is_over = True
         if self.connection is not None and self._turns:
-            _shut_down(self.connection.descriptor)
+            shut_down(self.connection.descriptor)
         else:
             self.end()
 
@@ -254,8 +253,3 @@ class Session:
             self.end()
             raise pooled()
         return got
-
-
-def _shut_down(descriptor: int) -> None:
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        connection.shutdown(socket.SHUT_RDWR)

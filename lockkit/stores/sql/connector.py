@@ -48,7 +48,7 @@ class Connection(ABC):
     """What its connector's ``identity()`` was when it was opened."""
 
     dialect: Dialect
-    """Of the database that it leads to."""
+    """The statements of the database that it leads to."""
 
     descriptor: int | None = None
     """The file descriptor of its socket, if it has one that is known."""

@@ -6,9 +6,6 @@ down, so that the driver fails as when the server had gone.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -16,6 +13,7 @@ from typing import TypeVar
 
 from lockkit.model.clock import now
 from lockkit.runtime.background import LONGEST_SLEEP, Background
+from lockkit.stores.servers import shut_down
 
 T = TypeVar("T")
 
@@ -62,12 +60,6 @@ class Guard(Background):
         for number, (deadline, descriptor) in list(self._steps.items()):
             if deadline <= moment and self._steps.pop(number, None) is not None:
                 shut_down(descriptor)
-
-
-def shut_down(descriptor: int) -> None:
-    """Have whoever uses this socket fail; not close it, which is theirs."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 limited = Guard().limited

@@ -21,8 +21,8 @@ from lockkit.model.log import log
 from lockkit.model.types import Grant
 from lockkit.runtime import native
 from lockkit.runtime.background import LONGEST_SLEEP, Background
+from lockkit.stores.servers import shut_down
 from lockkit.stores.sql.connector import Connector, Ear, Missed
-from lockkit.stores.sql.guard import shut_down
 
 PROOF_SECONDS = 1.0
 """A message to itself comes within it, or not at all: a transaction pooler is in between."""

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from lockkit.stores.servers import POSTGRESQL_REFUSALS, POSTGRESQL_REFUSED
 from lockkit.stores.sql.vendor import Vendor
 
 CANCELLED = "57014"
-REFUSED = ("28", "3D000", "42501")
-"""Authorization, a database that is not there, a missing permission."""
-
-REFUSALS = (
-    "authentication failed",
-    "no pg_hba.conf entry",
-    "no password supplied",
-    "does not exist",
-)
-"""The words of libpq, which tells no code of what the server says before a session begins."""
-
 LOST_CLASSES = ("08", "57")
 """Connection exceptions, and a server that shuts down or has lost a process."""
 
@@ -45,6 +35,6 @@ class PostgreSQL(Vendor):
 
     def is_refusal(self, error: BaseException) -> bool:
         code = self.code(error) or ""
-        return code.startswith(REFUSED) or (
-            not code and any(words in str(error) for words in REFUSALS)
+        return code.startswith(POSTGRESQL_REFUSED) or (
+            not code and any(words in str(error) for words in POSTGRESQL_REFUSALS)
         )

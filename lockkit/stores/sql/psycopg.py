@@ -106,7 +106,7 @@ class PsycopgConnection(DriverConnection):
         return self._executed(numbered, values)
 
     def _reply(self) -> Any:
-        """Of the one statement that was sent."""
+        """The result of the one statement that was sent."""
         libpq, deadline = self._libpq, now() + guard.STEP_SECONDS
         while libpq.flush():  # more than fits: the server may want to be read from meanwhile
             self._wait(self._both, deadline)

@@ -116,7 +116,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         def decide(state: grant.State, now: int) -> grant.Outcome[Grant | Busy | Gone]:
             return self._decide(stored(request), state, now)
 
-        work = partial(self._step, request.name, decide, self._steps, first)
+        work = partial(self._step, request.name, decide, None, first)
         return Exchange(Call(work), request.token)
 
     def _decide(
@@ -129,7 +129,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
 
     def returned(self, request: Request) -> Exchange:
         first = None if request.queued or request.unsure else partial(free, request)
-        work = partial(self._step, request.name, partial(_released, request), self._steps, first)
+        work = partial(self._step, request.name, partial(_released, request), None, first)
         return Exchange(Call(work, Lane.ENDING), request.token)
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
@@ -144,7 +144,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         def rule(state: grant.State, now: int) -> grant.Outcome[bool]:
             return grant.break_(state, fence, now, by)
 
-        return call(lambda: self._step(name, rule, self._steps))
+        return call(lambda: self._step(name, rule))
 
     def repair(self, name: str) -> Step[bool]:
         row = row_id(self._prefix, name)
@@ -175,10 +175,12 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
             renewals += [next(told[request.name]) for request in batch]
         return renewals
 
-    def _step(self, name: str, rule: Rule[T], slot: Slot, first: First[T] | None = None) -> T:
+    def _step(
+        self, name: str, rule: Rule[T], slot: Slot | None = None, first: First[T] | None = None
+    ) -> T:
         """Apply the rule to the name's state, in one atomic step of the store. ``first``: what
         does so for a state that it knows, in one statement."""
-        row = row_id(self._prefix, name)
+        row, slot = row_id(self._prefix, name), slot or self._steps
         done = self._try(slot, partial(self._attempt, row, name, rule, first))
         if not isinstance(done, Applied):
             return done

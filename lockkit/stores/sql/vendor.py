@@ -12,8 +12,8 @@ from lockkit.model.errors import (
     OutcomeUnknown,
     StoreRefused,
 )
+from lockkit.stores.servers import cannot_connect, first_line
 from lockkit.stores.sql.connector import Missed, Stale
-from lockkit.stores.tls import remedy
 
 if TYPE_CHECKING:
     from lockkit.stores.sql.driver import DriverConnection
@@ -56,16 +56,10 @@ class Vendor(ABC):
         if code is None or self.is_lost(code):
             if statement.startswith("SELECT"):
                 return Stale()
-            return OutcomeUnknown(f"the connection to the lock database broke: {_line(error)}")
+            return OutcomeUnknown(f"the connection to the lock database broke: {first_line(error)}")
         kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
-        return kind(f"the lock database refused a statement: {_line(error)}")
+        return kind(f"the lock database refused a statement: {first_line(error)}")
 
     def no_connection(self, error: BaseException) -> BackendUnavailable:
-        kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
-        text = _line(error)
-        return kind(f"cannot connect to the lock database: {text}{remedy(text)}")
-
-
-def _line(error: BaseException) -> str:
-    """Its first line: what follows can quote the statement."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        refused = self.is_refusal(error)
+        return cannot_connect("lock database", first_line(error), is_refusal=refused)
