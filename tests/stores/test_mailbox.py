@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +16,7 @@ from lockkit.model.errors import BackendError
 from lockkit.model.types import Mode
 from lockkit.stores.redis.scripts import call
 from lockkit.stores.redis.subscription import Slot
-from lockkit.testing.conformance.base import TRIES
+from lockkit.testing.conformance.base import TRIES, eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -88,6 +89,35 @@ def test_requests_that_fail_leave_no_slot(redis_server: RedisServer) -> None:
             client.lock("stock:43").acquire(timeout=1)
     assert _slots() <= before
     client.close()
+
+
+def test_a_grant_that_nobody_kept_is_forgotten(redis_server: RedisServer) -> None:
+    """A process that waits for ever new names must not grow."""
+    client = lockkit.connect(redis_server.url, key_prefix="kept", ttl=1.5)
+    known = client.store._handed  # type: ignore[attr-defined]
+    for number in itertools.count():  # until it is dropped before it is renewed
+        lost = _handed(client, name := f"lost:{number}")
+        lost._hold.lose()
+        lost.released = True  # so nobody complains
+        if name in known:
+            break
+
+    def is_forgotten() -> bool:
+        return _handed(client, "stock:42").release() and name not in known
+
+    eventually(is_forgotten)
+    client.close()
+
+
+def _handed(client: lockkit.LockClient, name: str) -> lockkit.Lease:
+    """A lease that its holder has handed over."""
+    lease = client.lock(name, ttl=60).acquire()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.lock(name, timeout=50).acquire)
+        while not ((info := client.inspect(name)) and info.waiters):
+            assert not waiting.done()
+        assert lease.release()
+        return waiting.result()
 
 
 def _slots() -> int:
