@@ -8,10 +8,11 @@ nor a socket, which belongs to the event loop of one thread.
 from __future__ import annotations
 
 import _thread
+import select
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 
 def is_patched() -> bool:
@@ -52,6 +53,22 @@ class Wake:
     def wait(self, seconds: float) -> bool:
         """Whether somebody called, at most ``seconds`` later."""
         return bool(self._asleep.acquire(timeout=seconds))
+
+
+Poll: TypeAlias = Callable[[float], list[tuple[int, int]]]
+"""Waits for so many milliseconds at most; what it returns is true if the socket is ready."""
+
+
+def poll(descriptor: int, events: int = select.POLLIN) -> Poll:
+    """For one socket, again and again, by one thread at a time. gevent's belong to the event loop
+    of the thread that has made them, so there each wait makes one."""
+
+    def made() -> select.poll:
+        found = select.poll()
+        found.register(descriptor, events)
+        return found
+
+    return (lambda milliseconds: made().poll(milliseconds)) if is_patched() else made().poll
 
 
 def _original(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -13,6 +12,7 @@ from lockkit.model.errors import (
     OutcomeUnknown,
     StoreRefused,
 )
+from lockkit.runtime import native
 
 CANCELLED = frozenset({"57014", "1317"})
 """What PostgreSQL, MySQL and MariaDB say of a cancelled statement."""
@@ -56,7 +56,7 @@ class Connection(ABC):
     """An open connection of a driver, in autocommit mode."""
 
     descriptor: int
-    poll: select.poll
+    poll: native.Poll
     """Says whether it can be read from. Asked by whoever has its turn."""
 
     identity: str
@@ -87,8 +87,7 @@ class Connection(ABC):
 
     def reads_from(self, descriptor: int) -> None:
         """Read from this socket."""
-        self.descriptor, self.poll = descriptor, select.poll()
-        self.poll.register(descriptor, select.POLLIN)
+        self.descriptor, self.poll = descriptor, native.poll(descriptor)
 
     def is_same(self, other: Connection) -> bool:
         """Whether both are one session of the server."""

@@ -124,7 +124,7 @@ class PostgresConnection(Connection):
 
     def is_alive(self) -> bool:
         try:
-            if self.poll.poll(0):  # its end; or a notice, such as that of a changed setting
+            if self.poll(0):  # its end; or a notice, such as that of a changed setting
                 self._libpq.consume_input()
         except psycopg.Error:
             return False

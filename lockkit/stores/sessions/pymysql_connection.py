@@ -104,7 +104,7 @@ class MySQLConnection(Connection):
             raise
 
     def fetch(self) -> Rows | None:
-        if not self.poll.poll(0):
+        if not self.poll(0):
             return None
         rows: Rows = []
         try:
@@ -122,7 +122,7 @@ class MySQLConnection(Connection):
 
     def is_alive(self) -> bool:
         """The server says nothing unasked but that it is over."""
-        return not self.is_closed and not self.poll.poll(0)
+        return not self.is_closed and not self.poll(0)
 
     def cancel(self) -> None:
         other = connected(self._arguments)

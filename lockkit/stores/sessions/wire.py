@@ -24,7 +24,7 @@ class SessionWire(CallWire):
             while True:
                 try:
                     if isinstance(wanted, Ready):
-                        reply = wanted.connection.poll.poll(wanted.seconds * 1000)
+                        reply = wanted.connection.poll(wanted.seconds * 1000)
                     else:
                         reply = _wait(wanted)
                 except BaseException as error:  # noqa: BLE001  it ends the work

@@ -6,7 +6,6 @@ A connector is tiny, so that sqlite3, SQLAlchemy and Django each need only a pag
 from __future__ import annotations
 
 import functools
-import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lockkit.model.errors import BackendUnavailable, UnsupportedCapability
-from lockkit.runtime import process
+from lockkit.runtime import native, process
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.guard import limited
 
@@ -53,7 +52,7 @@ class Connection(ABC):
     descriptor: int | None = None
     """The file descriptor of its socket, if it has one that is known."""
 
-    poll: select.poll
+    poll: native.Poll
     """Says whether that can be read from."""
 
     ends_in_time = False
@@ -69,14 +68,13 @@ class Connection(ABC):
     def is_stale(self) -> bool:
         """Whether there is something to read before anything was asked: that it is over, as a rule.
         So a statement that writes is not lost on the way."""
-        return self.descriptor is not None and bool(self.poll.poll(0))
+        return self.descriptor is not None and bool(self.poll(0))
 
     def reads_from(self, descriptor: int | None) -> None:
         """Read from this socket."""
         self.descriptor = descriptor
         if descriptor is not None:
-            self.poll = select.poll()
-            self.poll.register(descriptor, select.POLLIN)
+            self.poll = native.poll(descriptor)
 
     def within_time(self, step: Callable[[], T]) -> T:
         """End it if it takes too long."""

@@ -20,6 +20,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 
 from lockkit.model.clock import now
+from lockkit.runtime import native
 from lockkit.stores.sql import guard
 from lockkit.stores.sql.connector import Parameters, Result
 from lockkit.stores.sql.driver import PARAMETER, DriverConnection
@@ -58,8 +59,7 @@ class PsycopgConnection(DriverConnection):
         codec = self.driver.info.encoding
         self._codec = "utf-8" if codec == "ascii" else codec  # of a database with any bytes
         self._read = functools.partial(str, encoding=self._codec, errors="surrogateescape")
-        self._both = select.poll()
-        self._both.register(self._libpq.socket, select.POLLIN | select.POLLOUT)
+        self._both = native.poll(self._libpq.socket, select.POLLIN | select.POLLOUT)
         self._prepared: set[bytes] = set()
         self._prepares = True
 
@@ -75,7 +75,7 @@ class PsycopgConnection(DriverConnection):
     def messages(self, seconds: float) -> list[str]:
         try:
             if not (found := self._messages()):
-                self.poll.poll(seconds * 1000)
+                self.poll(seconds * 1000)
                 self._libpq.consume_input()
                 found = self._messages()
         except psycopg.Error as error:
@@ -109,11 +109,11 @@ class PsycopgConnection(DriverConnection):
         """The result of the one statement that was sent."""
         libpq, deadline = self._libpq, now() + guard.STEP_SECONDS
         while libpq.flush():  # more than fits: the server may want to be read from meanwhile
-            self._wait(self._both, deadline)
+            self._wait(self._both, deadline, libpq.flush)
         result: Any = None
         while True:
             while libpq.is_busy():
-                self._wait(self.poll, deadline)
+                self._wait(self.poll, deadline, libpq.is_busy)
             if (more := libpq.get_result()) is None:
                 break
             result = more  # a server that ends says more than one
@@ -121,10 +121,12 @@ class PsycopgConnection(DriverConnection):
             raise error_from_result(result, encoding=self._codec)
         return result
 
-    def _wait(self, poll: select.poll, deadline: float) -> None:
-        if not poll.poll(max(deadline - now(), 0.0) * 1000):
-            raise psycopg.OperationalError("the server did not answer in time")
+    def _wait(self, poll: native.Poll, deadline: float, waits: Callable[[], object]) -> None:
+        """It may be we who are late: what has come meanwhile is in time."""
+        is_late = not poll(max(deadline - now(), 0.0) * 1000)
         self._libpq.consume_input()
+        if is_late and waits():
+            raise psycopg.OperationalError("the server did not answer in time")
 
 
 def rows_of(result: Any, read: Callable[[bytes], str]) -> list[list[int | str | None]]:
