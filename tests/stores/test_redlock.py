@@ -366,7 +366,7 @@ def test_cancelling_at_any_moment_leaves_nothing(nodes: Nodes, free: bool) -> No
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_an_interrupt_in_a_block(nodes: Nodes, api: Api) -> None:
     """The client works in other threads and tasks, and what was left behind ends with its TTL."""
-    three = nodes[:3].url()
+    three = nodes[:3].url(socket_timeout=30)
     places = blocking_places(three) if api == "sync" else asyncio.run(places_of_tasks(three))
     assert places > 100
     eventually(lambda: not any(nodes.kept()))
@@ -374,7 +374,7 @@ def test_an_interrupt_in_a_block(nodes: Nodes, api: Api) -> None:
 
 
 def blocking_places(url: str) -> int:
-    with lockkit.connect(url, ttl=3) as client, ThreadPoolExecutor(1) as elsewhere:
+    with lockkit.connect(url, ttl=6) as client, ThreadPoolExecutor(1) as elsewhere:
         lock, pair = client.lock("a"), client.lock("b", timeout=AT_ONCE)
         for at in count(1, EACH_FIFTH):
             with Interrupting(at) as interrupting, lock:
@@ -386,7 +386,7 @@ def blocking_places(url: str) -> int:
 
 
 async def places_of_tasks(url: str) -> int:
-    async with aio.connect(url, ttl=3) as client:
+    async with aio.connect(url, ttl=6) as client:
         for at in count(1, EACH_FIFTH):
             where = await asyncio.create_task(interrupted(client, at))
             assert await (await client.lock("b", timeout=AT_ONCE).acquire()).release()
