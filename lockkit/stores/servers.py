@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Final
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
-from lockkit.stores.tls import remedy
 
 POSTGRESQL_REFUSED: Final = ("28", "3D000", "42501")
 """Authorization, a database that is not there, a missing permission."""
@@ -23,6 +22,8 @@ POSTGRESQL_REFUSALS: Final = (
 
 
 def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavailable:
+    from lockkit.stores.tls import remedy  # a file needs no ssl, which takes long to import
+
     kind = StoreRefused if is_refusal else BackendUnavailable
     return kind(f"cannot connect to the {server}: {text}{remedy(text)}")
 
