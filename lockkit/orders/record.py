@@ -1,4 +1,4 @@
-"""What is said of an order in plain values: its request and response, and its stored record.
+"""An order in plain values: its request, its response, and its stored record.
 
 No pickle. A record of an unknown, newer version is never interpreted: see ``admission.judge``.
 """
