@@ -10,51 +10,65 @@ from places import ROOT
 
 LONG = (
     "tests/stores/conformance/",
-    "tests/faults/test_sentinel.py",
-    "tests/faults/test_cluster.py",
     "tests/faults/test_interrupts.py",
-    "tests/examples/shop/test_race.py",
     "tests/faults/rolling/",
+    "tests/faults/test_interrupted_sessions.py",
+    "tests/examples/shop/test_race.py",
+    "tests/faults/test_bounds.py",
     "tests/stores/test_lua_agrees.py",
+    "tests/package/test_types.py",
     "tests/examples/shop/test_demo.py",
     "tests/adapters/django/orders/test_servers.py",
     "tests/faults/test_interrupts_async.py",
+    "tests/unit/test_grant.py",
+    "tests/faults/test_cancellation.py",
+    "tests/leases/test_gevent.py",
+    "tests/faults/test_zookeeper.py",
+    "tests/faults/test_sentinel.py",
+    "tests/faults/test_cluster.py",
     "tests/faults/crashes/",
     "tests/adapters/django/orders/test_isolation.py",
     "tests/faults/test_damaged",
-    "tests/package/test_types.py",
-    "tests/leases/test_gevent.py",
     "tests/testing/test_checkers.py",
-    "tests/unit/test_grant.py",
     "tests/examples/shop/",
-    "tests/adapters/django/orders/test_table.py",
-    "tests/faults/test_bounds.py",
+    "tests/adapters/django/orders/test_security.py",
     "tests/adapters/shared/",
 )
 """From the longest: what the table at the end of a run shows. Each is one worker's."""
 
 NOT_QUICK = (
+    "tests/adapters/django/orders/test_security.py",
+    "tests/adapters/django/orders/test_servers.py",
     "tests/adapters/django/test_celery.py",
+    "tests/adapters/django/test_database_backend.py",
     "tests/adapters/django/test_in_users_tests.py",
     "tests/adapters/django/test_locks_command.py",
     "tests/adapters/django/test_queues.py",
+    "tests/adapters/django/test_until_commit.py",
+    "tests/adapters/flask/orders/test_security.py",
     "tests/adapters/flask/test_machines.py",
     "tests/adapters/shared/test_preload.py",
     "tests/adapters/shared/test_streams.py",
+    "tests/compat/test_rolling_deploy.py",
     "tests/examples/shop",
+    "tests/examples/test_classic_docs.py",
     "tests/examples/test_redis_docs.py",
+    "tests/examples/test_redlock_docs.py",
     "tests/faults",
     "tests/leases/test_gevent.py",
+    "tests/leases/test_many.py",
     "tests/operate/test_commands_scale.py",
     "tests/package/test_types.py",
     "tests/stores/conformance",
     "tests/stores/test_lua_agrees.py",
     "tests/stores/test_redis_scale.py",
+    "tests/stores/test_redlock",
+    "tests/stores/test_replicas.py",
     "tests/stores/test_subscription.py",
     "tests/testing",
 )
-OTHER_SERVERS = {"postgres_server", "mariadb_server", "valkey_server"}
-OTHER_SERVER = re.compile("postgres|mariadb|mysql|valkey|gunicorn|uvicorn", re.IGNORECASE)
+OTHER_SERVERS = {"other_servers"}
+OTHER_SERVER = re.compile("postgres|mariadb|mysql|valkey|zookeeper|gunicorn|uvicorn", re.IGNORECASE)
 
 
 def turn(item: pytest.Item) -> int:
