@@ -278,3 +278,7 @@ def _split_command(argv: list[str]) -> tuple[str, list[str]]:
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"did you mean: show {word}"
     raise UsageError(f"there is no command {word!r}; {hint}")
+
+
+OPTIONS = tuple({a.dest for word in COMMANDS for a in _Parser(word)._actions if a.option_strings})
+"""The names of all commands' options in Python: ``older_than``."""

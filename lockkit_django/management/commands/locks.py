@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.operate.arguments import taken_out
+from lockkit.operate.arguments import OPTIONS, taken_out
 from lockkit.operate.commands import OrderRecords, run
 from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.table import OrderTable
@@ -21,11 +22,12 @@ from lockkit_django.orders.visit import order_rules
 class Command(BaseCommand):
     """Django's own options keep working, before and after the command's.
 
-    ``call_command("locks", "--stuck")`` raises CommandError for every exit status but 0, which is
-    its ``returncode``.
+    ``call_command("locks", "--stuck", format="json")`` raises CommandError for every exit status
+    but 0, which is its ``returncode``.
     """
 
     help = "Show what is locked, by whom, and what is stuck; release what is stuck."
+    stealth_options = OPTIONS
     requires_system_checks = ()  # a project with a fault is where it is needed most
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -49,8 +51,9 @@ class Command(BaseCommand):
         for stream in (self.stdout, self.stderr):
             stream.ending = ""  # a page of a table has its own
             stream.style_func = None
+        end = 0 if args[:1] and args[0].startswith("-") else 1  # of the command
         status = run(
-            args,
+            [*args[:end], *_as_arguments(options), *args[end:]],
             clients,
             stdout=self.stdout,
             stderr=self.stderr,
@@ -77,3 +80,14 @@ def _parsed(parser: CommandParser, args: Any = None, namespace: Any = None) -> A
     options, rest = taken_out(parser, list(sys.argv[1:] if args is None else args), namespace)
     options.args = rest
     return options
+
+
+def _as_arguments(options: dict[str, Any]) -> Iterator[str]:
+    """The options that ``call_command`` was given as keywords."""
+    for key in OPTIONS:
+        value, flag = options.get(key), "--" + key.replace("_", "-")
+        if value is True:
+            yield flag
+        elif value is not None and value is not False:
+            values = value if isinstance(value, list | tuple) else [value]
+            yield from (f"{flag}={each}" for each in values)

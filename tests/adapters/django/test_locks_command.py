@@ -80,6 +80,15 @@ def test_every_alias(url: str) -> None:
         assert "reports" in called("--alias", "reports")
 
 
+def test_options_as_keywords() -> None:
+    hold(locks["default"], "a")
+    hold(locks["default"], "b")
+    assert called(match="a", format="jsonl").count("\n") == 1
+    assert called("list", stuck=True, match="a") == ""
+    assert called("--stuck", match="a") == ""
+    assert called("release", "a", yes=True).endswith("released; its holder was not stopped\n")
+
+
 def test_a_status_is_an_error_to_a_caller() -> None:
     hold(locks["default"], "a")
     with pytest.raises(CommandError) as raised:
