@@ -140,6 +140,7 @@ class Locking:
     label: str
     fencing_token: int = 0
     timeout: float = 0
+    released: bool = False
 
     def acquire(self) -> Locking:
         lock = self.process.claims.locks.lock(self.name, label=self.label)
@@ -152,7 +153,8 @@ class Locking:
         return lease
 
     def release(self) -> bool:
-        return self.process.do(self.process.leases[-1].release)
+        self.released = self.process.do(self.process.leases[-1].release)
+        return self.released
 
 
 class Awaited:

@@ -144,7 +144,7 @@ async def test_a_block(url: str, locks: aio.AsyncLockClient, other: LockClient) 
 
         return block
 
-    assert await interrupted_everywhere(step, locks, below(url)) > 40
+    assert await interrupted_everywhere(step, locks, below(url)) > 20
     await nothing_is_held(other, locks)
 
 

@@ -15,7 +15,7 @@ from lockkit.leases.client import LockClient
 from lockkit.model.types import Mode, Owner, Request
 from lockkit.operate.commands import run
 from lockkit.stores.redis import RedisStore
-from lockkit.stores.redis.connections import pipeline
+from lockkit.stores.redis.connections import exchange
 from lockkit.stores.redis.protocol import NO_CHANNEL
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -56,7 +56,7 @@ def fill(url: str) -> None:
             Request(f"stock:{n}", f"{n:032x}", 86_400.0, owner) for n in range(first, first + BATCH)
         )
         commands = [backend._protocol.acquire(r, Mode.TRY, NO_CHANNEL).packed for r in requests]
-        pipeline(backend._connections, commands)
+        exchange(backend._connections, commands)
     client.close()
 
 

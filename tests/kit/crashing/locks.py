@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from crashing.points import at
 from lockkit.engine.effects import Exchange, Step
 from lockkit.model.types import Busy, ClaimReply, Gone, Grant, Release, Request
-from lockkit.stores.contract import Queued
+from lockkit.stores.contract import Direct, Queued
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.records import RedisRecords
 from lockkit.stores.sql import SQLiteStore
@@ -17,8 +17,17 @@ __all__ = ["StoppingRedis", "StoppingSQLite", "settings"]
 A = TypeVar("A")
 
 
-class Stopping(Queued):
-    """The lock of an order is released after COMMIT or ROLLBACK."""
+class Stopping(Direct, Queued):
+    """The lock of an order is released after COMMIT or ROLLBACK. It is most often granted and given
+    back without a step."""
+
+    def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone | None:
+        return _granted(request, super().answered(request, reply))
+
+    def returned(self, request: Request) -> Exchange | None:
+        if _is_order(request):
+            at("committed")
+        return super().returned(request)  # type: ignore[safe-super]
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         return _granted(request, (yield from super().acquire(request)))  # type: ignore[safe-super]
@@ -34,16 +43,6 @@ class Stopping(Queued):
 
 
 class StoppingRedis(Stopping, RedisStore):
-    """Most often granted and given back without a step."""
-
-    def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone:
-        return _granted(request, super().answered(request, reply))
-
-    def returned(self, request: Request) -> Exchange:
-        if _is_order(request):
-            at("committed")
-        return super().returned(request)
-
     def records(self) -> StoppingRecords:
         return StoppingRecords(self._protocol.keys)
 
