@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from places import ROOT
 
 import lockkit.testing.conformance
+import lockkit_django
 
 PAGES = ROOT / "docs"
 
@@ -39,3 +41,10 @@ def test_each_proof_is_there() -> None:
         source = (PLACES[path.split("/")[0]] / path).read_text()
         for test in re.findall(r"test_\w+", tests):
             assert re.search(rf"def {test}\(", source), f"{path} has no {test}"
+
+
+def test_the_table_of_lock_view_has_its_arguments() -> None:
+    table = (PAGES / "django.md").read_text().partition("| argument | |\n|---|---|\n")[2]
+    told = re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], re.MULTILINE)
+    takes = inspect.signature(lockkit_django.lock_view).parameters
+    assert {*told, "permits"} == takes.keys() - {"names"}  # permits: in the row of kind
