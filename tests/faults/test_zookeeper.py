@@ -217,7 +217,7 @@ def test_a_server_that_is_cut_off_with_its_clients(
         linked.cut_off(member, False)
         for each in linked.members:
             each.wait_until_serving()
-    eventually(partial(works, far, f"{name}:again"), LONG)
+    eventually(partial(works, far, f"{name}:again"), 3 * LONG)
     assert not lease.release()
 
 

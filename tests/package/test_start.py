@@ -80,7 +80,9 @@ def test_the_first_lock_on_redis_needs_nothing_of_asyncio(redis_url: str) -> Non
     assert "lockkit.stores.redis.store" in modules
     assert not of_asyncio(modules)
     assert not [name for name in modules if "plain" in name or "cluster" in name]
-    assert len(modules) <= MOST_MODULES, sorted(modules)
+    # email: redis-py reads its own version, by what Python 3.12 imports only then.
+    others = [name for name in modules if not name.startswith("email.")]
+    assert len(others) <= MOST_MODULES, sorted(others)
 
 
 def test_the_first_lock_on_sqlite_needs_nothing_of_servers(tmp_path: Path) -> None:

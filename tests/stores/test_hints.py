@@ -429,6 +429,7 @@ def test_nobody_has_a_socket_who_has_not_waited(locks: Locks, path: Path) -> Non
     eventually(lambda: not sockets(path.parent))
 
 
+@pytest.mark.filterwarnings("ignore:.*sqlite3.Connection:pytest.PytestUnraisableExceptionWarning")
 def test_a_client_that_is_dropped_leaves_no_socket(path: Path) -> None:
     """It is closed, though its thread may not come to it: an open one would be warned of."""
     client = lockkit.connect(f"sqlite:///{path}", ttl=TTL)
