@@ -26,7 +26,7 @@ IN_DATABASES = [
     ("postgres_url", "table", 100),
     ("mariadb_url", "table", 195),
     ("postgres_url", "advisory", 125),
-    ("mariadb_url", "advisory", 420),
+    ("mariadb_url", "advisory", 480),
 ]
 """The same with theirs; half of MariaDB's are PyMySQL's."""
 

@@ -24,7 +24,7 @@ class Prepared(NamedTuple):
     """A statement that the session knows by its name."""
 
     name: bytes
-    values: tuple[bytes, ...]
+    values: list[bytes]
 
 
 Statement = str | Prepared

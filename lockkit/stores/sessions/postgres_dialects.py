@@ -60,7 +60,7 @@ class PostgresAdvisory(Postgres):
         return str(int.from_bytes(digest(name)[:8], "big", signed=True))
 
     def take(self, key: str, silence: str) -> Statement:
-        return Prepared(b"lockkit_take", (key.encode(), silence.encode()))
+        return Prepared(b"lockkit_take", [key.encode(), silence.encode()])
 
     def join(self, key: str) -> str:
         return f"select pg_backend_pid(), 't', pg_advisory_lock({key})"
@@ -72,10 +72,10 @@ class PostgresAdvisory(Postgres):
         )
 
     def free(self, key: str, *, held: bool) -> Statement:
-        return Prepared(b"lockkit_free", (key.encode(),))
+        return Prepared(b"lockkit_free", [key.encode()])
 
     def beat(self, silence: str) -> Statement:
-        return Prepared(b"lockkit_beat", (silence.encode(),))
+        return Prepared(b"lockkit_beat", [silence.encode()])
 
     def silence(self, ttl: float, connection: Connection) -> str:
         if connection.silence == ttl or not connection.ends_silence:
