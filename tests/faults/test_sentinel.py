@@ -85,6 +85,7 @@ def test_the_master_is_killed(
     back as if it were the master is not asked."""
     kept = client.lock("kept").acquire()
     with group.master.client() as admin:
+        admin.set("mark", 1)  # WAIT is for what this connection has written, and before it
         assert admin.wait(1, 10_000) == 1
     lag(group.replica)
     lost = client.lock("lost").acquire()
@@ -152,6 +153,7 @@ def test_a_demoted_master_grants_nothing(group: SentinelGroup, client: AnyClient
     client.lock("warm-up").acquire().release()
     with group.replica.client() as promoted, group.master.client() as demoted:
         before = demoted.keys("{lockkit:*}:b")
+        until(lambda: promoted.keys("{lockkit:*}:b") == before, "the replica has it")
         promoted.execute_command("REPLICAOF", "NO", "ONE")
         demoted.execute_command("REPLICAOF", "127.0.0.1", group.replica.port)
         with pytest.raises(lockkit.BackendError):
@@ -184,6 +186,7 @@ def test_a_waiter_is_told_or_granted(
     waiter.start()
     until(lambda: (info := other.inspect("stock:42")) and info.waiters, "it waits")
     with group.master.client() as admin:
+        admin.set("mark", 1)  # WAIT is for what this connection has written, and before it
         assert admin.wait(1, 10_000) == 1
     group.fail_over_after(500)
     group.master.kill()
