@@ -27,6 +27,7 @@ import lockkit
 from lockkit import aio
 from lockkit.model.clock import now
 from lockkit.model.errors import (
+    AcquireTimeout,
     BackendUnavailable,
     ConfigurationError,
     LeaseLost,
@@ -101,6 +102,16 @@ def test_a_connection_is_kept_for_the_next_lease(connect: Connect, server: Sessi
     assert server.sessions() == 1
     locks.close()
     eventually(lambda: server.sessions() == 0)
+
+
+def test_an_attempt_in_vain_leaves_no_ttl_to_the_next_lease(connect: Connect) -> None:
+    """They have one session after the other: the server ends it by what it was told last."""
+    locks = connect()
+    with locks.lock("held"):
+        locks.lock("a").acquire().release()
+        assert locks.lock("held", ttl=A_SECOND).try_acquire() is None
+        with locks.lock("a"), pytest.raises(AcquireTimeout):
+            locks.lock("a", timeout=TTL).acquire()
 
 
 def test_a_waiter_whose_statement_the_server_ends_goes_on_waiting(

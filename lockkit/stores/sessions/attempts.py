@@ -84,7 +84,10 @@ class Attempts(Direct):
 
     def _silence(self, session: Session, ttl: float) -> str:
         assert session.connection is not None
-        return self._sql.silence(ttl, session.connection)
+        tells = self._sql.silence(ttl, session.connection)
+        if tells:
+            session.is_told(None)  # until it has a lease that says otherwise
+        return tells
 
     def _key(self, request: Request) -> str:
         return self._sql.key_of(f"{self._prefix}\0{request.name}")

@@ -80,8 +80,8 @@ class Session:
         """The server ends it when it is silent for so long."""
         self.ttl, self.until = ttl, since + ttl
 
-    def is_told(self, ttl: float) -> None:
-        """The server keeps this in mind."""
+    def is_told(self, ttl: float | None) -> None:
+        """The server keeps this in mind. None: nobody knows what."""
         assert self.connection is not None
         self.connection.silence = ttl
 

@@ -121,7 +121,7 @@ class SessionStore(Attempts, Sessioned):
                 session = self._sessions.of(route_of(request))
                 if session is not None and isinstance(replies.get(route_of(request)), list):
                     session.keeps(request.ttl, sent)
-                    session.is_told(request.ttl)
+                    session.is_told(request.ttl if session.number == request.number else None)
         return [self._renewal(request, replies.get(route_of(request))) for request in requests]
 
     def check(self) -> Step[None]:
