@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 from flask import current_app
 from werkzeug.local import LocalProxy
 
-from lockkit.leases.by_alias import ClientsByAlias
 from lockkit.leases.decorated import LockedOptions
 from lockkit.leases.decorator import locked_with
+from lockkit.leases.enclosing import ClientsByAlias
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases.client import FlaskLockClient
 from lockkit_flask.leases.db_session import behind

@@ -19,7 +19,7 @@ from lockkit.model.errors import BackendError, LeaseLost
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Granted, Mode, Request
 from lockkit.runtime.hold import Hold
-from lockkit.runtime.tokens import new_token
+from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Waited
 from lockkit.stores.redis.handed import LentStore, pool_of
 from lockkit.stores.redis.plain.language import FOREVER

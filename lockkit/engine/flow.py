@@ -35,6 +35,7 @@ from lockkit.model.types import (
     Request,
     alive_for,
     drift,
+    granted,
     is_placed,
 )
 
@@ -56,15 +57,6 @@ DEBUG = 10
 LATE = 1 / 3
 """Part of the time of a grant by message. If no more is left when its waiter hears of it, as in a
 process that is busy, the waiter asks the store, which makes it whole."""
-
-
-def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted | None:
-    """None: its reply took longer than the lease."""
-    left = grant.left
-    deadline = sent + left - drift(left)
-    if deadline <= now:
-        return None
-    return tuple.__new__(Granted, (request, grant.fence, deadline, now, left >= request.ttl))
 
 
 def acquire(  # noqa: PLR0917

@@ -1,4 +1,4 @@
-"""The asyncio twins of ``enclosing`` and ``by_alias``, for an application that has coroutines."""
+"""The asyncio twins of ``enclosing``, for an application that has coroutines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
 
 from lockkit.leases.aio_client import AsyncLock, AsyncLockClient
-from lockkit.leases.by_alias import C, ClientsByAlias
+from lockkit.leases.enclosing import C, ClientsByAlias
 from lockkit.leases.until import (
     InAtomic,
     TransactionOptions,

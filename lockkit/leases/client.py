@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from lockkit.engine import flow, holding
+from lockkit.engine import holding
 from lockkit.engine.effects import Made, Step
 from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
@@ -20,7 +20,17 @@ from lockkit.model.checks import check_fence
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.model.options import KindOptions
-from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
+from lockkit.model.types import (
+    UNSET,
+    Grant,
+    Granted,
+    Kind,
+    LockInfo,
+    Release,
+    Request,
+    Unset,
+    granted,
+)
 from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
@@ -91,7 +101,7 @@ class LockClient(_Kinds):
             exchange = store.asked(request)
             if exchange is not None:
                 outcome = store.answered(request, self._wire.exchange(exchange))
-            if type(outcome) is Grant and (found := flow.granted(request, outcome, sent, now())):
+            if type(outcome) is Grant and (found := granted(request, outcome, sent, now())):
                 return taken(found)
             first = Made(sent, outcome)
             return self.perform(going_on(first))

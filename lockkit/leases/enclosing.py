@@ -1,4 +1,4 @@
-"""Clients of adapters that know of transactions: locks enclose them, never the other way round.
+"""Clients of adapters, by alias: their locks enclose transactions, never the other way round.
 
 A lock that is acquired inside a transaction is released before that commits, so somebody else can
 take it and read what was there before. Such an acquire raises OpenTransaction, unless it is told
@@ -7,15 +7,11 @@ otherwise by ``in_atomic="allow"`` or ``until="commit"``.
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    TypeVar,
-    Unpack,
-)
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from lockkit.leases.client import Lock, LockClient
 from lockkit.leases.kinds import RWLock
@@ -29,12 +25,16 @@ from lockkit.leases.until import (
     check_in_atomic,
     check_until,
 )
+from lockkit.model.checks import unknown_key
 from lockkit.model.options import MutexOptions
+from lockkit.runtime import process
+from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.leases.multi import MultiLock
+    from lockkit.model.settings import AliasSettings
 
-F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound="EnclosingClient")
 
 
 class AsyncOptions(MutexOptions, InAtomicOptions, total=False):
@@ -93,3 +93,58 @@ class _EnclosingLock(Lock):
         and is entered again."""
         if not self._is_inside():
             self._client._refuse(self.name)
+
+
+class ClientsByAlias(Generic[C]):
+    """``clients["default"]``: one client per alias, for all threads and tasks of this process.
+
+    A forked child goes on with the same clients, which make connections of their own.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, AliasSettings]], kind: type[C]) -> None:
+        """``read``: the settings, asked for when they are first needed. Raises nothing."""
+        self._read = read
+        self._kind = kind
+        self._settings: Mapping[str, AliasSettings] | None = None
+        self._clients: dict[str, C] = {}
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        self._mutex = threading.RLock()
+
+    def __getitem__(self, alias: str) -> C:
+        """Raises ConfigurationError for an alias that is not in LOCKKIT, or a wrong setting."""
+        client = self._clients.get(alias)
+        if client is None:
+            with self._mutex:
+                client = self._clients.get(alias) or self._make(alias)
+                self._clients[alias] = client
+        return client
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def close(self) -> None:
+        """Close the clients' connections. Still usable; reconnects on demand."""
+        for client in list(self._clients.values()):
+            client.close()
+
+    def reset(self) -> None:
+        """Close and forget all clients, and the settings."""
+        with self._mutex:
+            clients, self._clients = self._clients, {}
+            self._settings = None
+        for client in clients.values():
+            client.close()
+
+    def _make(self, alias: str) -> C:
+        aliases = self._known()
+        if alias not in aliases:
+            raise unknown_key("LOCKKIT", alias, aliases)
+        return self._kind(load_store(aliases[alias]), aliases[alias])
+
+    def _known(self) -> Mapping[str, AliasSettings]:
+        if self._settings is None:
+            self._settings = self._read()
+        return self._settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
@@ -19,7 +19,6 @@ from lockkit.model.errors import (
 from lockkit.model.log import log
 from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
-from lockkit.runtime.either import at_once, value
 from lockkit.runtime.hold import Hold
 from lockkit.stores.contract import ABLE
 
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from lockkit.leases.multi import AsyncMultiLease, MultiLease
     from lockkit.leases.reentry import Entry
     from lockkit.leases.until import Transaction
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class BaseLease:
@@ -255,3 +257,19 @@ async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLea
     else:
         if not kept:
             log.warning("the lease on %r was lost before its release", lease.name)
+
+
+async def value(found: T | Awaitable[T]) -> T:
+    """The value itself, or the result of awaiting it: code for blocking and asyncio clients."""
+    if hasattr(type(found), "__await__"):  # which is quicker to see than an Awaitable
+        return await found  # type: ignore[misc,no-any-return]
+    return found  # type: ignore[return-value]
+
+
+def at_once(doing: Coroutine[Any, Any, R]) -> R:
+    """What a coroutine returns that awaits nothing, as with blocking calls."""
+    try:
+        doing.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise TypeError("what a blocking client does must not be awaited")

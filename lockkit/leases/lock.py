@@ -17,7 +17,7 @@ from lockkit.model.names import check_name
 from lockkit.model.types import UNSET, Granted, Kind, Mode, Request, Terms, Unset, Usage
 from lockkit.runtime import entrants
 from lockkit.runtime.hold import Hold
-from lockkit.runtime.tokens import new_token
+from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Direct, Reentrant, Waited
 
 if TYPE_CHECKING:

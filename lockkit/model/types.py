@@ -277,6 +277,15 @@ def drift(ttl: float) -> float:
     return ttl / 100 + 0.002
 
 
+def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted | None:
+    """None: its reply took longer than the lease."""
+    left = grant.left
+    deadline = sent + left - drift(left)
+    if deadline <= now:
+        return None
+    return tuple.__new__(Granted, (request, grant.fence, deadline, now, left >= request.ttl))
+
+
 def alive_for(ttl: float) -> float:
     """Seconds a waiter counts as alive after its last request; it asks twice in that time.
 

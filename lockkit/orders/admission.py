@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from lockkit.leases.lease import value
 from lockkit.model.errors import AcquireTimeout, BackendError, LeaseLost, LockHeld, TooManyWaiters
 from lockkit.model.log import log
 from lockkit.orders import refusals
@@ -20,7 +21,6 @@ from lockkit.orders.record import (
     snapshot_of,
     storable,
 )
-from lockkit.runtime.either import value
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:

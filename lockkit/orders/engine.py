@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from lockkit.leases.lease import value
 from lockkit.model.checks import check_callable
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
@@ -23,7 +24,6 @@ from lockkit.orders.order import (
 )
 from lockkit.orders.record import OrderRequest, Record, refuses, snapshot_of, storable
 from lockkit.orders.settings import NEVER, SOURCE
-from lockkit.runtime.either import value
 from lockkit.web.refusal import Refusal
 from lockkit.web.waiting_room import WaitingRoom
 

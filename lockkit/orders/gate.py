@@ -14,14 +14,13 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from lockkit.leases.lease import give_back, give_back_async
+from lockkit.leases.lease import at_once, give_back, give_back_async, value
 from lockkit.model.errors import BackendError, LeaseLost, LockError
 from lockkit.orders import refusals, rows
 from lockkit.orders.admission import MOST_DUPLICATES
 from lockkit.orders.decisions import Discard, Proceed
 from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
-from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
+from lockkit.leases.lease import at_once
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import ClaimReply, Finding, LockInfo, LockState, StoredRecord
@@ -30,7 +31,6 @@ from lockkit.orders.record import (
 )
 from lockkit.orders.wire import Wired, dump, is_newer, load
 from lockkit.runtime import process
-from lockkit.runtime.either import at_once
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient

@@ -141,7 +141,7 @@ class HeldLock:
 def _request(name: str) -> Request:
     from lockkit.model.names import check_name
     from lockkit.model.types import Owner, Request
-    from lockkit.runtime.tokens import new_token
+    from lockkit.runtime.process import new_token
 
     owner = Owner("another-host", 1, "MainThread", "hold_lock")
     return Request(check_name(name), new_token(), HELD_SECONDS, owner.encode())

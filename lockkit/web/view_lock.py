@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from lockkit.leases.lease import at_once, value
 from lockkit.model.checks import (
     check_count,
     check_kind,
@@ -36,7 +37,6 @@ from lockkit.model.errors import (
 from lockkit.model.names import Template, check_name
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
-from lockkit.runtime.either import at_once, value
 from lockkit.web.name_fields import FieldError, RequestView, lock_name
 from lockkit.web.waiting_room import WaitingRoom
 

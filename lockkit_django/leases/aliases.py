@@ -11,9 +11,9 @@ from typing import Any
 from django.core.signals import setting_changed
 
 from lockkit.leases.aio_enclosing import AsyncClientsByAlias
-from lockkit.leases.by_alias import ClientsByAlias
 from lockkit.leases.decorated import LockedOptions
 from lockkit.leases.decorator import locked_with
+from lockkit.leases.enclosing import ClientsByAlias
 from lockkit_django.conf import lock_settings
 from lockkit_django.leases.client import AsyncDjangoLockClient, DjangoLockClient
 

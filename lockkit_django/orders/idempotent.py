@@ -16,12 +16,12 @@ from asgiref.sync import iscoroutinefunction
 from django.db import connections
 from django.http import HttpRequest
 
+from lockkit.leases.lease import at_once, value
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
 from lockkit.orders.gate import OrderStopped, Way
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, ordered_by
-from lockkit.runtime.either import at_once, value
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,

@@ -22,12 +22,12 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.handlers.base import BaseHandler
 from django.http import HttpRequest, HttpResponseBase
 
+from lockkit.leases.lease import at_once
 from lockkit.orders import gate
 from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
-from lockkit.runtime.either import at_once
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.forms import tell_if_uncovered
 from lockkit_django.orders.idempotent import MIDDLEWARE_MODE

@@ -19,6 +19,7 @@ from django.shortcuts import resolve_url
 from django.utils.translation import get_language
 
 from lockkit.leases.aio_client import AsyncLease
+from lockkit.leases.lease import at_once
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
     Order,
@@ -40,7 +41,6 @@ from lockkit.orders.gate import Thread
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import SOURCE
 from lockkit.orders.visit import ViewOptions, options_in
-from lockkit.runtime.either import at_once
 from lockkit_django import signals
 from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.client import give_back_from_loop

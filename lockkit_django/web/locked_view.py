@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from lockkit.leases.lease import give_back
+from lockkit.leases.lease import at_once, give_back, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.runtime.aio_run import to_its_end
-from lockkit.runtime.either import at_once, value
 from lockkit.web.refusal import refusal_of
 from lockkit.web.view_lock import ViewLock, request_label
 from lockkit_django.conf import view_settings

@@ -27,12 +27,12 @@ from flask import (
     request,
 )
 
+from lockkit.leases.lease import at_once
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.orders import Orders, gate
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import HOOKS, SAFE_METHODS
 from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, options_in, ordered_by
-from lockkit.runtime.either import at_once
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder

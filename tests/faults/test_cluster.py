@@ -18,7 +18,7 @@ from lockkit import aio
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.types import ClaimReply, Grant, Mode, Owner, Release, Request
-from lockkit.runtime.tokens import new_token
+from lockkit.runtime.process import new_token
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.stores.redis.slots import SLOTS, slot_of
 from lockkit.testing.blocking import AnyClient, Api, connect

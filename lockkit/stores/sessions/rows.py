@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lockkit.engine.effects import Step
+from lockkit.runtime.process import new_token
 from lockkit.runtime.run import run
-from lockkit.runtime.tokens import new_token
 from lockkit.stores.sessions.dialects import OfRows
 from lockkit.stores.sessions.session import Session
 from lockkit.stores.sessions.store import SessionStore

@@ -16,7 +16,7 @@ from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
-from lockkit.runtime.tokens import new_token
+from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Sessioned
 from lockkit.stores.sessions.attempts import Attempts, route_of
 from lockkit.stores.sessions.connection import (

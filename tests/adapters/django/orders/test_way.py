@@ -15,7 +15,7 @@ from orders_django import elsewhere
 
 from lockkit_django.models import OrderRecord
 
-MOST_FILES = 32
+MOST_FILES = 30
 MOST_OF_DJANGO = 6
 LINES = 300
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
-MOST_FILES = 34
+MOST_FILES = 30
 MOST_OF_FLASK = 8
 LINES = 300
 
