@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -93,6 +94,19 @@ def _release_again(store: Store, request: Request, error: BackendError) -> Step[
     except BackendError:
         yield Later(request)
         raise error from error.__cause__
+
+
+def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) -> Step[None]:
+    """At exit, until that moment. If the store does not answer to one, it will not answer to the
+    next, and the rest expires."""
+    for hold in holds:
+        if clock.now() > until:
+            return
+        try:
+            yield from release(store, hold)
+        except BackendError as error:
+            log.warning("release of %r not confirmed: %s", hold.name, error)
+            return
 
 
 def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:

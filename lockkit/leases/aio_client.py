@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from lockkit.engine.effects import Step
-from lockkit.leases.aio_exit import AtExit
 from lockkit.leases.blocks import TaskLease, TaskLock
 from lockkit.leases.default_store import connection_settings
 from lockkit.leases.kinds import Kinds
@@ -60,9 +60,8 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         super().__init__(store, settings)
         self._is_shared = is_shared
         self._wire = store.async_wire(is_shared=is_shared)
-        self._watchdog = AsyncWatchdog(self._queue, self._wire)
+        self._watchdog = AsyncWatchdog(self._queue, self._wire, partial(load_store, settings))
         tell_doubts(self._wire, self._watchdog.doubt)
-        self._at_exit = AtExit(settings, self._watchdog)
         self._forget_loop()
         process.after_fork(self._forget_loop)
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from lockkit.engine import holding
@@ -15,7 +16,6 @@ from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
-from lockkit.leases.renewing import Renewing
 from lockkit.model.checks import check_fence
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
@@ -35,7 +35,8 @@ from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.runtime.watchdog import Watchdog
-from lockkit.stores.contract import Sessioned
+from lockkit.stores.contract import ProcessLocal, Sessioned
+from lockkit.stores.registry import load_store
 from lockkit.stores.wires import tell_doubts
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class LockClient(_Kinds):
     def __init__(self, store: Store, settings: AliasSettings) -> None:
         super().__init__(store, settings)
         self._wire = store.wire()
-        self._watchdog = Watchdog(Renewing(self._queue, self._wire, settings))
+        again, is_local = partial(load_store, settings), isinstance(store, ProcessLocal)
+        self._watchdog = Watchdog(self._queue, self._wire, again, is_local=is_local)
         tell_doubts(self._wire, self._watchdog.doubt)
 
     def multi(self, *names: str, kind: str = "mutex", **options: Unpack[KindOptions]) -> MultiLock:
@@ -127,13 +129,13 @@ class LockClient(_Kinds):
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
         """All that is held, abandoned or queued for, streamed from the store, in no order."""
-        wanted, page = name, self._listed.page
-        infos, cursor = self.perform(page(wanted))
+        page = self._listed.page
+        infos, cursor = self.perform(page(name))
         while True:
             yield from infos
             if cursor is None:
                 return
-            infos, cursor = self.perform(page(wanted, cursor))
+            infos, cursor = self.perform(page(name, cursor))
 
     def inspect(self, name: str) -> LockInfo | None:
         """What the store knows of one name; None if nothing."""

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 
 from lockkit.model.clock import now
 from lockkit.model.log import log
 from lockkit.runtime import process
 from lockkit.runtime.background import LONGEST_SLEEP
-from lockkit.runtime.hold import Hold
-from lockkit.runtime.notices import said
+from lockkit.runtime.notices import BaseNotices, said
 from lockkit.runtime.schedule import Deadlines
 
 
-class AsyncNotices:
-    """Tells the holders of one client, in the event loop in which it is used."""
+class AsyncNotices(BaseNotices):
+    """Tells them in the event loop in which the client is used."""
 
     def __init__(self) -> None:
         self._telling: set[asyncio.Future[None]] = set()  # the loop keeps only weak references
@@ -28,34 +27,19 @@ class AsyncNotices:
 
     def _reset(self) -> None:
         self._deadlines = Deadlines()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self, hold: Hold) -> None:
-        """Tell its holder when it is lost; at once, if it is."""
-        if self._deadlines.add(hold) or self._timer is None:
-            self._look_in(0.0)
-
-    def unwatch(self, hold: Hold) -> None:
-        self._deadlines.discard(hold)
-
-    def look_at(self, holds: Sequence[Hold]) -> None:
-        """The store has been asked about these: tell whose are gone."""
-        for hold in holds:
-            if hold.dead and hold.on_lost:
-                self.watch(hold)
+        self._wake: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
-        """Tell nobody any more. Notices that have begun go on."""
         self._deadlines.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
 
-    def _look_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _hurry(self, seconds: float = 0.0) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
         pause = min(max(seconds, 0.0), LONGEST_SLEEP)
-        self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+        self._wake = asyncio.get_running_loop().call_later(pause, self._look)
 
     def _look(self) -> None:
         for hold in self._deadlines.take_lost(now()):
@@ -67,9 +51,9 @@ class AsyncNotices:
         moment = now()
         pause = self._deadlines.sleep_until(moment) - moment
         if math.isinf(pause):
-            self._timer = None
+            self._wake = None
         else:
-            self._look_in(pause)
+            self._hurry(pause)
 
 
 async def _awaited(callback: Awaitable[object], name: str) -> None:

@@ -7,7 +7,9 @@ the renewals.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from lockkit.model.clock import now
 from lockkit.model.log import log
@@ -16,14 +18,19 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import Deadlines
 
 
-class Notices(Background):
-    """Tells the holders of one client; the thread starts with the first that wants to be told."""
+class BaseNotices(ABC):
+    """Tells the holders of one client. Here is what threads and event loops do alike."""
 
-    thread_name = "lockkit-on-lost"
+    _deadlines: Deadlines
+    _wake: Any  #: wakes what looks at the deadlines; None: nothing does
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._deadlines = Deadlines()
+    @abstractmethod
+    def _hurry(self) -> None:
+        """Look at the deadlines at once."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Tell nobody any more. Notices that have begun go on."""
 
     def watch(self, hold: Hold) -> None:
         """Tell its holder when it is lost; at once, if it is."""
@@ -39,13 +46,22 @@ class Notices(Background):
             if hold.dead and hold.on_lost:
                 self.watch(hold)
 
+
+class Notices(Background, BaseNotices):
+    """Tells them in a thread, which starts with the first that wants to be told."""
+
+    thread_name = "lockkit-on-lost"
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._deadlines = Deadlines()
+
     def stop(self) -> None:
-        """Nobody is told any more."""
         self._deadlines.clear()
         self._end()
 
     def work(self) -> float:
-        """Tell who has lost; returns the seconds until the next may have."""
+        """Tell those that have lost; returns the seconds until the next may have."""
         for hold in self._deadlines.take_lost(now()):
             said(hold)
         moment = now()
@@ -53,7 +69,8 @@ class Notices(Background):
 
 
 def said(hold: Hold) -> list[object]:
-    """Call each callback, once; what they return. An error is logged: nobody waits for it."""
+    """Call each callback once, and return what they return. An error is logged: nobody waits for
+    it."""
     waiting = hold.on_lost or {}
     returned = []
     for who in list(waiting):

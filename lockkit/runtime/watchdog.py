@@ -9,64 +9,58 @@ not per process, so that a store that hangs does not keep another store's leases
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
-from lockkit.model.log import log
 from lockkit.model.types import Request
 from lockkit.runtime import native, process
 from lockkit.runtime.background import Background
 from lockkit.runtime.hold import Hold
-from lockkit.runtime.notices import Notices
+from lockkit.runtime.notices import BaseNotices, Notices
+from lockkit.runtime.run import run
 from lockkit.runtime.schedule import Schedule
 
 if TYPE_CHECKING:
     from lockkit.stores.contract import Store
-
-R = TypeVar("R")
-
-
-class Renewing(Protocol):
-    """What it talks to."""
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether the watchdog's thread has connections of its own."""
-
-    def run(self, step: Step[R]) -> R: ...
-
-    def run_here(self, step: Step[R]) -> R:
-        """Over the connections of the client, in a thread or greenlet of its own."""
-
-    def close(self) -> None:
-        """Close what only the watchdog has opened."""
+    from lockkit.stores.wires import Wire
 
 
-class Watchdog(Background):
-    """Renews the holds of one client."""
+class BaseWatchdog(ABC):
+    """Renews the holds of one client. Here is what threads and event loops do alike."""
 
-    thread_name = "lockkit-watchdog"
+    _notices: BaseNotices
+    _schedule: Schedule
+    _wake: Any  #: wakes what renews; None: nothing does
 
-    def __init__(self, renewing: Renewing) -> None:
-        self._renewing = renewing
-        self._notices = Notices()
-        super().__init__()
+    def __init__(self, store: Store, again: Callable[[], Store]) -> None:
+        """``again``: makes another store of the same settings, with connections of its own."""
+        self._store = store
+        self._again = again
+        self._reset()
+        process.after_fork(self._reset)
         process.at_exit(self._begin_exit, self._finish_exit)
 
+    @abstractmethod
     def _reset(self) -> None:
-        super()._reset()
-        self._schedule = Schedule()
-        self._exit: native.Wake | None = None
+        """Start without holds, as a forked child does."""
+
+    @abstractmethod
+    def _hurry(self) -> None:
+        """Look at the schedule at once."""
+
+    @abstractmethod
+    def _begin_exit(self) -> None: ...
+
+    @abstractmethod
+    def _finish_exit(self, until: float) -> None: ...
 
     def watch(self, hold: Hold) -> None:
-        """Renew this one from now on. Wakes the thread only if nothing else is due before it."""
+        """Renew this one from now on. Wakes nobody unless it is due before all others."""
         if self._schedule.add(hold) or self._wake is None:
             self._hurry()
         if hold.on_lost:
@@ -78,18 +72,57 @@ class Watchdog(Background):
             self._notices.unwatch(hold)
 
     def doubt(self) -> None:
-        """Any of them may be over: renew all now. From any thread."""
+        """Any of them may be over: renew all now. In the event loop; otherwise from any thread."""
         if self._schedule.doubt(now()):
             self._hurry()
+
+    def give_up(self) -> list[Hold]:
+        """All that are held, which are lost now: what proves them is about to be closed."""
+        return self._schedule.take_all()
+
+    def _renewing(self) -> Step[None]:
+        """One pass."""
+        holds, withdrawals = self._schedule.take_due(now())
+        if holds:
+            yield from holding.renew(self._store, holds)
+            self._notices.look_at(holds)
+        for request in withdrawals:
+            with contextlib.suppress(BackendError):
+                yield from self._store.release(request)
+                self._schedule.withdrawn(request)
+            if self._schedule.waits(request):
+                break  # the store is still down: renewals must not queue behind its time-outs
+
+
+class Watchdog(Background, BaseWatchdog):
+    """Renews in a thread.
+
+    Under gevent the client's sockets belong to greenlets, so the thread has a wire of its own.
+    Limit: not over the pool of somebody else's client, such as a django-redis cache, which has only
+    those.
+    """
+
+    thread_name = "lockkit-watchdog"
+
+    def __init__(
+        self, store: Store, wire: Wire, again: Callable[[], Store], *, is_local: bool
+    ) -> None:
+        """``is_local``: the store is in this process, and has no sockets."""
+        self._wire = wire
+        self._own: Wire | None = None
+        self._is_local = is_local
+        self._notices = Notices()
+        BaseWatchdog.__init__(self, store, again)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._schedule = Schedule()
+        self._exit: native.Wake | None = None
 
     def withdraw_later(self, request: Request) -> None:
         """Withdraw again and again until the store has heard it or the TTL has passed."""
         self._schedule.withdraw(request, now())
         self._hurry()
-
-    def give_up(self) -> None:
-        """All that are held are lost: what proves them is about to be closed."""
-        self._schedule.take_all()
 
     def stop(self) -> None:
         """End the thread; holds are no longer renewed. A later ``watch`` starts another."""
@@ -98,29 +131,31 @@ class Watchdog(Background):
         self._end()
 
     def ended(self) -> None:
-        self._renewing.close()
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()
 
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
+        if self._own is None and self._is_apart:
+            self._own = self._again().wire()
+        wire = self._own or self._wire
         if self._exit is not None:
-            self._release_all(self._renewing.run)
+            run(holding.release_all(self._store, self.give_up()), wire)
             self._exit.set()
-        holds, withdrawals = self._schedule.take_due(now())
-        if holds:
-            self._renewing.run(holding.renew(self._renewing.store, holds))
-            self._notices.look_at(holds)
-        for request in withdrawals:
-            self._withdraw(request)
-            if self._schedule.waits(request):
-                break  # the store is still down: renewals must not queue behind its time-outs
+        run(self._renewing(), wire)
         moment = now()
         return self._schedule.sleep_until(moment) - moment
+
+    @property
+    def _is_apart(self) -> bool:
+        return native.is_patched() and not self._is_local
 
     def _begin_exit(self) -> None:
         if self._schedule.holds_any and self._wake is not None:
             self._notices.stop()
-            if self._renewing.is_apart:  # its thread could not look up its server any more
-                self._release_all(self._renewing.run_here)
+            if self._is_apart:  # its thread could not look up its server any more
+                run(holding.release_all(self._store, self.give_up()), self._wire)
                 return
             self._exit = native.Wake()
             self._wake.set()
@@ -128,17 +163,3 @@ class Watchdog(Background):
     def _finish_exit(self, until: float) -> None:
         if self._exit is not None:
             self._exit.wait(max(until - now(), 0.0))
-
-    def _release_all(self, run: Callable[[Step[bool]], object]) -> None:
-        """A store that does not answer to one will not answer to the next: the rest expires."""
-        for hold in self._schedule.take_all():
-            try:
-                run(holding.release(self._renewing.store, hold))
-            except BackendError as error:
-                log.warning("release of %r not confirmed: %s", hold.name, error)
-                return
-
-    def _withdraw(self, request: Request) -> None:
-        with contextlib.suppress(BackendError):
-            self._renewing.run(self._renewing.store.release(request))
-            self._schedule.withdrawn(request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +13,8 @@ import pytest
 from steps import Steps
 
 import lockkit
+import lockkit.aio
 from lockkit.engine.effects import Step
-from lockkit.leases.renewing import Renewing
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.settings import settings_from_url
@@ -261,8 +263,27 @@ def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
         raise BackendUnavailable("it is down")
 
     store.release = release  # type: ignore[method-assign]
-    watchdog = Watchdog(Renewing(store, store.wire(), settings_from_url("memory://")))
+    watchdog = Watchdog(store, store.wire(), lambda: store, is_local=True)
     for token in "abc":
         watchdog._schedule.withdraw(request(token), now())
     watchdog.work()
     assert len(asked) == 1
+
+
+if sys.version_info >= (3, 12):
+
+    async def _renewed_by_eager_tasks() -> bool:
+        """A pass over a store in memory waits for nothing, so it is over before it is a task."""
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        async with lockkit.aio.connect("memory://", ttl=TTL) as client:
+            lease = await client.lock("stock:42").acquire()
+            for _ in range(2):
+                before, lease._hold.due = lease._hold.deadline, now()
+                client._watchdog._hurry()
+                async with asyncio.timeout(30):
+                    while lease._hold.deadline <= before:  # noqa: ASYNC110  it has no event
+                        await asyncio.sleep(0.001)
+            return await lease.release()
+
+    def test_a_loop_with_eager_tasks_renews_again_and_again() -> None:
+        assert asyncio.run(_renewed_by_eager_tasks())
