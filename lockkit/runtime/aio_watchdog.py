@@ -51,12 +51,14 @@ class AsyncWatchdog(BaseWatchdog):
         self._left: list[Hold] = []  #: to be released at exit
 
     def withdraw_later(self, request: Request) -> None:
-        """At once, in a task that outlives a ``stop``; if that fails, again and again."""
+        """At once, in a task that a ``stop`` waits for; if that fails, again and again."""
         task = asyncio.get_running_loop().create_task(self._withdraw_first(request))
         self._withdrawing.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._withdrawing.discard)
 
     async def stop(self) -> None:
+        if self._withdrawing:  # later they would connect again, and nobody would close that
+            await asyncio.wait(self._withdrawing)
         self._schedule.clear()
         self._notices.stop()
         self._cancel_timer()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
 import lockkit
 from lockkit import aio
+from lockkit.runtime.schedule import RETRY
 from lockkit.testing.conformance.base import eventually
 
 NAME = "closing-test"
@@ -45,6 +48,36 @@ async def test_so_does_an_asynchronous_one(redis_url: str, connections: Callable
     async with locks.lock("a") as lease:
         lease.check()
     await locks.close()
+
+
+@pytest.mark.parametrize("store", ["redis", "sqlite"])
+async def test_cancelled_acquires_do_nothing_after_the_close(
+    redis_url: str, tmp_path: Path, store: str, connections: Callable[[], int]
+) -> None:
+    """What they take back in the background, having been cancelled twice, would connect again."""
+    url = redis_url if store == "redis" else f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+    options = {"client_name": NAME} if store == "redis" else {}
+
+    async def cancelled_after(turns: int) -> None:
+        locks = aio.connect(url, ttl=600, options=options)
+        acquiring = asyncio.create_task(locks.lock(f"a:{turns}").acquire())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        acquiring.cancel()
+        await asyncio.sleep(0)
+        acquiring.cancel()
+        await asyncio.wait([acquiring])
+        if not acquiring.cancelled():
+            await acquiring.result().release()
+        await locks.close()
+
+    for turns in range(1, 16):
+        await cancelled_after(turns)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+    await asyncio.sleep(2 * RETRY)
+    assert connections() == 0
+    async with aio.connect(url, ttl=600) as others:
+        assert [info async for info in others.holders()] == []
 
 
 def test_an_error_in_the_block_passes_through() -> None:
