@@ -245,9 +245,9 @@ class Lease(BaseLease, ThreadLease):
         store = client._direct
         if store is None or self._entry or self._kept_by or hold.is_over(sent):
             return super().release()
-        if not self._finish() or self._foreign:
+        if not self._finish():
             return False
-        try:
+        try:  # not over, so not made before a fork
             return client._release(store, hold, sent)
         finally:
             self._given_back()

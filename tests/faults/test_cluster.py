@@ -361,7 +361,8 @@ def test_a_master_is_killed_while_many_lock(api: Api) -> None:
         names = one_of_each_bucket()
         leases = {name: client.lock(name).acquire() for name in names}
         its = [name for name in names if slot_of_name(name) < SLOTS // 3]
-        with victim.client() as admin:
+        with victim.client() as admin:  # WAIT is for what this connection has written
+            assert admin.hset(b"{lockkit:%d}:b" % bucket_of(its[0]), "", "")
             assert admin.wait(1, 10_000) == 1
         with replica.client() as admin:
             admin.config_set("masterauth", "that-nobody-knows")

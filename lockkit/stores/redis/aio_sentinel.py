@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import redis.asyncio
-from redis.asyncio.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+import redis.asyncio.sentinel
 
 from lockkit.engine.effects import Exchange
-from lockkit.model.settings import AliasSettings
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.stores.redis.failures import checked
 from lockkit.stores.redis.hosts import Node
 from lockkit.stores.redis.line import connected
 from lockkit.stores.redis.resp import ALONE
-from lockkit.stores.redis.sentinel import Resolver, discover, master_maker
+from lockkit.stores.redis.sentinel import Resolver, discover
 from lockkit.stores.redis.settings import Maker
 
 
 class AsyncResolver(Resolver):
+    driver = redis.asyncio.sentinel
+
     async def get_master_address(self) -> Any:
         return await arun(discover(self.way, self._silent), _SentinelWire(self._makers))
 
@@ -35,13 +35,3 @@ class _SentinelWire(AsyncLocalWire):
             return checked(await line.ask(effect.payload, ALONE))
         finally:
             line.abort()
-
-
-def async_master_maker(settings: AliasSettings) -> Maker:
-    return master_maker(
-        settings,
-        redis.asyncio.ConnectionPool,
-        SentinelManagedConnection,
-        SentinelManagedSSLConnection,
-        AsyncResolver,
-    )

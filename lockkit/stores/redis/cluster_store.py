@@ -20,11 +20,9 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockErr
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding, Page
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
-from lockkit.stores.redis.health import eviction
 from lockkit.stores.redis.hosts import Hosts, Node, Remap, check_remap, read_hosts
 from lockkit.stores.redis.listing import Cursor
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
-from lockkit.stores.redis.records import RedisRecords
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redis.settings import maker
 from lockkit.stores.redis.slots import Slots, slot_of, slot_of_command
@@ -55,7 +53,7 @@ class ClusterStore(RedisStore):
     """``redis+cluster://`` and ``rediss+cluster://``."""
 
     _slots: Slots
-    _connections: ManyConnections
+    _connections: ManyConnections  # type: ignore[assignment]  # exchanges are its own
 
     @classmethod
     def _speaking(cls, settings: AliasSettings) -> Self:
@@ -116,13 +114,7 @@ class ClusterStore(RedisStore):
         if b"cluster_state:ok" not in said:
             raise BackendUnavailable("the cluster is down: not all of its slots are served")
 
-    def health(self) -> Step[list[Finding]]:
-        return self._of_each(eviction)
-
-    def records(self) -> RedisRecords:
-        return ClusterRecords(self)
-
-    def _of_each(self, ask: Callable[[], Step[list[Finding]]]) -> Step[list[Finding]]:
+    def of_each(self, ask: Callable[[], Step[list[Finding]]]) -> Step[list[Finding]]:
         """The findings at any of the servers, each once."""
         yield from self._slots.look()
         found: dict[Finding, None] = {}
@@ -130,22 +122,10 @@ class ClusterStore(RedisStore):
             found.update(dict.fromkeys((yield from _directed(ask(), node))))
         return list(found)
 
-
-class ClusterRecords(RedisRecords):
-    def __init__(self, store: ClusterStore) -> None:
-        super().__init__(store._protocol.keys)
-        self._store = store
-
-    def health(self) -> Step[list[Finding]]:
-        return self._store._of_each(super().health)
-
-    def capacity(self) -> Step[list[Finding]]:
-        return self._store._of_each(super().capacity)
-
     def server(self) -> Step[str | None]:
         """A name of the cluster, which all of its servers know."""
-        yield from self._store._slots.look()
-        return self._store._slots.identity
+        yield from self._slots.look()
+        return self._slots.identity
 
 
 def _directed(step: Step[Any], node: Node) -> Step[Any]:

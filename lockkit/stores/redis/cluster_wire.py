@@ -35,8 +35,8 @@ class Rotation:
         return self.make.at(*nodes[next(self._turn) % len(nodes)])
 
 
-class ManyConnections:
-    """Connections to each server."""
+class ManyConnections(CallWire):
+    """Connections to each server, and exchanges with the one of their route."""
 
     def __init__(self, slots: Slots, make: Maker) -> None:
         self.rotation = Rotation(slots, make)
@@ -52,36 +52,20 @@ class ManyConnections:
     def fresh(self) -> Maker:
         return self.rotation.maker()
 
-    def take(self) -> Connection:
-        return self.fresh()
-
-    def give(self, connection: Connection) -> None:
-        connection.disconnect()
-
-    def discard(self, connection: Connection) -> None:
-        connection.disconnect()
+    def exchange(self, effect: Exchange) -> Any:
+        payload, node = effect
+        return exchange(self.at(node), payload)  # type: ignore[arg-type]
 
     def close(self) -> None:
         for connections in list(self._of.values()):
             connections.close()
 
 
-class NodeWire(CallWire):
-    """Exchanges with the server of their route."""
-
-    def __init__(self, connections: ManyConnections) -> None:
-        self._connections = connections
-
-    def exchange(self, effect: Exchange) -> Any:
-        payload, node = effect
-        return exchange(self._connections.at(node), payload)  # type: ignore[arg-type]
-
-
 class ClusterWire(RedisWire):
     def __init__(self, slots: Slots, connections: ManyConnections, inbox: Inbox) -> None:
-        super().__init__(connections, inbox)
+        super().__init__(connections, inbox)  # type: ignore[arg-type]  # as in the store
         self._slots = slots
-        self._nodes = NodeWire(connections)
+        self._nodes = connections
 
     def exchange(self, effect: Exchange) -> Any:
         return run(self._slots.exchange(effect), self._nodes)

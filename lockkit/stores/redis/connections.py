@@ -8,6 +8,7 @@ only the flow does so, with the same token.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -62,15 +63,13 @@ class OwnConnections:
 
     def _forget(self) -> None:
         self._idle: deque[Connection] = deque()
+        self.give: Callable[[Connection], None] = self._idle.append
 
     def take(self) -> Connection:
         try:
             return self._idle.pop()
         except IndexError:
             return self.fresh()
-
-    def give(self, connection: Connection) -> None:
-        self._idle.append(connection)
 
     def discard(self, connection: Connection) -> None:
         """One failed, so the idle ones are probably stale as well: the next try must not meet

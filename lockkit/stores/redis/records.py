@@ -9,16 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import DamagedRecord
 from lockkit.model.types import ClaimReply, Finding, StoredRecord
-from lockkit.stores.redis.health import capacity, persistence, server
-from lockkit.stores.redis.layout import VERSION, Keys, bucket_of, encoded
+from lockkit.stores.redis.health import capacity, persistence
+from lockkit.stores.redis.layout import VERSION, bucket_of, encoded
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Script, evalsha, pack, script_of
 from lockkit.stores.redis.replies import other_layout
 from lockkit.stores.redis.scripts import call, call_all, look, look_by_script
+
+if TYPE_CHECKING:
+    from lockkit.stores.redis.store import RedisStore
 
 _Page = tuple[list[tuple[str, StoredRecord]], Any]
 
@@ -41,8 +44,9 @@ _OF_ANOTHER_TYPE = StoredRecord(b"", 0, running=True, left=1.0)
 class RedisRecords:
     """See ``lockkit.stores.contract.Records``."""
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        self._keys = store._protocol.keys
 
     def read(self, name: str) -> Step[StoredRecord | None]:
         _, record, _ = self._keys.record(name)
@@ -138,13 +142,13 @@ class RedisRecords:
         return [bucket for bucket, count in zip(ALL_BUCKETS, counts, strict=True) if count]
 
     def health(self) -> Step[list[Finding]]:
-        return persistence()
+        return self._store.of_each(persistence)
 
     def capacity(self) -> Step[list[Finding]]:
-        return capacity()
+        return self._store.of_each(capacity)
 
     def server(self) -> Step[str | None]:
-        return server()
+        return self._store.server()
 
     def _list(self, bucket: int, names: Sequence[bytes]) -> Step[list[tuple[str, StoredRecord]]]:
         if not names:

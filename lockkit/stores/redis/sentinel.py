@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import redis.sentinel
+
 from lockkit.engine.effects import Exchange, Step
 from lockkit.model.checks import check_ttl
 from lockkit.model.errors import BackendError, ConfigurationError
@@ -139,6 +141,7 @@ class Resolver:
 
     is_master = True
     check_connection = False
+    driver: Any = redis.sentinel  #: has the classes of such connections
 
     def __init__(self, way: Way, makers: Mapping[Node, Maker]) -> None:
         self.way = way
@@ -164,13 +167,12 @@ class _SentinelWire(CallWire):
             connections.close()
 
 
-def master_maker(
-    settings: AliasSettings, pool: Any, plain: Any, tls: Any, resolver: type[Resolver]
-) -> Maker:
+def master_maker(settings: AliasSettings, pool: Any, resolver: type[Resolver]) -> Maker:
     """Makes connections that lead to whichever server is the master then; no I/O."""
     way = way_of(settings)
     made = maker(way.one, pool)
     asked = maker(way.asked, pool)
     makers = {node: asked.at(node.host, node.port) for node in way.sentinels}
-    kind = tls if way.one.location.startswith("rediss") else plain
+    tls = "SSL" * way.one.location.startswith("rediss")
+    kind = getattr(resolver.driver, f"SentinelManaged{tls}Connection")
     return made.managed(kind, resolver(way, makers))

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any
 
 import redis
-from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from lockkit.engine.effects import Step
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding
-from lockkit.stores.redis.connections import OwnConnections
 from lockkit.stores.redis.health import eviction, isolation
 from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.sentinel import Resolver, master_maker
+from lockkit.stores.redis.settings import Maker
 from lockkit.stores.redis.steps import ScriptSteps
 from lockkit.stores.redis.store import RedisStore
-from lockkit.stores.wires import AsyncWire
 
 
 class OfSentinels(ScriptSteps):
     """Claims in the master of that moment."""
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> Self:
-        store = cls._speaking(settings)
-        store._connections = OwnConnections(
-            master_maker(
-                cls._for_driver(settings),
-                redis.ConnectionPool,
-                SentinelManagedConnection,
-                SentinelManagedSSLConnection,
-                Resolver,
-            )
-        )
-        return store
+    def _maker(cls, settings: AliasSettings, pool: Any) -> Maker:
+        found = cls._for_driver(settings)
+        if pool is redis.ConnectionPool:
+            return master_maker(found, pool, Resolver)
+        from lockkit.stores.redis.aio_sentinel import AsyncResolver
 
-    def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
-        from lockkit.stores.redis.aio_sentinel import async_master_maker
-        from lockkit.stores.redis.aio_wire import AsyncRedisWire
-
-        return AsyncRedisWire(async_master_maker(self._for_driver(self._settings)), self.inbox)
+        return master_maker(found, pool, AsyncResolver)
 
     def health(self) -> Step[list[Finding]]:
         found = yield from eviction()

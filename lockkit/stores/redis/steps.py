@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, Self, cast
 
@@ -34,11 +34,11 @@ from lockkit.stores.contract import Buried, Direct, Fenced, Pushed, ServerClock
 from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import Connections, OwnConnections
 from lockkit.stores.redis.failures import refused
-from lockkit.stores.redis.health import eviction
+from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import RELEASES, read_acquire, read_extend
 from lockkit.stores.redis.scripts import call, look
-from lockkit.stores.redis.settings import SOCKET_TIMEOUT, maker
+from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Maker, maker
 from lockkit.stores.redis.subscription import Inbox, open_inbox
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
@@ -89,8 +89,13 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
         store = cls._speaking(settings)
-        store._connections = OwnConnections(maker(cls._for_driver(settings), redis.ConnectionPool))
+        store._connections = OwnConnections(cls._maker(settings, redis.ConnectionPool))
         return store
+
+    @classmethod
+    def _maker(cls, settings: AliasSettings, pool: Any) -> Maker:
+        """Of connections that ``pool``, the class, blocking or asyncio, would have."""
+        return maker(cls._for_driver(settings), pool)
 
     @staticmethod
     def _for_driver(settings: AliasSettings) -> AliasSettings:
@@ -109,9 +114,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
 
         from lockkit.stores.redis.aio_wire import AsyncRedisWire
 
-        return AsyncRedisWire(
-            maker(self._for_driver(self._settings), redis.asyncio.ConnectionPool), self.inbox
-        )
+        return AsyncRedisWire(self._maker(self._settings, redis.asyncio.ConnectionPool), self.inbox)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         if (late := self._late(request)) is not None:
@@ -276,4 +279,12 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         yield from look(pack(b"PING"))
 
     def health(self) -> Step[list[Finding]]:
-        return eviction()
+        return self.of_each(eviction)
+
+    def of_each(self, ask: Callable[[], Step[list[Finding]]]) -> Step[list[Finding]]:
+        """What each of its servers says, of which there is one."""
+        return ask()
+
+    def server(self) -> Step[str | None]:
+        """What tells it from any other; None if the user may not ask."""
+        return server()

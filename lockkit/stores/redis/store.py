@@ -28,7 +28,7 @@ class RedisStore(RedisListing, ScriptSteps, Shared, Reentrant, Listed):
         return cls(settings, Protocol(settings.key_prefix))
 
     def records(self) -> RedisRecords:
-        return RedisRecords(self._protocol.keys)
+        return RedisRecords(self)
 
     def _announce(self) -> Step[None]:
         """Once: a user that may not write the note has none."""

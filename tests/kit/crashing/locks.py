@@ -44,7 +44,7 @@ class Stopping(Direct, Queued):
 
 class StoppingRedis(Stopping, RedisStore):
     def records(self) -> StoppingRecords:
-        return StoppingRecords(self._protocol.keys)
+        return StoppingRecords(self)
 
 
 class StoppingRecords(RedisRecords):
