@@ -97,6 +97,22 @@ def check_text(key: str, value: object) -> str:
     raise wrong(key, value, "a name")
 
 
+def check_password(key: str, value: object) -> str | Callable[[], object]:
+    """Not shown, whatever it is."""
+    if isinstance(value, str) or callable(value):
+        return value
+    raise ConfigurationError(
+        f"{key} is of type {type(value).__name__}; it must be a string, or a function that "
+        "returns one"
+    )
+
+
+def check_path(key: str, value: object) -> object:
+    if isinstance(value, str) or hasattr(value, "__fspath__"):
+        return value
+    raise wrong(key, value, "the path of a file")
+
+
 def check_strings(key: str, value: object) -> list[str]:
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
         return list(value)

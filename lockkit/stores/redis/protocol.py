@@ -160,16 +160,13 @@ class Protocol(Packed):
         return self._claim(script, request, 8, asked + bulk((form, entrant)), _used(request))
 
     def release(self, request: Request) -> Command:
+        """Also of one that may be no more than a place in the queue."""
         unsure = DIGIT[request.unsure]
         if request.kind is MUTEX:
-            return self._claim(self._release, request, 2, unsure)
-        return self._claim(self._release_shared, request, 3, unsure, _used(request))
-
-    def withdraw(self, request: Request) -> Command:
-        unsure = DIGIT[request.unsure]
-        if request.kind is MUTEX:
-            return self._claim(self._withdraw, request, 2, unsure)
-        return self._claim(self._withdraw_shared, request, 3, unsure, _used(request))
+            script = self._withdraw if request.queued else self._release
+            return self._claim(script, request, 2, unsure)
+        script = self._withdraw_shared if request.queued else self._release_shared
+        return self._claim(script, request, 3, unsure, _used(request))
 
     def break_(self, name: str, fence: int, by: str) -> Command:
         """For a mutex; the reply -1 says that the name is none."""

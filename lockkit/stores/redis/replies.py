@@ -53,17 +53,17 @@ def _acquired(request: Request, reply: bytes) -> Grant | Busy | Gone:
     if kind == b"G":
         _, fence, left = reply.split(b" ")
         return Grant(request.token, int(fence), int(left) / SECOND)
-    if kind == b"B":
-        _, ticket, ahead, left, holder = reply.split(b" ", 4)
-        return Busy(int(ticket), int(ahead), _left(left), holder.decode(errors="replace"))
-    if kind == b"F":
-        _, ahead, left, holder = reply.split(b" ", 3)
-        return Busy(0, int(ahead), _left(left), holder.decode(errors="replace"), full=True)
-    return Gone()
-
-
-def _left(text: bytes) -> float | None:
-    return None if text == b"-" else int(text) / SECOND
+    if kind not in b"BF":
+        return Gone()
+    full = kind == b"F"  # and nobody has a ticket
+    *ticket, ahead, left, holder = reply[2:].split(b" ", 3 - full)
+    return Busy(
+        ticket=int(ticket[0]) if ticket else 0,
+        ahead=int(ahead),
+        left=None if left == b"-" else int(left) / SECOND,
+        holder=holder.decode(errors="replace"),
+        full=full,
+    )
 
 
 RELEASES = tuple(Release)  # Release(reply) takes five times as long

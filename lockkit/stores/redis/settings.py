@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 from collections.abc import Callable
@@ -12,7 +11,14 @@ from urllib.parse import parse_qsl, urlencode
 
 from redis.credentials import CredentialProvider
 
-from lockkit.model.checks import check_count, check_ttl, wrong
+from lockkit.model.checks import (
+    check_count,
+    check_flag,
+    check_password,
+    check_path,
+    check_ttl,
+    wrong,
+)
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
@@ -208,22 +214,9 @@ def _secret(key: str, value: object) -> None:
         raise ConfigurationError(f"{key} is of type {type(value).__name__}; it must be a string")
 
 
-def _password(key: str, value: object) -> None:
-    if not (isinstance(value, str) or callable(value)):
-        raise ConfigurationError(
-            f"{key} is of type {type(value).__name__}; it must be a string, or a function that "
-            "returns one"
-        )
-
-
 def _word(key: str, value: object) -> None:
     if not (isinstance(value, str) and re.fullmatch("[!-~]+", value)):
         raise wrong(key, value, "a word of printable ASCII, without a space")
-
-
-def _path(key: str, value: object) -> None:
-    if not isinstance(value, (str, os.PathLike)):
-        raise wrong(key, value, "the path of a file")
 
 
 def _requirement(key: str, value: object) -> None:
@@ -231,22 +224,17 @@ def _requirement(key: str, value: object) -> None:
         raise wrong(key, value, "'none', 'optional' or 'required'")
 
 
-def _truth(key: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise wrong(key, value, "True or False")
-
-
 OPTIONS: dict[str, Callable[[str, object], object]] = {
     "socket_timeout": check_ttl,
     "socket_connect_timeout": check_ttl,
     "username": _secret,
-    "password": _password,
+    "password": check_password,
     "db": _database,
     "client_name": _word,
-    "ssl_ca_certs": _path,
-    "ssl_certfile": _path,
-    "ssl_keyfile": _path,
+    "ssl_ca_certs": check_path,
+    "ssl_certfile": check_path,
+    "ssl_keyfile": check_path,
     "ssl_cert_reqs": _requirement,
-    "ssl_check_hostname": _truth,
+    "ssl_check_hostname": check_flag,
 }
 """What OPTIONS may say, and what each of them must be."""

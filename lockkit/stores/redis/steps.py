@@ -56,8 +56,6 @@ class Language(Protocol):
 
     def release(self, request: Request) -> Command: ...
 
-    def withdraw(self, request: Request) -> Command: ...
-
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]: ...
 
 
@@ -210,10 +208,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         self._heard_of(request)
         if request.queued:
             self.inbox.forget(request.token)
-            yield from call(self._language.withdraw(request))
-            return Release.ABSENT
         reply: int = yield from call(self._language.release(request))
-        return RELEASES[reply]
+        return Release.ABSENT if request.queued else RELEASES[reply]
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         """One script per bucket, all at once; one by one if one of them is refused."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from lockkit.model.checks import check_flag, wrong
+from lockkit.model.checks import check_flag, check_password, wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.stores.contract import reject_unknown_options
 from lockkit.stores.sessions.pool import MAX_SESSIONS
@@ -58,14 +58,6 @@ def said(settings: AliasSettings) -> Said:
         raise wrong(f"max_sessions of the lock alias {settings.alias!r}", most, "1 or more")
     where = f"OPTIONS['session_pooler'] of the lock alias {settings.alias!r}"
     pooler = check_flag(where, options.get("session_pooler", False))
-    password = _password(settings, options.get("password"))
+    if (password := options.get("password")) is not None:
+        check_password(f"OPTIONS['password'] of the lock alias {settings.alias!r}", password)
     return Said(url, str(options.get("mode")), most, password, pooler)
-
-
-def _password(settings: AliasSettings, value: object) -> Any:
-    if value is None or isinstance(value, str) or callable(value):
-        return value
-    raise ConfigurationError(
-        f"OPTIONS['password'] of the lock alias {settings.alias!r} is of type "
-        f"{type(value).__name__}; it must be a string, or a function that returns one"
-    )

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from lockkit.model.checks import check_password
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.stores import tls
@@ -158,11 +159,7 @@ def _give_password(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
     password = settings.options.get("password")
     if password is None:
         return
-    if not (isinstance(password, str) or callable(password)):
-        raise ConfigurationError(
-            f"OPTIONS['password'] of the lock alias {settings.alias!r} is a "
-            f"{type(password).__name__}; it must be a string, or a function that returns one"
-        )
+    check_password(f"OPTIONS['password'] of the lock alias {settings.alias!r}", password)
     if engine.url.password is not None:
         raise ConfigurationError(
             f"the LOCATION of the lock alias {settings.alias!r} and its OPTIONS both say a "

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from lockkit.model.checks import check_ttl, wrong
+from lockkit.model.checks import check_flag, check_ttl
 from lockkit.model.errors import (
     BackendError,
     BackendUnavailable,
@@ -67,10 +67,7 @@ def busy_seconds(settings: AliasSettings) -> float:
 
 def takes_over(settings: AliasSettings) -> bool:
     """OPTIONS["take_over_dead"], validated."""
-    found = settings.options.get("take_over_dead", True)
-    if not isinstance(found, bool):
-        raise wrong("OPTIONS['take_over_dead']", found, "True or False")
-    return found
+    return check_flag("OPTIONS['take_over_dead']", settings.options.get("take_over_dead", True))
 
 
 def path_of_url(settings: AliasSettings) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from lockkit.model.checks import check_flag, check_ttl, one_of, wrong
+from lockkit.model.checks import check_flag, check_password, check_path, check_ttl, one_of, wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
@@ -113,23 +112,9 @@ def _context(options: dict[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def _secret(key: str, value: object) -> None:
-    """Not shown, whatever it is."""
-    if not (isinstance(value, str) or callable(value)):
-        raise ConfigurationError(
-            f"{key} is of type {type(value).__name__}; it must be a string, or a callable that "
-            "returns one"
-        )
-
-
 def _user(key: str, value: object) -> None:
     if not (isinstance(value, str) and value and ":" not in value):
         raise wrong(key, value, "the name of a user, without a colon")
-
-
-def _path(key: str, value: object) -> None:
-    if not isinstance(value, (str, os.PathLike)):
-        raise wrong(key, value, "the path of a file")
 
 
 def _acl(key: str, value: object) -> None:
@@ -148,12 +133,12 @@ OPTIONS: dict[str, Callable[[str, object], object]] = {
     "connect_timeout": check_ttl,
     "request_timeout": check_ttl,
     "username": _user,
-    "password": _secret,
+    "password": check_password,
     "acl": _acl,
     "ssl": check_flag,
-    "ssl_ca_certs": _path,
-    "ssl_certfile": _path,
-    "ssl_keyfile": _path,
+    "ssl_ca_certs": check_path,
+    "ssl_certfile": check_path,
+    "ssl_keyfile": check_path,
     "ssl_check_hostname": check_flag,
     "fence_base": _base,
 }

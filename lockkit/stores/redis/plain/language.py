@@ -54,8 +54,6 @@ class PlainLanguage(Packed):
         rest = DIGIT[request.unsure] + DIGIT[request.queued]
         return self._claim(self._release, request, 3, rest)
 
-    withdraw = release
-
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
         for position, request in enumerate(requests):
             mine = request.token.encode(), microseconds(request.ttl), b"%d" % request.number
