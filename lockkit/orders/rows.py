@@ -48,19 +48,17 @@ _CLOCKS = {
 transaction. SQLite's is the clock of its host."""
 
 _BOUND = (
-    "SELECT set_config('lockkit.before', current_setting('lock_timeout'), true), "
-    "set_config('lock_timeout', %s, true)"
+    "left(set_config('lock_timeout', left(set_config('lockkit.before', "
+    "current_setting('lock_timeout'), true), 0) || %s, true), 0)"
 )
-_UNBOUND = "SELECT set_config('lock_timeout', current_setting('lockkit.before'), true)"
-"""Of PostgreSQL: a limit of waits for this transaction, and the one from before it."""
+_UNBOUND = "RETURNING set_config('lock_timeout', current_setting('lockkit.before'), true)"
+"""Of PostgreSQL: an empty text that limits the waits of its statement, and the limit from before.
+Statements of their own would take half as long as an INSERT."""
 
 LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows under a lock
-LOCK_NOT_AVAILABLE = "55P03"
-DIVISION_BY_ZERO = "22012"
+LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
 LOCK_WAIT_TIMEOUT = 1205
-IDLE = 0
-COMMAND_OK, TUPLES_OK = 1, 2
-"""Of libpq's enumerations."""
+IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # of libpq's enumerations
 
 Step = tuple[str, tuple[object, ...]]
 """A statement and its parameters."""
@@ -89,6 +87,7 @@ class _Statements(NamedTuple):
     insert: str
     expired: str  #: delete it if it is expired
     update: str
+    finish: str  #: PostgreSQL's update, if it is the last of its transaction
     forget: str
 
 
@@ -96,14 +95,21 @@ class _Statements(NamedTuple):
 def _statements(vendor: str, now: str) -> _Statements:
     of_key, names = f"WHERE {quoted(vendor, 'key')} = %s", [quoted(vendor, n) for n in COLUMNS]
     columns, values = ", ".join(names), marks(COLUMNS)
+    into, life = f"INSERT INTO {TABLE} ({columns}, created, expires) VALUES", f"{now}, {now} + %s"
     update = f"UPDATE {TABLE} SET {', '.join(f'{name} = %s' for name in CHANGED)} {of_key}"
-    if vendor == "postgresql":  # an error if there is no row, because a COMMIT may follow
-        update = f"WITH found AS ({update} RETURNING 1) SELECT 1 / count(*) FROM found"
+    insert, expired, finish = f"{into} ({values}, {life})", f"{of_key} AND expires <= {now}", ""
+    if vendor == "postgresql":
+        insert = f"{into} ({_BOUND} || {values}, {life}) {_UNBOUND}"
+        changes = ", ".join(f"{name} = excluded.{name}" for name in CHANGED)
+        finish = f"{into} ({values}, 0, 0) ON CONFLICT ({names[0]}) DO UPDATE SET {changes}"
+        finish += " RETURNING 1 / created"  # an error if there was none, because COMMIT may follow
+        expired = f"WHERE ctid IN (SELECT ctid FROM {TABLE} {expired} FOR UPDATE SKIP LOCKED)"
     return _Statements(
         f"SELECT {columns}, expires, expires - {now} FROM {TABLE} {of_key}",
-        f"INSERT INTO {TABLE} ({columns}, created, expires) VALUES ({values}, {now}, {now} + %s)",
-        f"DELETE FROM {TABLE} {of_key} AND expires <= {now}",
+        insert,
+        f"DELETE FROM {TABLE} {expired}",
         update,
+        finish,
         f"DELETE FROM {TABLE} {of_key}",
     )
 
@@ -129,17 +135,13 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
     first write, and a SAVEPOINT before that would be a transaction itself. The transaction must be
     rolled back if this raises.
     """
-    said = _said(database)
-    life = int(record.left * MICROSECONDS)
-    values = (record.key, record.order_id, record.request, record.fingerprint, record.version)
-    steps: list[Step] = [(said.insert, (*values, *_answer(record), life))]
+    said, values = _said(database), _values(record)
+    if database.vendor == "postgresql":
+        values = (str(max(round(wait * 1000), LEAST_MS)), *values)
+    steps = [(said.insert, values)]
     if replaces:  # only an expired row, because another request may have been quicker
         steps.insert(0, (said.expired, (record.key,)))
     try:
-        if database.vendor == "postgresql":
-            most = str(max(round(wait * 1000), LEAST_MS))
-            database.run((_BOUND, (most,)), *steps, (_UNBOUND, ()))
-            return
         with _bounded(database, wait):
             database.run(*steps)
     except Exception as error:
@@ -154,14 +156,17 @@ def update(database: Database, record: Record, *, commit: bool = False) -> None:
 
     Raises RuntimeError if the row is gone: a COMMIT would leave the order without a record.
     """
+    said = _said(database)
+    step = said.update, (*_answer(record), record.key)
+    if commit and said.finish:
+        step = said.finish, _values(record)[:-1]
     try:
-        step = (_said(database).update, (*_answer(record), record.key))
         changed = database.run(step, commit=commit)
     except Exception as error:
         if DIVISION_BY_ZERO not in _states(_cause(error)):
             raise
         changed = 0
-    if changed in (0, []):
+    if not changed:
         raise RuntimeError("the record of this order was deleted while its view was running")
 
 
@@ -185,6 +190,10 @@ def clock_of(vendor: str) -> str:
     For a database that lockkit does not know it is a number, by the clock of this host.
     """
     return _CLOCKS.get(vendor) or str(int(time.time() * MICROSECONDS))
+
+
+def _values(record: Record) -> tuple[object, ...]:
+    return *record[:4], record.version, *_answer(record), int(record.left * MICROSECONDS)
 
 
 def _answer(record: Record) -> tuple[object, ...]:

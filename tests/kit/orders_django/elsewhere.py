@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from lockkit_django import lock_view
+from lockkit_django.models import OrderRecord
 from lockkit_django.orders import IdempotentMixin, idempotent
 
 calls: list[str] = []
@@ -32,6 +33,12 @@ def sell(kind: str, using: str = "orders") -> int:
 
 def quick(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('quick')}", status=201)
+
+
+def clears(request: HttpRequest) -> HttpResponse:
+    """Deletes all records, its own too."""
+    OrderRecord.objects.using("orders").all().delete()
+    return HttpResponse(f"sold {sell('clears')}", status=201)
 
 
 def waits(request: HttpRequest) -> HttpResponse:
@@ -188,6 +195,7 @@ urlpatterns = [
     path("orders/swallows-in-request", swallows_in_request),
     path("orders/ends-it", ends_it),
     path("orders/quick", quick),
+    path("orders/clears", clears),
     path("orders/waits", waits),
     path("orders/swallows", swallows),
     path("orders/swallows-in-commit-in", swallows_in_commit_in),

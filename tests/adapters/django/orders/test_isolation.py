@@ -205,6 +205,11 @@ def test_a_second_runner_waits_for_the_key_no_longer_than_wait(
     assert (elsewhere.calls, counts()) == (["waits"], (1, 1))
 
 
+def test_a_view_that_deletes_its_record_sells_nothing() -> None:
+    assert [buy("clears").status_code for _ in range(2)] == [500, 500]
+    assert counts() == (0, 0)
+
+
 @pytest.mark.parametrize("kind", ["patient", "patient-in-commit-in"])
 def test_the_view_waits_for_locks_as_long_as_the_project_says(kind: str, database: Any) -> None:
     """The bound is for the claim: neither the view has it, nor what uses the connection later."""
