@@ -25,10 +25,20 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound="AsyncEnclosingClient")
 
 
+class AsyncEnclosingLock(AsyncLock):
+    __slots__ = ()
+    _client: AsyncEnclosingClient
+
+    async def _allow(self) -> None:
+        """Raises as the blocking twin."""
+        if not self._is_inside():
+            await self._client._refuse(self.name)
+
+
 class AsyncEnclosingClient(AsyncLockClient):
     """The async twin of ``EnclosingClient``. ``until`` is refused."""
 
-    _lock_class: ClassVar[type[AsyncEnclosingLock]]
+    _lock_class: ClassVar[type[AsyncEnclosingLock]] = AsyncEnclosingLock
     _own_options = TransactionOptions.__optional_keys__
 
     if TYPE_CHECKING:
@@ -49,7 +59,7 @@ class AsyncEnclosingClient(AsyncLockClient):
     @staticmethod
     @abstractmethod
     async def _refuse(name: str) -> None:
-        """As of the blocking twin."""
+        """As in the blocking twin."""
 
     def _class(
         self, in_atomic: InAtomic = "refuse", until: Until | None = None
@@ -57,19 +67,6 @@ class AsyncEnclosingClient(AsyncLockClient):
         check_in_atomic(in_atomic)
         only_blocking(until)
         return self._lock_class if in_atomic == "refuse" else AsyncLock
-
-
-class AsyncEnclosingLock(AsyncLock):
-    __slots__ = ()
-    _client: AsyncEnclosingClient
-
-    async def _allow(self) -> None:
-        """Raises as the blocking twin."""
-        if not self._is_inside():
-            await self._client._refuse(self.name)
-
-
-AsyncEnclosingClient._lock_class = AsyncEnclosingLock
 
 
 class AsyncClientsByAlias(PerLoop[A]):

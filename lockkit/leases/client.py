@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Made, Step
@@ -114,7 +115,7 @@ class LockClient(_Kinds):
         return self.perform(going_on(first))
 
     def _release(self, store: Direct, hold: Hold, sent: float) -> bool:
-        """Likewise, of a hold that was not over then."""
+        """As ``_acquire``, for a hold that was not over at ``sent``."""
         request, outcome = hold.request, None
         try:
             exchange = store.returned(request)
@@ -265,3 +266,32 @@ class Lease(BaseLease, ThreadLease):
         if self._kept_by and any(keeper.is_open() for keeper in self._kept_by):
             return not self.lost
         return (yield from super()._releasing())
+
+
+C = TypeVar("C", bound=LockClient)
+
+
+class Clients(Generic[C]):
+    """``clients[key]``: one client per key, for all threads and tasks of this process.
+
+    A forked child goes on with the same clients, which make connections of their own.
+    """
+
+    def __init__(self, make: Callable[[str], C]) -> None:
+        self._make = make
+        self._clients: dict[str, C] = {}
+        self._renew_mutex()
+        process.after_fork(self._renew_mutex)
+
+    def _renew_mutex(self) -> None:
+        """A thread that stayed in the parent may have been making a client."""
+        self._mutex = threading.RLock()
+
+    def __getitem__(self, key: str) -> C:
+        """Raises ConfigurationError for a wrong key or setting."""
+        client = self._clients.get(key)
+        if client is None:
+            with self._mutex:
+                client = self._clients.get(key) or self._make(key)
+                self._clients[key] = client
+        return client

@@ -11,8 +11,8 @@ from lockkit.model.errors import ConfigurationError
 def refuse_bare(decorator: str, name: object) -> None:
     """Raise ConfigurationError for ``@decorator`` without parentheses, where its name stands.
 
-    Called by the decorator itself. A callable that makes names is none of that: it is a lambda,
-    or defined elsewhere.
+    Called by the decorator itself. A callable that makes names is not taken for a decorated
+    function: it is a lambda, or defined elsewhere.
     """
     if is_written_above(name, sys._getframe(2)):
         raise ConfigurationError(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
+from lockkit.leases import environment
 from lockkit.leases.client import LockClient
 from lockkit.leases.decorating import refuse_bare
-from lockkit.leases.environment import environment
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, ConfigurationError

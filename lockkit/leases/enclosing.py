@@ -7,13 +7,12 @@ otherwise by ``in_atomic="allow"`` or ``until="commit"``.
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from lockkit.leases.client import Lock, LockClient
+from lockkit.leases.client import Clients, Lock, LockClient
 from lockkit.leases.kinds import RWLock
 from lockkit.leases.until import (
     CommitLock,
@@ -27,7 +26,6 @@ from lockkit.leases.until import (
 )
 from lockkit.model.checks import unknown_key
 from lockkit.model.options import MutexOptions
-from lockkit.runtime import process
 from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
@@ -95,32 +93,16 @@ class _EnclosingLock(Lock):
             self._client._refuse(self.name)
 
 
-class ClientsByAlias(Generic[C]):
-    """``clients["default"]``: one client per alias, for all threads and tasks of this process.
-
-    A forked child goes on with the same clients, which make connections of their own.
-    """
+class ClientsByAlias(Clients[C]):
+    """``clients["default"]``: one client per alias. Raises ConfigurationError for an alias that is
+    not in LOCKKIT, or a wrong setting."""
 
     def __init__(self, read: Callable[[], Mapping[str, AliasSettings]], kind: type[C]) -> None:
         """``read``: the settings, asked for when they are first needed. Raises nothing."""
+        super().__init__(self._of_alias)
         self._read = read
         self._kind = kind
         self._settings: Mapping[str, AliasSettings] | None = None
-        self._clients: dict[str, C] = {}
-        self._renew_mutex()
-        process.after_fork(self._renew_mutex)
-
-    def _renew_mutex(self) -> None:
-        self._mutex = threading.RLock()
-
-    def __getitem__(self, alias: str) -> C:
-        """Raises ConfigurationError for an alias that is not in LOCKKIT, or a wrong setting."""
-        client = self._clients.get(alias)
-        if client is None:
-            with self._mutex:
-                client = self._clients.get(alias) or self._make(alias)
-                self._clients[alias] = client
-        return client
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known())
@@ -138,7 +120,7 @@ class ClientsByAlias(Generic[C]):
         for client in clients.values():
             client.close()
 
-    def _make(self, alias: str) -> C:
+    def _of_alias(self, alias: str) -> C:
         aliases = self._known()
         if alias not in aliases:
             raise unknown_key("LOCKKIT", alias, aliases)

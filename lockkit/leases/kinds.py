@@ -49,11 +49,11 @@ class RWLock(Generic[AnyLock]):
         self._write = write
 
     def read(self) -> AnyLock:
-        """The lock of those who read: they share it."""
+        """The lock of readers: they share the name."""
         return self._read
 
     def write(self) -> AnyLock:
-        """The lock of who writes: alone."""
+        """The lock of a writer: it holds the name alone."""
         return self._write
 
     def __repr__(self) -> str:
@@ -74,9 +74,9 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         once, when it is lost: see ``Lease``. Raises ConfigurationError.
 
         reentrant: the thread or task that holds it may acquire it again, which asks the store only
-        for a longer ttl; it is free when all its leases are released. owner: who enters in the
-        place of the thread or task: whoever says the same, in any process. All leases of one owner
-        have one fencing token. A reentrant lock is a kind of its own, see KindMismatch.
+        for a longer ttl; it is free when all its leases are released. owner: replaces the thread or
+        task: all that give the same owner may enter, in any process. Their leases have one fencing
+        token. A reentrant lock is a kind of its own, see KindMismatch.
 
         fair=False: it takes the name ahead of those who wait whenever it finds room. Limit: a
         release still hands a mutex to the first waiter, so it is free only between the end of a
@@ -92,8 +92,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         Each permit expires by itself. Other arguments as of ``lock``. Guarantee: no more than
         ``permits`` hold it at one moment of the store's clock. Limit: that says nothing about what
         they write, so its leases cannot fence. Where others ask with another number, the smallest
-        applies: of those who hold it and the one who asks. Whoever asks for another kind of lock
-        while the name is in use gets KindMismatch. Each step reads all who hold it.
+        of those who hold it and the one who asks applies. Another kind of lock on a name in use
+        raises KindMismatch. Each step reads all who hold it.
         """
         own = self._own("semaphore()", options, LOCK_OPTIONS)
         usage = self._usage("semaphore", options, check_permits(permits))
@@ -104,9 +104,9 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
 
         Arguments as of ``lock``. Readers and writers are served in the order in which they came;
         readers that come one after the other read together, and wait behind a writer that waits.
-        The thread or task that holds it may enter again: it passes those who wait, as else it would
-        wait for itself. ``owner`` is who enters in the place of the thread or task: whoever says
-        the same, in any process. A reader that asks to write gets UpgradeRefused at once; a
+        The thread or task that holds it may enter again: it passes those who wait, or it would wait
+        for itself. ``owner`` replaces the thread or task: all that give the same owner may enter,
+        in any process. A reader that asks to write gets UpgradeRefused at once; a
         writer may ``downgrade()`` its lease. Only a write lease can fence.
         """
         own = self._own("rwlock()", options, OWNED_OPTIONS)
@@ -141,7 +141,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         return {key: options[key] for key in own & options.keys()}
 
     def _usage(self, kind: str, options: Mapping[str, Any], permits: int = 0) -> Usage:
-        """Raises ConfigurationError for what the kind has not, and UnsupportedCapability."""
+        """Raises ConfigurationError for an option that it lacks, and UnsupportedCapability."""
         owner, fair = check_owner(options.get("owner", "")), _flag(options, "fair", default=True)
         if kind == "mutex":
             if owner:

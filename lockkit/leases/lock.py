@@ -34,7 +34,7 @@ NEW = tuple.__new__
 REMEMBERED_NAMES = 1024
 
 REENTERED = {Kind.RW, Kind.REENTRANT}
-"""Whoever holds such a name may enter it again."""
+"""The holder of such a name may enter it again."""
 
 
 class BaseClient(ABC, Generic[AnyLease]):

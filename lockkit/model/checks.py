@@ -17,15 +17,20 @@ LONGEST = 366 * 24 * 3600.0
 LIKE_A_SETTING = r"LOCK_?K?ITS?(_|$)"
 
 
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that is most like this one, if any is."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(str(word), known, n=1)), None)
+
+
 def unknown_key(
     where: str, key: object, known: Iterable[str], what: str = "key"
 ) -> ConfigurationError:
     """An error for a misspelt key, which names the nearest one."""
-    import difflib
-
     known = sorted(known)
-    close = difflib.get_close_matches(str(key), known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    close = nearest(key, known)
+    hint = f"did you mean {close!r}?" if close else f"it has {', '.join(known) or 'none'}"
     return ConfigurationError(f"{where} has no {what} {key!r}: {hint}")
 
 
@@ -36,10 +41,8 @@ def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
     """
     for name in names:
         if isinstance(name, str) and re.match(LIKE_A_SETTING, name) and name not in known:
-            import difflib
-
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+            close = nearest(name, known)
+            hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
             raise ConfigurationError(f"lockkit has no setting {name}: {hint}")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from lockkit.model.checks import nearest
 from lockkit.model.names import check_name
 from lockkit.model.types import UNSET
 from lockkit.operate.console import UsageError
@@ -275,8 +275,8 @@ def _split_command(argv: list[str]) -> tuple[str, list[str]]:
     word = argv[0]
     if word in COMMANDS:
         return word, argv[1:]
-    close = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"did you mean: show {word}"
+    close = nearest(word, COMMANDS)
+    hint = f"did you mean {close}?" if close else f"did you mean: show {word}"
     raise UsageError(f"there is no command {word!r}; {hint}")
 
 

@@ -46,7 +46,7 @@ class AsyncLocalWire:
         await park_task(effect.signal, effect.seconds)
 
     async def listen(self, effect: Listen) -> None:
-        """Whoever sets the signals is in this process."""
+        """Nothing to do: signals are set within this process."""
 
     async def close(self) -> None:
         """Nothing is open."""

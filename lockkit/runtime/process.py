@@ -164,22 +164,13 @@ def acting_for(pid: int) -> Iterator[None]:
         _process.be(*mine)
 
 
-def owner(label: str, thread: str | None = None) -> Owner:
-    """This process and thread (or the named asyncio task) as an owner."""
-    if os.getpid() != _process.known_as:
-        _notice_fork()
-    return Owner(
-        _process.host,
-        _process.pid,
-        thread or threading.current_thread().name,
-        _printable(label),
-        _process.space,
-        _process.started,
-    )
+def owner(label: str) -> Owner:
+    """This process and thread as an owner."""
+    return Owner.decode(owner_text(label))
 
 
 def owner_text(label: str, thread: str | None = None) -> str:
-    """The same, encoded."""
+    """This process and thread, or the named asyncio task, as an encoded owner."""
     if os.getpid() != _process.known_as:
         _notice_fork()
     before, between, after = _process.owner_text

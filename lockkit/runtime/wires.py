@@ -62,7 +62,7 @@ class CallWire:
         park(effect.signal, effect.seconds)
 
     def listen(self, effect: Listen) -> None:
-        """Whoever sets the signals is in this process."""
+        """Nothing to do: signals are set within this process."""
 
     def close(self) -> None:
         self._close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lockkit.model.checks import nearest
 from lockkit.model.errors import ConfigurationError, DriverMissing, UnknownBackend
 from lockkit.model.settings import AliasSettings, settings_from_url
 
@@ -158,11 +159,9 @@ def _entry_point(settings: AliasSettings) -> str:
             f"the LOCATION of lock alias {settings.alias!r} is {what}; it looks like "
             "'redis://127.0.0.1:6379/0'"
         )
-    import difflib
-
     known = sorted(scheme for scheme in SCHEMES if "?" not in scheme)
-    close = difflib.get_close_matches(settings.scheme, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+    close = nearest(settings.scheme, known)
+    hint = f"; did you mean {close!r}?" if close else f"; there are {', '.join(known)}"
     if settings.scheme.partition("+")[0] in DATABASES:
         hint = (
             "; for locks in a database: postgresql://…, mysql://…, mariadb://…, "

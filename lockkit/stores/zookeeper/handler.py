@@ -23,7 +23,7 @@ from lockkit.model.log import log
 
 
 class Answer:
-    """To one request: kazoo's AsyncResult, for a single thread."""
+    """The answer to one request: kazoo's AsyncResult, for a single thread."""
 
     def __init__(self) -> None:
         self._value: Any = None
@@ -62,7 +62,7 @@ class Answer:
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Of one session."""
+    """The handler of one session."""
 
     def __init__(self, connect_timeout: float, tls: ssl.SSLContext | None) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
                 return ready
             ready[0].remove(self._waking)
             self._run_errands()
-            if any(ready):
+            if any(ready) or now() >= until:  # however many errands come
                 return ready
 
     def _run_errands(self) -> None:

@@ -19,7 +19,6 @@ from lockkit.stores.zookeeper.session import Session
 NUMBER = 10
 """Digits that ZooKeeper puts behind the name of a sequential node."""
 
-
 LAST_NUMBER = 2**31 - 1
 """The server's counter ends here: from then on it gives this number, or a negative one, to many."""
 
@@ -70,7 +69,7 @@ class Node:
         self.number = 0  #: of its last extension
 
     def placed(self, path: str, zxid: int) -> None:
-        """It is there."""
+        """It is in the store."""
         self.path, self.zxid, self.is_over = path, zxid, False
 
     def end(self) -> Gone:
@@ -132,7 +131,7 @@ class Nodes(Background):
         self._nodes.pop(token, None)
 
     def end_with(self, session: Session) -> None:
-        """What a session has made is gone."""
+        """Everything that this session has made is gone."""
         for node in list(self._nodes.values()):
             if node.session is session:
                 node.is_over = True
@@ -185,7 +184,7 @@ def is_numbered(path: str) -> bool:
 
 
 def in_order(names: Any) -> list[str]:
-    """Those that are claims, in the order in which they came. None, if the folder is missing."""
+    """Those that are claims, in the order in which they came. Empty if the folder is missing."""
     if isinstance(names, Exception):
         return []
     claims = [n for n in names if n[32:33] == "-" and n[33:].isdecimal() and len(n) == 33 + NUMBER]

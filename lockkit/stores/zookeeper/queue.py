@@ -32,7 +32,7 @@ from lockkit.stores.zookeeper.session import Session
 from lockkit.stores.zookeeper.settings import Configuration
 
 TRIES = 5
-"""The folder of a name comes and goes with those who use it."""
+"""Tries to join, as the folder of a name comes and goes with its claims."""
 
 EXHAUSTED = (
     "ZooKeeper has no number left for another claim on this name: it had 2**31 since the name was "
@@ -65,7 +65,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         return node
 
     def enter(self, request: Request) -> Step[Grant | Busy | Gone]:
-        """A try that finds somebody leaves no node, and is told of nobody who has left before."""
+        """A try that finds somebody leaves no node, and does not name a holder that has left."""
         folder, route = self.folder(request.name), route_of(request)
         session, (names,) = yield from ask(route, children(folder))
         queue, holder = in_order(told(names, NoNodeError)), ""
@@ -135,7 +135,7 @@ class ZooKeeperQueue(ZooKeeperListing):
     def _join(
         self, request: Request, node: Node, queue: list[str], *, remake: bool
     ) -> Step[Grant | Busy | Gone | None]:
-        """Be the last in the folder, and watch who was the last. None: it is not there any more.
+        """Be the last in the folder, and watch the one before. None: the folder is gone.
         ``remake``: make it just before; it may be gone again."""
         node.data["granted"] = None
         asked = [join(f"{node.folder}/{node.guid}-", encoded(node.data)), children(node.folder)]

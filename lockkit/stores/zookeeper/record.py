@@ -1,4 +1,4 @@
-"""What a node says to people: who has it, and how long for. Nothing is decided by it."""
+"""What a node tells people: who has it, and for how long. Nothing is decided by it."""
 
 from __future__ import annotations
 
@@ -73,6 +73,19 @@ def info_of(name: str, queue: list[Seen], length: int, base: int, now: float) ->
         waiters=length - 1,
         waiters_alive=length - 1,
         queue=_waiting(queue[1:], now),
+    )
+
+
+def lost_info(data: dict[str, Any], ago: float) -> LockInfo:
+    """What an operator has said of a lease that was released so many seconds ago."""
+    fence = data.get("fence")
+    return LockInfo(
+        name=_text(data, "name"),
+        state=LockState.LOST,
+        owner=_owner(data),
+        fence=fence if isinstance(fence, int) else None,
+        left=-ago,
+        broken_by=_text(data, "by"),
     )
 
 

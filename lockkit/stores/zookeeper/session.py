@@ -1,4 +1,4 @@
-"""One session of ZooKeeper's: kazoo connects it, and keeps it alive."""
+"""One session with ZooKeeper: kazoo connects it, and keeps it alive."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ LATE = 0.25
 MARKS = 8
 
 NUMBERS = 2**20
-"""Of requests in one connection."""
+"""At most so many requests are numbered in one connection."""
 
 
 class Answers(Signal):
-    """To requests that were sent at once: values, and errors."""
+    """The answers to requests that were sent at once: values, and errors."""
 
     __slots__ = ("_missing", "said")
 
@@ -62,10 +62,13 @@ class Session:
     connections. ``timeout``: seconds, as asked for; as granted, once it is open."""
 
     def __init__(
-        self, configuration: Configuration, milliseconds: int, changed: Callable[[bool], object]
+        self,
+        configuration: Configuration,
+        milliseconds: int,
+        changed: Callable[[Session, bool], object],
     ) -> None:
         """``changed``: is called in the session's thread whenever its claims may be over, and
-        again when it is connected anew; with whether they certainly are."""
+        again when it is connected anew; with the session, and whether they certainly are."""
         self.timeout = milliseconds / 1000
         self.acl = configuration.acl
         self.watches: dict[str, Any] = {}  #: by the paths that are watched
@@ -94,7 +97,7 @@ class Session:
         native.start(self._work, (self.kazoo.start_async,), "lockkit-zookeeper-open")
 
     def opening(self) -> Signal:
-        """Set as soon as it is open, or will not be."""
+        """Set as soon as it is open, or will never be."""
         signal = Signal()
         self._opening.add(signal)
         if self.is_open or self.is_over:
@@ -113,7 +116,7 @@ class Session:
         return is_told_to or self._refusal is not None or self._handler.has_ended
 
     def send(self, requests: Sequence[Ask]) -> Answers:
-        """From any thread; set when all have been answered."""
+        """Send them, from any thread. The signal is set when all have been answered."""
         answers = Answers(len(requests))
         self._handler.run(partial(answers.ask, self, requests))
         return answers
@@ -128,7 +131,7 @@ class Session:
         The leader counts from the last sign of life that it has heard of. It hears of those at
         other servers with their answers to its pings, twice in a tick. So the write proves only
         that a sign at least half a tick before it has been heard of; and a session is at least two
-        ticks long. Of our own requests we know when they were sent. A session without any is kept
+        ticks long. We know when our own requests were sent. A session without any is kept
         alive by kazoo, which is silent for less than half of its timeout (a third, and 0.4 s).
         """
         heard = [mark for mark in self._marks if mark <= sent - LATE * self.timeout]
@@ -157,7 +160,7 @@ class Session:
         self._handler.let_go()
 
     def _work(self, task: Callable[[], object]) -> None:
-        """In a thread of its own, which no interrupt meets, and which may wait."""
+        """Run it in a thread of its own, which is never interrupted and may wait."""
         with self._working:
             try:
                 task()
@@ -174,7 +177,7 @@ class Session:
                 self._stopping.set()
 
     def _connecting(self, host: str, *where: Any) -> tuple[float, float]:
-        """In the place of kazoo's step, whose reply has the timeout that the server has granted."""
+        """Replaces kazoo's step, whose reply has the timeout that the server has granted."""
         self._handler.peer = host
         try:
             self.kazoo.auth_data = self._configuration.credentials()
@@ -198,8 +201,8 @@ class Session:
     def _note_timeout(self, granted: float) -> None:
         if granted > self.timeout * 1.01:
             log.warning(
-                "ZooKeeper's shortest session is longer than the ttl of %g s: who dies is "
-                "followed after %g s",
+                "ZooKeeper's shortest session is longer than the ttl of %g s: a process "
+                "that dies is followed after %g s",
                 self.timeout,
                 granted,
             )
@@ -223,7 +226,7 @@ class Session:
 
     def _tell(self, *, is_lost: bool) -> None:
         try:
-            self._changed(is_lost)
+            self._changed(self, is_lost)
         except Exception:  # noqa: BLE001  it must not end the session
             log.exception("the state of a session in ZooKeeper could not be told")
 

@@ -80,14 +80,13 @@ class Configuration:
         user, password = self._login
         return {("digest", f"{user}:{password() if callable(password) else password}")}
 
-    def root(self, prefix: str | None = None) -> str:
+    def root(self) -> str:
         """The path below which all is kept for this key prefix."""
-        named = self.prefix if prefix is None else prefix
-        return f"{self.chroot}/{component(named)}" if named else f"{self.chroot}/-"
+        return f"{self.chroot}/{component(self.prefix) if self.prefix else '-'}"
 
 
 def component(text: str) -> str:
-    """As one part of a path: ``.`` and ``..`` are none, and ``/`` divides."""
+    """The text as one part of a path, which may be neither ``.`` nor ``..``, nor contain ``/``."""
     return quote(text, safe="").replace(".", "%2E").replace("-", "%2D")
 
 

@@ -7,16 +7,19 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import OperationTimeoutError
 
-from lockkit.engine.effects import Exchange, Listen, Park, Signal
+from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError, OutcomeUnknown, UnsupportedCapability
 from lockkit.runtime import native, process
-from lockkit.runtime.aio_wires import park_task
-from lockkit.runtime.wires import park
+from lockkit.runtime.aio_run import arun
+from lockkit.runtime.aio_wires import AsyncLocalWire
+from lockkit.runtime.run import run
+from lockkit.runtime.wires import CallWire
 from lockkit.stores.zookeeper.failures import lost
 from lockkit.stores.zookeeper.nodes import Nodes
 from lockkit.stores.zookeeper.requests import Reply
@@ -30,7 +33,10 @@ CLOSE_SECONDS = 2.0
 
 
 class Sessions:
-    """The sessions of one client, by their timeouts in milliseconds; made when they are needed."""
+    """What both wires do. A payload is a batch of requests.
+
+    They have a session for each timeout in milliseconds, made when it is needed.
+    """
 
     def __init__(self, configuration: Configuration, nodes: Nodes) -> None:
         if native.is_patched():
@@ -40,7 +46,7 @@ class Sessions:
             )
         self._configuration = configuration
         self._nodes = nodes
-        self._tell: Callable[[], object] = nothing
+        self._tell: Callable[[], object] = list
         self._forget()
         process.after_fork(self._in_child)
 
@@ -56,7 +62,29 @@ class Sessions:
     def when_in_doubt(self, tell: Callable[[], object]) -> None:
         self._tell = tell
 
-    def of(self, milliseconds: int) -> Session:
+    def _doubt(self) -> None:
+        self._tell()
+
+    def _exchanging(self, exchange: Exchange) -> Step[Reply]:
+        (requests, patience), route = exchange
+        session = self._of(route)  # type: ignore[arg-type]  # all of ours are numbers
+        if not session.is_open:
+            longest = self._configuration.connect_timeout
+            yield Park(session.opening(), longest if patience is None else patience)
+        if not session.is_open:
+            raise session.failure()
+        answers = session.send(requests)
+        yield Park(answers, self._configuration.request_timeout)
+        return Reply(session, said(answers))
+
+    def _closing(self) -> Step[None]:
+        until = now() + CLOSE_SECONDS
+        ended = [session.stop() for session in self._sessions.values()]
+        self._forget()
+        for signal in ended:
+            yield Park(signal, until - now())
+
+    def _of(self, milliseconds: int) -> Session:
         session = self._sessions.get(milliseconds)
         if session is None or session.is_over:
             with self._making:
@@ -65,29 +93,19 @@ class Sessions:
                     session = self._make(milliseconds)
         return session
 
-    def close(self) -> list[Signal]:
-        """Signals that are set when all have ended."""
-        ended = [session.stop() for session in self._sessions.values()]
-        self._forget()
-        return ended
-
     def _make(self, milliseconds: int) -> Session:
         if len(self._sessions) >= MAX_SESSIONS and milliseconds not in self._sessions:
             raise ConfigurationError(
                 f"locks of the alias {self._configuration.alias!r} have more than {MAX_SESSIONS} "
                 "different ttls; in ZooKeeper each of them is a session of its own"
             )
-        changed = _Changed(weakref.ref(self), self._nodes)
+        changed = partial(_changed, weakref.ref(self), self._nodes)
         session = Session(self._configuration, milliseconds, changed)
-        changed.session = weakref.ref(session)
         before, self._sessions[milliseconds] = self._sessions.get(milliseconds), session
         if before is not None:
             self._nodes.end_with(before)
             before.stop()
         return session
-
-    def tell(self) -> None:
-        self._tell()
 
     def __del__(self) -> None:
         """Nobody can reach it any more: its sessions would go on for ever."""
@@ -95,105 +113,39 @@ class Sessions:
             session.stop()
 
 
-class _Changed:
+def _changed(wire: weakref.ref[Sessions], nodes: Nodes, session: Session, is_over: bool) -> None:
     """What a session tells. It keeps no client alive."""
-
-    def __init__(self, sessions: weakref.ref[Sessions], nodes: Nodes) -> None:
-        self._sessions = sessions
-        self._nodes = nodes
-        self.session: weakref.ref[Session] | None = None
-
-    def __call__(self, is_over: bool) -> None:
-        session = self.session and self.session()
-        if is_over and session:
-            self._nodes.end_with(session)
-        sessions = self._sessions()
-        if sessions is not None:
-            sessions.tell()
+    if is_over:
+        nodes.end_with(session)
+    if (found := wire()) is not None:
+        found._doubt()
 
 
-class ZooKeeperWire:
-    """For threads. A payload is a batch of requests."""
-
-    def __init__(self, configuration: Configuration, nodes: Nodes) -> None:
-        self._sessions = Sessions(configuration, nodes)
-        self._timeouts = configuration.connect_timeout, configuration.request_timeout
-
-    def when_in_doubt(self, tell: Callable[[], object]) -> None:
-        self._sessions.when_in_doubt(tell)
+class ZooKeeperWire(Sessions, CallWire):
+    """For threads."""
 
     def exchange(self, exchange: Exchange) -> Reply:
-        (requests, patience), route = exchange
-        session = self._sessions.of(route)  # type: ignore[arg-type]  # all of ours are numbers
-        if not session.is_open:
-            park(session.opening(), self._timeouts[0] if patience is None else patience)
-        answers = sent(session, requests)
-        park(answers, self._timeouts[1])
-        return Reply(session, said(answers))
-
-    def park(self, effect: Park) -> None:
-        park(effect.signal, effect.seconds)
-
-    def listen(self, effect: Listen) -> None:
-        """Watches come to the session."""
+        return run(self._exchanging(exchange), self)
 
     def close(self) -> None:
-        until = now() + CLOSE_SECONDS
-        for ended in self._sessions.close():
-            park(ended, until - now())
+        run(self._closing(), self)
 
 
-class AsyncZooKeeperWire:
+class AsyncZooKeeperWire(Sessions, AsyncLocalWire):
     """For the tasks of one event loop."""
 
-    def __init__(self, configuration: Configuration, nodes: Nodes) -> None:
-        self._sessions = Sessions(configuration, nodes)
-        self._timeouts = configuration.connect_timeout, configuration.request_timeout
-        self._loop: asyncio.AbstractEventLoop | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
-    def when_in_doubt(self, tell: Callable[[], object]) -> None:
-        loop = self._current
-
-        def tell_loop() -> None:
-            if (running := loop()) is not None and not running.is_closed():
-                running.call_soon_threadsafe(tell)
-
-        self._sessions.when_in_doubt(tell_loop)
-
-    def _current(self) -> asyncio.AbstractEventLoop | None:
-        return self._loop
+    def _doubt(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell)
 
     async def exchange(self, exchange: Exchange) -> Reply:
-        (requests, patience), route = exchange
         self._loop = asyncio.get_running_loop()
-        session = self._sessions.of(route)  # type: ignore[arg-type]  # as above
-        if not session.is_open:
-            seconds = self._timeouts[0] if patience is None else patience
-            await park_task(session.opening(), seconds)
-        answers = sent(session, requests)
-        await park_task(answers, self._timeouts[1])
-        return Reply(session, said(answers))
-
-    async def park(self, effect: Park) -> None:
-        await park_task(effect.signal, effect.seconds)
-
-    async def listen(self, effect: Listen) -> None:
-        """As above."""
+        return await arun(self._exchanging(exchange), self)
 
     async def close(self) -> None:
-        until = now() + CLOSE_SECONDS
-        for ended in self._sessions.close():
-            await park_task(ended, until - now())
-
-
-def nothing() -> None:
-    """Nobody wants to be told."""
-
-
-def sent(session: Session, requests: Any) -> Answers:
-    if not session.is_open:
-        raise session.failure()
-    return session.send(requests)
+        await arun(self._closing(), self)
 
 
 def said(answers: Answers) -> list[Any]:
