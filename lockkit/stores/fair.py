@@ -38,6 +38,7 @@ class _Waiter:
         self.token = token
         self.signal = Signal()
         self.alive = 0.0  #: until then; one that was interrupted may stay in the queue
+        self.asks = False  #: the store, which may grant it
 
 
 class FairQueue(Waited):
@@ -63,23 +64,32 @@ class FairQueue(Waited):
         return self._store.async_wire(is_shared=is_shared)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        ahead, waits = self._place(request)
+        ahead, waiter = self._place(request)
         busy = Busy()
         if not ahead:
-            reply = yield from self._store.acquire(request)
+            reply = yield from self._ask(request, waiter)
             if not isinstance(reply, Busy):
-                self._leave(request)
                 return reply
             busy = reply
         if request.mode is Mode.TRY:
             return busy._replace(ahead=ahead)
-        if not waits:
+        if waiter is None:
             if request.max_queue is not None and ahead >= request.max_queue:
                 return busy._replace(full=True)
             if request.mode is Mode.POLL:
                 return Gone()
             ahead = self._join(request)
         return busy._replace(ticket=1, ahead=ahead)
+
+    def _ask(self, request: Request, waiter: _Waiter | None) -> Step[Grant | Busy | Gone]:
+        if waiter is not None:
+            waiter.asks = True
+        reply = yield from self._store.acquire(request)
+        if not isinstance(reply, Busy):
+            self._leave(request)
+        elif waiter is not None:
+            waiter.asks = False
+        return reply
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         with self._mutex:
@@ -94,9 +104,11 @@ class FairQueue(Waited):
         return None
 
     def release(self, request: Request) -> Step[Release]:
-        waited = self._leave(request)
-        if waited and not request.unsure:
-            return Release.ABSENT  # it never was more than a place in our own queue
+        waiter = self._leave(request)
+        if waiter is not None and not request.unsure:
+            if not waiter.asks:
+                return Release.ABSENT  # it never was more than a place in our own queue
+            request = request._replace(unsure=True)  # interrupted: the store may grant it yet
         try:
             return (yield from self._store.release(request))
         finally:
@@ -117,15 +129,15 @@ class FairQueue(Waited):
             self._queues.pop(name, None)
         return queue
 
-    def _place(self, request: Request) -> tuple[int, bool]:
-        """How many are ahead of it, and whether it waits already."""
+    def _place(self, request: Request) -> tuple[int, _Waiter | None]:
+        """How many are ahead of it; and itself, if it waits already."""
         with self._mutex:
             queue = self._alive(request.name)
             for ahead, waiter in enumerate(queue):
                 if waiter.token == request.token:
                     waiter.alive = now() + alive_for(request.ttl)
-                    return ahead, True
-            return len(queue), False
+                    return ahead, waiter
+            return len(queue), None
 
     def _join(self, request: Request) -> int:
         waiter = _Waiter(request.token)
@@ -135,8 +147,8 @@ class FairQueue(Waited):
             queue.append(waiter)
             return len(queue) - 1
 
-    def _leave(self, request: Request) -> bool:
-        """Whether it was in the queue."""
+    def _leave(self, request: Request) -> _Waiter | None:
+        """What it was in the queue."""
         with self._mutex:
             queue = self._queues.get(request.name, [])
             found = [waiter for waiter in queue if waiter.token == request.token]
@@ -144,7 +156,7 @@ class FairQueue(Waited):
                 queue.remove(waiter)
         if found:
             self._wake_first(request.name)
-        return bool(found)
+        return found[0] if found else None
 
     def _wake_first(self, name: str) -> None:
         with self._mutex:

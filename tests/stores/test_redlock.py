@@ -339,6 +339,30 @@ def test_each_lease_of_a_batch_has_its_own_answer(nodes: Nodes, client: AnyClien
     assert lefts[3:] == [None] * 247
 
 
+def test_a_waiter_that_is_cancelled_while_it_asks_leaves_nothing(nodes: Nodes) -> None:
+    """The nodes hear of it later, when the name is free, and grant it to nobody."""
+
+    async def cancelled() -> None:
+        async with aio.connect(nodes.url(socket_timeout=LONG), ttl=LONG) as client:
+            async with client.lock("a"):  # from now on it has a connection to each node
+                pass
+            nodes.take("a", *range(len(nodes)), ttl=1000)
+            waiter = asyncio.create_task(client.lock("a").acquire())
+            await asyncio.sleep(0.1)
+            for node in nodes:
+                node.pause()
+            await asyncio.sleep(1.0)  # it has asked, and the name expires
+            waiter.cancel()
+            await asyncio.sleep(0)
+            for node in nodes:
+                node.resume()
+            with suppress(asyncio.CancelledError):
+                await waiter
+
+    asyncio.run(cancelled())
+    eventually(lambda: not any(nodes.kept()))
+
+
 @pytest.mark.parametrize("free", [True, False])
 def test_cancelling_at_any_moment_leaves_nothing(nodes: Nodes, free: bool) -> None:
     moments = random.Random(20_002)
