@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 
@@ -26,6 +26,19 @@ def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavai
 
     kind = StoreRefused if is_refusal else BackendUnavailable
     return kind(f"cannot connect to the {server}: {text}{remedy(text)}")
+
+
+def current(password: object) -> Any:
+    """What to connect with now: a password, or what the function says that has it.
+
+    Raises BackendUnavailable if that fails.
+    """
+    if not callable(password):
+        return password
+    try:
+        return password()
+    except Exception as error:
+        raise BackendUnavailable("the function in OPTIONS['password'] has failed") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -217,6 +217,8 @@ def _private_wrapper(alias: str) -> BaseDatabaseWrapper:
     options: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **shared.get("OPTIONS", {})}
     options.pop("pool", None)
     if _vendor(alias) == "mysql":
+        patience = {"read_timeout": CONNECT_SECONDS, "write_timeout": CONNECT_SECONDS}
+        options = patience | options  # else whoever connects waits without end for a greeting
         options["charset"] = "utf8mb4"  # in which every name can be written
     settings = {
         **shared,

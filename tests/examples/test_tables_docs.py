@@ -82,5 +82,5 @@ def test_a_password_that_is_read(
     locks.lock("stock:42").acquire().release()
     secret.unlink()
     locks.close()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(lockkit.BackendUnavailable, match="function in OPTIONS"):
         locks.lock("stock:42").acquire()

@@ -477,6 +477,22 @@ def test_the_password_is_asked_for_each_new_connection(
         assert len(asked) == 2
 
 
+def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(connect: Connect) -> None:
+    answers: list[object] = [OSError("the vault is shut"), ""]
+
+    locks = connect(options={"password": lambda: answer(answers.pop(0))})
+    with pytest.raises(BackendUnavailable, match=r"OPTIONS\['password'\] has failed") as caught:
+        locks.lock("a").acquire()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert locks.lock("a").acquire().release()
+
+
+def answer(said: object) -> object:
+    if isinstance(said, Exception):
+        raise said
+    return said
+
+
 def test_a_database_that_is_not_there(connect: Connect, server: SessionServer) -> None:
     with pytest.raises(StoreRefused):
         connect(server.of_database("nobody_made_it")).lock("a").acquire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,8 +12,9 @@ import sqlalchemy as sa
 from lock_tables import engine_for, make_table
 
 import lockkit
+from lockkit.model.errors import BackendUnavailable
 from lockkit.model.types import LockState
-from lockkit.stores.sql import pruning
+from lockkit.stores.sql import engines, pruning
 from lockkit.stores.sql import store as sql_store
 from lockkit.testing.conformance.base import queued
 
@@ -110,3 +112,33 @@ def test_four_grants_are_enough(least: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert [info.broken_by for info in client.last_words()] == ["test"]
         assert client.perform(client.store.prefixes()) == {}
         assert lease.release() is False
+
+
+def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(engine: sa.Engine) -> None:
+    vault = {"open": False}
+
+    def password() -> str:
+        if not vault["open"]:
+            raise OSError("the vault is shut")
+        return ""
+
+    url = engine.url.set(drivername=engine.url.get_backend_name())
+    text = url.render_as_string(hide_password=False)
+    with lockkit.connect(text, options={"password": password}) as client:
+        with pytest.raises(BackendUnavailable, match=r"OPTIONS\['password'\] has failed") as caught:
+            client.lock("a").acquire()
+        assert isinstance(caught.value.__cause__, OSError)
+        vault["open"] = True
+        assert client.lock("a").acquire().release()
+
+
+def test_a_server_that_greets_nobody_is_given_up(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections, and says nothing."""
+    monkeypatch.setattr(engines, "PATIENCE", {"read_timeout": "1"})
+    with ThreadPoolExecutor() as threads, socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"{engine.url.get_backend_name()}://shop@127.0.0.1:{silent.getsockname()[1]}/shop"
+        client = lockkit.connect(f"{where}?connect_timeout=2")
+        with pytest.raises(BackendUnavailable, match="cannot connect"):
+            threads.submit(client.lock("a").acquire).result(20)

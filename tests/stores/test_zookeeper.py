@@ -416,7 +416,7 @@ def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(url: str)
         return CANARY
 
     with lockkit.connect(url, options={"username": "shop", "password": password}) as client:
-        with pytest.raises(StoreRefused) as caught:
+        with pytest.raises(BackendUnavailable, match=r"OPTIONS\['password'\] has failed") as caught:
             client.lock("stock").acquire()
         assert isinstance(caught.value.__cause__, OSError)
         vault["open"] = True

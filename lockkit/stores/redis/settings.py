@@ -19,9 +19,10 @@ from lockkit.model.checks import (
     check_ttl,
     wrong,
 )
-from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
+from lockkit.stores.servers import current
 
 Connection = Any  # redis-py's connections have no common, typed base
 
@@ -132,10 +133,7 @@ class _Credentials(CredentialProvider):
         self._password = password
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        try:
-            password = str(self._password())
-        except Exception as error:
-            raise BackendUnavailable("the function in OPTIONS['password'] has failed") from error
+        password = str(current(self._password))
         return (self._username, password) if self._username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 from lockkit.model.checks import check_flag, check_password, wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.stores.contract import reject_unknown_options
+from lockkit.stores.servers import current
 from lockkit.stores.sessions.pool import MAX_SESSIONS
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Said(NamedTuple):
         """Asked for before each connection, so that it may change."""
         if self.password is None:
             return {}
-        return {"password": self.password() if callable(self.password) else self.password}
+        return {"password": current(self.password)}
 
 
 def said(settings: AliasSettings) -> Said:

@@ -11,6 +11,7 @@ from lockkit.model.checks import check_password
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.stores import tls
+from lockkit.stores.servers import current
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -33,6 +34,10 @@ QUERY: Final = {
     "mysql": {"connect_timeout": SECONDS, "charset": "utf8mb4"},
 }
 """What URLs say that do not say otherwise."""
+
+PATIENCE: Final = {"read_timeout": SECONDS, "write_timeout": SECONDS}
+"""Of the drivers of MySQL: without it a server that takes a connection and says nothing is waited
+for without end, before the connection has a socket that is known and can be shut down."""
 
 
 def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
@@ -105,7 +110,7 @@ def _verified(
     if driver in DRIVERS["mysql"]:
         host = "" if "unix_socket" in said else url.host or ""
         arguments = tls.for_mysql(driver, host, said, settings.alias)
-        return url.set(query=said), arguments
+        return url.set(query={**PATIENCE, **said}), arguments
     if url.host and not tls.is_here(url.host) and not any("ssl" in key for key in said):
         raise ConfigurationError(
             f"the lock alias {settings.alias!r}: lockkit does not know how {url.drivername} "
@@ -169,4 +174,4 @@ def _give_password(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
 
     @event.listens_for(engine, "do_connect")
     def give(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
-        parameters["password"] = password() if callable(password) else password
+        parameters["password"] = current(password)

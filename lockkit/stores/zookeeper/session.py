@@ -15,7 +15,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from lockkit.engine.effects import Signal
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError, StoreRefused
+from lockkit.model.errors import BackendError, BackendUnavailable, StoreRefused
 from lockkit.model.log import log
 from lockkit.runtime import native
 from lockkit.stores.zookeeper.failures import unreachable
@@ -142,8 +142,12 @@ class Session:
     def failure(self) -> BackendError:
         """Why it is not open."""
         if self._refusal is not None:
-            refusal = StoreRefused("ZooKeeper refuses the user or the password, or there is none")
-            refusal.__cause__ = self._refusal
+            refusal: BackendError = StoreRefused(
+                "ZooKeeper refuses the user or the password, or there is none"
+            )
+            if isinstance(self._refusal, BackendUnavailable):
+                refusal = BackendUnavailable(str(self._refusal))
+            refusal.__cause__ = self._refusal.__cause__ or self._refusal
             return refusal
         return unreachable(self._handler.reason)
 

@@ -14,6 +14,7 @@ from lockkit.model.checks import check_flag, check_password, check_path, check_t
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
+from lockkit.stores.servers import current
 
 CONNECT_TIMEOUT = 2.0
 REQUEST_TIMEOUT = 5.0
@@ -78,7 +79,7 @@ class Configuration:
         if self._login is None:
             return set()
         user, password = self._login
-        return {("digest", f"{user}:{password() if callable(password) else password}")}
+        return {("digest", f"{user}:{current(password)}")}
 
     def root(self) -> str:
         """The path below which all is kept for this key prefix."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from orders_django import mysql
 import lockkit
 from lockkit.stores.sql.dialect import load_dialect
 from lockkit.testing.servers import MariaDBServer
+from lockkit_django.stores import database as database_store
 
 __all__ = ["mysql"]
 
@@ -62,6 +65,19 @@ def migrate(database: dict[str, Any]) -> None:
 def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None:
     with pytest.raises(lockkit.ConfigurationError, match="migrate lockkit_django --database ord"):
         client.lock("a").acquire()
+
+
+def test_a_server_that_greets_nobody_is_given_up(
+    database: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections, and says nothing."""
+    monkeypatch.setattr(database_store, "CONNECT_SECONDS", 1)
+    with ThreadPoolExecutor() as threads, socket.create_server(("127.0.0.1", 0)) as silent:
+        where = {"HOST": "127.0.0.1", "PORT": silent.getsockname()[1]}
+        monkeypatch.setitem(connections.settings, "orders", complete(database | where))
+        client = lockkit.connect("django://orders")
+        with pytest.raises(lockkit.BackendUnavailable, match="cannot connect"):
+            threads.submit(client.lock("a").acquire).result(20)
 
 
 def test_every_name_is_a_lock_of_its_own(
