@@ -130,7 +130,7 @@ class RedisStore(ScriptedStore):
 class TableStore(ServerStore):
     """A table in the database of a server."""
 
-    writes: ClassVar[bytes] = b"updated"  # the column
+    writes: ClassVar[bytes] = b"UPDATE lockkit_lock"  # the first of each step; no old row's end
 
 
 class PostgresTable(TableStore):
