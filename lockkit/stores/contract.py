@@ -262,7 +262,10 @@ TRAITS: tuple[type[Store], ...] = (
 )
 
 
-ABLE = "it can be done at memory://, sqlite://, redis://, and postgresql:// without a mode"
+ABLE = (
+    "it can be done at memory://, sqlite://, redis://, and, without a mode, at postgresql://, "
+    "mysql:// and mariadb://"
+)
 """Said of what another store cannot do: stores with all the traits that anything is refused for."""
 
 

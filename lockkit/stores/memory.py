@@ -17,6 +17,7 @@ from lockkit.engine import grant
 from lockkit.engine.effects import Park, Signal, Step, at_once
 from lockkit.engine.last_words import SLOTS, Words, infos_of, last_words, words_info
 from lockkit.model.clock import now
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import (
     Busy,
@@ -59,6 +60,11 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
     def from_settings(cls, settings: AliasSettings) -> MemoryStore:
         reject_unknown_options(settings, ())
         store = settings.location.partition("://")[2]
+        if "?" in store:
+            raise ConfigurationError(
+                f"LOCATION of the lock alias {settings.alias!r} must be 'memory://' or "
+                "'memory://name', without a query"
+            )
         if not store:
             return cls()
         return _shared.named((store, settings.key_prefix), cls)

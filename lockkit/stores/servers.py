@@ -28,6 +28,13 @@ def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavai
     return kind(f"cannot connect to the {server}: {text}{remedy(text)}")
 
 
+def tls_remedy(text: str) -> str:
+    """What to write, after the words of Python about a certificate that it does not trust."""
+    if "self-signed" in text or "self signed" in text or "local issuer" in text:
+        return "; OPTIONS['ssl_ca_certs'] names the file of the authority to trust"
+    return ""
+
+
 def current(password: object) -> Any:
     """What to connect with now: a password, or what the function says that has it.
 

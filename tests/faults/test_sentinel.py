@@ -281,6 +281,15 @@ def test_a_client_of_theirs_is_handed_over(group: SentinelGroup, other: lockkit.
         each.connection_pool.disconnect()
 
 
+def test_a_url_of_one_server_that_leads_to_a_sentinel(group: SentinelGroup) -> None:
+    address = group.url.partition("://")[2].partition(",")[0]
+    with (
+        lockkit.connect(f"redis://{address}/0") as client,
+        pytest.raises(lockkit.BackendError, match=r"is it a Sentinel\?.*redis\+sentinel://"),
+    ):
+        client.lock("stock:42").acquire()
+
+
 def test_sentinels_that_watch_no_such_service(group: SentinelGroup, client: AnyClient) -> None:
     api: Api = "sync" if isinstance(client, lockkit.LockClient) else "async"
     stranger = connect(api, group.url.replace(f"/{SERVICE}", "/pub"))

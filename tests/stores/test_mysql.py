@@ -262,7 +262,7 @@ def test_a_connection_that_cannot_write_every_name_is_refused(locks: Locks, url:
 def test_a_missing_table_says_how_to_make_it(locks: Locks, engine: sa.Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE lockkit_lock")
-    with pytest.raises(lockkit.ConfigurationError, match=r"create_table\(engine\)"):
+    with pytest.raises(lockkit.ConfigurationError, match=r"store\.create_table\(\).*locks ddl"):
         locks().lock("a").acquire()
 
 

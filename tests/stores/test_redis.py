@@ -87,8 +87,17 @@ def test_valkey_over_tls(valkey_server: ValkeyServer) -> None:
 
 def test_an_untrusted_certificate_is_refused(guarded: RedisServer) -> None:
     client = connect(guarded.tls_url.partition("?")[0])
-    with pytest.raises(lockkit.BackendUnavailable):
+    with pytest.raises(lockkit.BackendUnavailable, match=r"self.signed.*ssl_ca_certs"):
         client.lock("stock:42").acquire()
+
+
+def test_a_server_that_is_not_in_a_cluster_says_so(redis_url: str) -> None:
+    client = connect(redis_url.replace("redis://", "redis+cluster://").partition("/0")[0])
+    with pytest.raises(
+        lockkit.StoreRefused, match="not in a cluster: its URL begins with redis://"
+    ):
+        client.lock("stock:42").acquire()
+    client.close()
 
 
 @pytest.mark.parametrize("use", USES)

@@ -55,3 +55,8 @@ def test_unknown_options_are_refused(key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         lockkit.connect(f"{url}{'&' if '?' in url else '?'}conect_timeout=3")
     assert SECRET not in str(refused.value)
+
+
+def test_a_name_of_memory_has_no_query() -> None:
+    with pytest.raises(ConfigurationError, match="without a query"):
+        lockkit.connect("memory://shop?tll=3")

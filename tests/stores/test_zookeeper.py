@@ -496,7 +496,7 @@ def test_tls_is_verified(server: ZooKeeperServer, url: str) -> None:
                 if "ssl_ca_certs" in options:
                     assert client.lock("stock").acquire().release()
                 else:  # nobody has signed it whom this machine trusts
-                    with pytest.raises(BackendUnavailable):
+                    with pytest.raises(BackendUnavailable, match="ssl_ca_certs"):
                         client.lock("stock").acquire()
         another = url.replace(f":{server.port}", f":{end.port}").replace("127.0.0.1", "127.0.0.2")
         given = {"ssl": True, "connect_timeout": 1.0, "ssl_ca_certs": end.certificate}

@@ -14,6 +14,7 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.stores.redis.replies import script_error
+from lockkit.stores.servers import tls_remedy
 
 REFUSALS = {
     "READONLY": "the server is a read-only replica: point LOCATION at the primary",
@@ -33,6 +34,8 @@ REFUSALS = {
     "NOSCRIPT": "the server forgets scripts as fast as they are loaded",
     "TRYAGAIN": "the cluster is moving slots",
 }
+
+SENTINEL = "; is it a Sentinel? Then the URL begins with redis+sentinel://"
 
 FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
 """What does not pass by itself."""
@@ -64,7 +67,7 @@ def _reason(error: BaseException | None) -> str:
         if isinstance(error, (TimeoutError, driver.TimeoutError)) and "handshake" in str(error):
             return "no answer to TLS in time (is it a port without TLS?)"
         if isinstance(error, OSError) and error.strerror:
-            return error.strerror
+            return f"{error.strerror}{tls_remedy(error.strerror)}"
         error = error.__cause__ or error.__context__
     return "no answer in time, or none that it understands"
 
@@ -141,4 +144,7 @@ def _refused(message: str) -> BackendError:
         return StoreRefused(f"{REFUSALS['NOAUTH']} (NOAUTH)")
     if "authentication" in message.lower() or "password" in message.lower():
         return StoreRefused(REFUSALS["WRONGPASS"])
-    return OutcomeUnknown(f"the Redis server replied with an error ({code[:40]})")
+    if "cluster support disabled" in message:
+        return StoreRefused("the server is not in a cluster: its URL begins with redis://")
+    hint = SENTINEL if message.startswith("unknown command") else ""
+    return OutcomeUnknown(f"the Redis server replied with an error ({code[:40]}){hint}")

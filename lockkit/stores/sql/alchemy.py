@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 OPTIONS: Final = ("engine", "mode", "password", "timeout", "take_over_dead")
 REMEDY: Final = (
-    "call lockkit.stores.sql.create_table(engine) once, or in Flask LockKit.create_tables()"
+    "call locks.store.create_table() once, in Flask LockKit.create_tables(), or run what "
+    "'lockkit locks ddl --url …' prints"
 )
 
 

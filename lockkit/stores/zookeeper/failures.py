@@ -7,6 +7,7 @@ from typing import Any
 from kazoo import exceptions as driver
 
 from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreRefused
+from lockkit.stores.servers import tls_remedy
 
 
 class SessionEnded(OutcomeUnknown):
@@ -47,7 +48,7 @@ def refused(error: Exception) -> BackendError:
 def unreachable(reason: BaseException | None) -> BackendUnavailable:
     """No session could be made in time."""
     why = getattr(reason, "strerror", None) or "no answer in time"
-    found = BackendUnavailable(f"ZooKeeper cannot be reached: {why}")
+    found = BackendUnavailable(f"ZooKeeper cannot be reached: {why}{tls_remedy(why)}")
     found.__cause__ = reason or driver.ConnectionLoss()
     return found
 
