@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from django.apps import AppConfig
+from django.core import checks
+
+if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
 
 
 class LockkitConfig(AppConfig):
@@ -11,9 +17,21 @@ class LockkitConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        import lockkit_django.operate.checks
-        import lockkit_django.orders.checks
-        import lockkit_django.web.checks  # noqa: F401  they register themselves
         from lockkit_django.stores import in_tests
 
+        checks.register(_check, "lockkit")
+        checks.register(_check_stores, "lockkit", deploy=True)
         in_tests.remember()
+
+
+def _check(**_: Any) -> list[CheckMessage]:
+    """Imports them when they are asked for: a server does not run checks."""
+    from lockkit_django.operate.checks import every
+
+    return every(deploy=False)
+
+
+def _check_stores(**_: Any) -> list[CheckMessage]:
+    from lockkit_django.operate.checks import every
+
+    return every(deploy=True)

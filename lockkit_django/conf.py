@@ -6,8 +6,9 @@ ConfigurationError that names the key and the remedy; ``manage.py check`` shows 
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -16,8 +17,29 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings, read_settings
 from lockkit.web.view_lock import ViewSettings, read_view_settings
 
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
+T = TypeVar("T")
+
 DEFAULT_LOCATION = "django://default"
 """With nothing configured, the project's own database keeps the locks."""
+
+
+def kept_while(setting_is: str) -> Callable[[Callable[[], T]], _lru_cache_wrapper[T]]:
+    """Keep what a function makes of a setting until ``override_settings`` changes that."""
+
+    def decorate(read: Callable[[], T]) -> _lru_cache_wrapper[T]:
+        cached = cache(read)
+
+        def forget(*, setting: str, **_: Any) -> None:
+            if setting == setting_is:
+                cached.cache_clear()
+
+        setting_changed.connect(forget, weak=False, dispatch_uid=(__name__, read.__qualname__))
+        return cached
+
+    return decorate
 
 
 def lock_settings() -> dict[str, AliasSettings]:
@@ -33,15 +55,7 @@ def known_aliases() -> set[str]:
         return set()
 
 
-@lru_cache(maxsize=1)
+@kept_while("LOCKKIT_VIEWS")
 def view_settings() -> ViewSettings:
     """LOCKKIT_VIEWS."""
     return read_view_settings(getattr(settings, "LOCKKIT_VIEWS", None))
-
-
-def _forget(*, setting: str, **_: Any) -> None:
-    if setting == "LOCKKIT_VIEWS":
-        view_settings.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="lockkit_django.conf")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.model.checks import check_callable, check_setting_names
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.settings import URL_VARIABLE, AliasSettings, empty_variable, read_settings
+from lockkit.model.settings import URL_VARIABLE, AliasSettings, read_settings
 from lockkit.orders import OrderSettings, read_order_settings
 from lockkit.web.view_lock import ViewSettings, read_view_settings
 
@@ -36,31 +35,20 @@ class Config:
 def read_config(app: Flask) -> Config:
     """Validate LOCKKIT, LOCKKIT_URL, LOCKKIT_VIEWS, LOCKKIT_ORDERS and LOCKKIT_USER.
 
-    Raises ConfigurationError that names the key and the remedy, also for a misspelt LOCKKIT_….
+    The environment's URL wins over the app's, and either over the location in LOCKKIT. Raises
+    ConfigurationError that names the key and the remedy, also for a misspelt LOCKKIT_….
     """
     check_setting_names(app.config, SETTINGS)
     orders = app.config.get("LOCKKIT_ORDERS")
     return Config(
-        aliases=_aliases(app),
+        aliases=read_settings(
+            app.config.get("LOCKKIT"),
+            default_location=default_location(app),
+            url=app.config.get(URL_VARIABLE),
+        ),
         views=read_view_settings(app.config.get("LOCKKIT_VIEWS")),
         user_pk=_user_hook(app.config.get("LOCKKIT_USER")),
         orders=None if orders is None else read_order_settings(orders),
-    )
-
-
-def _aliases(app: Flask) -> Mapping[str, AliasSettings]:
-    """The environment's URL wins over the app's, and either over the location in LOCKKIT."""
-    url = os.environ.get(URL_VARIABLE, app.config.get(URL_VARIABLE))
-    if url == "":
-        raise empty_variable(
-            "the environment" if URL_VARIABLE in os.environ else "the app's config"
-        )
-    if url is not None and not isinstance(url, str):
-        raise ConfigurationError(f"{URL_VARIABLE} must be a URL, not {type(url).__name__}")
-    return read_settings(
-        app.config.get("LOCKKIT"),
-        default_location=default_location(app),
-        environ={URL_VARIABLE: url} if url else {},
     )
 
 

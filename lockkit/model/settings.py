@@ -71,11 +71,12 @@ def read_settings(
     source: str = "LOCKKIT",
     default_location: str,
     environ: Mapping[str, str] = os.environ,
+    url: object = None,
 ) -> dict[str, AliasSettings]:
     """Validate a settings mapping. Errors name the key and the remedy.
 
     The default alias gets ``default_location`` if it has no location of its own. The environment
-    variable LOCKKIT_URL overrides both.
+    variable LOCKKIT_URL overrides both, and ``url``: what an app's settings have under that name.
     """
     if mapping is None:
         mapping = {}
@@ -90,11 +91,9 @@ def read_settings(
             )
     aliases = {DEFAULT_ALIAS: default_location, **mapping}
     settings = {a: _read_alias(a, entry, source, default_location) for a, entry in aliases.items()}
-    url = environ.get(URL_VARIABLE)
-    if url == "":
-        raise empty_variable("the environment")
-    if url:
-        settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], url)
+    location = _chosen(environ, url)
+    if location is not None:
+        settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], location)
     elif mapping and DEFAULT_ALIAS not in mapping:
         raise _without_default(mapping, source)
     return settings
@@ -110,6 +109,15 @@ def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationEr
         f"{source} has no alias {DEFAULT_ALIAS!r}: {hint} "
         f"{{{DEFAULT_ALIAS!r}: {{}}}} is the store that is used without settings"
     )
+
+
+def _chosen(environ: Mapping[str, str], url: object) -> str | None:
+    url = environ.get(URL_VARIABLE, url)
+    if url == "":
+        raise empty_variable("the environment" if URL_VARIABLE in environ else "the app's config")
+    if url is not None and not isinstance(url, str):
+        raise ConfigurationError(f"{URL_VARIABLE} must be a URL, not {type(url).__name__}")
+    return url
 
 
 def empty_variable(where: str) -> ConfigurationError:

@@ -35,7 +35,7 @@ class Route(NamedTuple):
 
     view: str  #: its name, for people
     shown: str
-    view_locks: tuple[ViewLock, ...]
+    view_locks: tuple[ViewLock[Any], ...]
     parameters: Mapping[str, bool]  #: for each of the URL, whether a client chooses the text
 
 

@@ -1,11 +1,11 @@
 """The rules of ``@lock_view`` for every framework: which lock, how long to wait, what to refuse.
 
-An adapter makes a ``ViewLock`` of the decorator's arguments, and for each request
+``lock_view`` of an adapter is a ``ViewLock``, which is called with the view. For each request
 
 1. ``names_for(request, …)``: the names, or a FieldError;
 2. ``acquire(client, names, settings, label)`` or ``acquire_async``: a lease, or an error;
 3. ``refusal_of(error, settings.busy_status)``: the status, headers and text of the answer to
-   either error;
+   either error, if there is no ``on_busy``;
 4. ``give_back(lease)`` when the work is committed or undone.
 
 The adapter adds transactions, the response class, and the moment of the release.
@@ -14,11 +14,12 @@ The adapter adds transactions, the response class, and the moment of the release
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
+from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.lease import at_once, value
 from lockkit.model.checks import (
     check_count,
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
     AnyLease = Lease | MultiLease
     AnyAsyncLease = AsyncLease | AsyncMultiLease
+
+OnBusy = TypeVar("OnBusy", bound=Callable[..., Any])
+_MARK = "_lockkit_view_locks"
 
 ERRORS = range(400, 600)
 """Error statuses of HTTP."""
@@ -80,13 +84,13 @@ waiting_room = WaitingRoom()
 """The waiting room of this process, for all aliases, views and frameworks."""
 
 
-class ViewLock:
-    """One decorated view: what it locks, and how. It is made once, at import, and holds nothing.
+class ViewLock(Generic[OnBusy]):
+    """One use of ``lock_view``: what is locked, and how. It is made at import, and holds nothing.
 
     Each of ``names`` is a template, or a callable that gets the adapter's arguments and returns a
     name. Several names are locked all or none, and their lease is a ``MultiLease``. ``timeout`` and
     ``ttl`` are in seconds (timeout 0: do not wait; None: for ever). ``kind`` and ``permits`` are
-    those of the client's ``multi``. Raises ConfigurationError.
+    those of the client's ``multi``. ``on_busy`` is for the adapter. Raises ConfigurationError.
     """
 
     def __init__(
@@ -97,7 +101,9 @@ class ViewLock:
         alias: str = DEFAULT_ALIAS,
         kind: str = "mutex",
         permits: int | None = None,
+        on_busy: OnBusy | None = None,
     ) -> None:
+        refuse_bare("lock_view", names[0] if names else None)
         if not names:
             raise ConfigurationError('lock_view needs a name: lock_view("stock:{sku}")')
         self._names = [name if callable(name) else _template(name) for name in names]
@@ -109,6 +115,7 @@ class ViewLock:
         self.alias = alias
         check_kind(kind, permits)
         self._kind = {"kind": kind, "permits": permits}
+        self._on_busy = on_busy
 
     def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:
         """The names for one request; a callable gets ``args`` and ``kwargs``.
@@ -160,7 +167,18 @@ class ViewLock:
         return make(names[0], label)
 
     def __repr__(self) -> str:
-        return f"ViewLock({', '.join(map(repr, self._names))}, alias={self.alias!r})"
+        return f"lock_view({', '.join(map(repr, self._names))}, alias={self.alias!r})"
+
+
+def mark(wrapper: object, view_lock: ViewLock[Any]) -> None:
+    """Say of a decorated view what locks it: other decorators hand it on, by ``wraps``."""
+    vars(wrapper)[_MARK] = (view_lock, *getattr(wrapper, _MARK, ()))
+
+
+def view_locks_of(places: Iterable[object]) -> tuple[Any, ...]:
+    """What a view is decorated with, each once, the outermost first; ``places``: where that may
+    stand."""
+    return tuple(dict.fromkeys(each for place in places for each in getattr(place, _MARK, ())))
 
 
 def _template(text: str) -> Template:

@@ -43,7 +43,7 @@ class _AsyncDjangoLock(AsyncEnclosingLock):
     ) -> None:
         try:
             if kind is not None:  # a query that was cancelled goes on in its thread
-                await to_its_end(until_thread_is_idle())
+                await to_its_end(_until_thread_is_idle())
         finally:
             await super().__aexit__(kind, error, traceback)
 
@@ -59,23 +59,20 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
         await sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
 
 
-async def give_back_from_loop(lease: AnyLease | AnyAsyncLease) -> None:
-    """One of a blocking client's in a thread: the loop does not wait."""
-    if isinstance(lease, (AsyncLease, AsyncMultiLease)):
-        await give_back_async(lease)
-    else:
-        await sync_to_async(give_back, thread_sensitive=False)(lease)
-
-
-async def give_back_when_idle(lease: AnyLease | AnyAsyncLease) -> None:
-    """A view that was cancelled may have left a query behind, which goes on in its thread."""
+async def give_back_from_loop(lease: AnyLease | AnyAsyncLease, *, when_idle: bool = False) -> None:
+    """One of a blocking client's in a thread: the loop does not wait. ``when_idle``: a view that
+    was cancelled may have left a query behind, which goes on in its thread."""
     try:
-        await until_thread_is_idle()
+        if when_idle:
+            await _until_thread_is_idle()
     finally:
-        await give_back_from_loop(lease)
+        if isinstance(lease, (AsyncLease, AsyncMultiLease)):
+            await give_back_async(lease)
+        else:
+            await sync_to_async(give_back, thread_sensitive=False)(lease)
 
 
-async def until_thread_is_idle() -> None:
+async def _until_thread_is_idle() -> None:
     """Wait until the thread with this request's connections has done what it was told.
 
     A ``sync_to_async`` that is cancelled ends at once, and its function runs on: it may be about

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 KEEPER = "_lockkit_transaction"
 """Attribute of a connection, while its transaction keeps a lease."""
 
+OF_SAVEPOINTS = ("savepoint_commit", "savepoint_rollback")
+"""For blocks: of a test, the outermost may be a savepoint."""
+
+ENDS = ("commit", "rollback", "close", "set_autocommit")  # the last, if others are interrupted
+
 IDLE = 0
 """libpq's status of a connection outside of any transaction."""
 
@@ -56,15 +61,7 @@ class _Outermost(Transaction):
         self._connection: Any = connection
         is_atomic = connection.in_atomic_block and connection.commit_on_exit
         self._block = user_blocks(connection)[0] if is_atomic else None  #: None: autocommit is off
-        self._hooks: dict[str, Callable[..., None]] = {
-            "commit": self._commit,
-            "rollback": self._then_ended,
-            "close": self._close,
-        }
-        if is_atomic:  # of a test, it may be a savepoint
-            self._hooks["savepoint_commit"] = self._commit
-            self._hooks["savepoint_rollback"] = self._then_ended
-        self._hooks["set_autocommit"] = self._set_autocommit  # the last, if others are interrupted
+        self._hooked = (*(OF_SAVEPOINTS if is_atomic else ()), *ENDS)
 
     def is_open(self) -> bool:
         return vars(self._connection).get(KEEPER) is self
@@ -80,57 +77,44 @@ class _Outermost(Transaction):
         if self._connection.vendor == "sqlite":
             _take_write_lock(self._connection, lease.name)
         if not self.is_open():
-            hooks = {
-                name: partial(hook, getattr(self._connection, name))
-                for name, hook in self._hooks.items()
-            }
+            methods = {name: getattr(self._connection, name) for name in self._hooked}
+            hooks = {name: partial(self._end_by, name, method) for name, method in methods.items()}
             vars(self._connection).update({**hooks, KEEPER: self})  # an interrupt leaves no half
         super().keep(lease)
 
-    def _commit(self, commit: Callable[..., None], *args: Any) -> None:
-        if self._is_left():
-            undo = self._connection.savepoint_rollback if args else self._connection.rollback
-            self._check_or(partial(undo, *args))
-        commit(*args)
-        self._end_if_left()
-
-    def _set_autocommit(
-        self, method: Callable[..., None], autocommit: bool, *args: Any, **options: Any
-    ) -> None:
-        """Where it was off, some databases commit at once."""
-        if autocommit and self._block is None:
-            self._check_or(self._connection.rollback)
-        self._then_ended(method, autocommit, *args, **options)
-
-    def _check_or(self, undo: Callable[[], None]) -> None:
+    def _end_by(self, name: str, method: Callable[..., None], *args: Any, **options: Any) -> None:
+        """In the place of a method of the connection, which may end the transaction."""
+        if self._commits(name, args) and self._is_left():
+            try:
+                self.check()
+            except LeaseLost:
+                if name == "savepoint_commit":
+                    self._connection.savepoint_rollback(*args)
+                else:
+                    self._connection.rollback()
+                raise
+        ended = name == "close"
         try:
-            self.check()
-        except LeaseLost:
-            undo()
-            raise
-
-    def _then_ended(self, method: Callable[..., None], *args: Any, **options: Any) -> None:
-        method(*args, **options)
-        self._end_if_left()
-
-    def _close(self, close: Callable[[], None]) -> None:
-        try:
-            close()
+            method(*args, **options)
+            ended = ended or self._is_left()
         finally:
-            self.give_back()
+            if ended:
+                self.give_back()
+
+    def _commits(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Where autocommit was off, some databases commit when it is on."""
+        if name == "set_autocommit":
+            return self._block is None and args[:1] != (False,)
+        return name in {"commit", "savepoint_commit"}
 
     def _is_left(self) -> bool:
         """Django takes a block from its list before it ends the block's transaction."""
         return not any(block is self._block for block in self._connection.atomic_blocks)
 
-    def _end_if_left(self) -> None:
-        if self._is_left():
-            self.give_back()
-
     def give_back(self) -> None:
         self.ended = True
         if self.is_open():
-            for name in (*self._hooks, KEEPER):
+            for name in (*self._hooked, KEEPER):
                 vars(self._connection).pop(name, None)  # an interrupt may have come before
         super().give_back()
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.core import checks
 
 from lockkit.model.checks import check_setting_names
 from lockkit.model.errors import ConfigurationError
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
-from lockkit_django.web.checks import message, message_of
+from lockkit_django.orders.checks import check_orders, check_paths, check_records, check_replays
+from lockkit_django.web.checks import check_transactions, check_views, message, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +28,16 @@ SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
 
 
-@checks.register("lockkit")
+def every(*, deploy: bool) -> list[CheckMessage]:
+    """What all checks of lockkit find; ``deploy``: those that ask stores, else the others."""
+    return [found for check in (DEPLOYED if deploy else ALWAYS) for found in check()]
+
+
 def check_settings(**_: Any) -> list[CheckMessage]:
     """The settings as far as they can be judged without a connection."""
     return [*_misspelt(), *_mistakes(), *_lock_errors()]
 
 
-@checks.register("lockkit", deploy=True)
 def check_store(**_: Any) -> list[CheckMessage]:
     """Whether each alias' store answers, and whether it is configured to keep what it is told."""
     return [message for alias in conf.known_aliases() for message in _store_messages(alias)]
@@ -79,3 +82,10 @@ def _store_messages(alias: str) -> list[CheckMessage]:
     except ConfigurationError:
         return []  # E003 says it
     return [message_of(finding) for finding in store_findings(client)]
+
+
+ALWAYS = (
+    *(check_settings, check_views, check_transactions),
+    *(check_orders, check_paths, check_replays),
+)
+DEPLOYED = (check_store, check_records)

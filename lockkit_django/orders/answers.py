@@ -10,7 +10,7 @@ from django.middleware.csrf import CSRF_ALLOWED_CHARS, CSRF_SECRET_LENGTH, CSRF_
 
 from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.view_lock import request_label
-from lockkit_django.web.refusals import html_response
+from lockkit_django.web.refusals import response_of
 
 OF_CONTENT = ("Content-Encoding", "Content-Length", "ETag")
 """What a decorator of the view may have said of the JSON."""
@@ -35,7 +35,7 @@ def is_for_page(request: HttpRequest, response: HttpResponseBase) -> bool:
 
 def make_page(request: HttpRequest, response: HttpResponse) -> None:
     """The refusal as a page: ``lockkit/<code>.html``, ``lockkit/<status>.html``, or ours."""
-    page = html_response(request, getattr(response, REFUSAL))
+    page = response_of(getattr(response, REFUSAL), "text/html", request)
     response.content = page.content
     for header in (*OF_CONTENT, "Content-Language"):
         response.headers.pop(header, None)

@@ -27,7 +27,7 @@ CALLBACKS = {BASE, "rest_framework.viewsets", "rest_framework.decorators"}
 ENTRIES = {"as_view", "dispatch", "initial", "setup"}
 DECORATORS = ("cache", "clickjacking", "common", "csrf", "debug", "http", "vary")
 HARMLESS = CALLBACKS | {f"django.views.decorators.{name}" for name in DECORATORS}
-HARMLESS |= {"lockkit_django.web.locked_view", ORDERED}
+HARMLESS |= {"lockkit_django.web.lock_view", ORDERED}
 
 
 @once_for_a_view

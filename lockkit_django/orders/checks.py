@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
-from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.connection import ConnectionDoesNotExist
 from django.utils.module_loading import import_string
@@ -28,7 +27,7 @@ from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
 from lockkit_django.web.checks import METHODS, message, message_of, name_of
 from lockkit_django.web.routes import Routed, routed_views, routes
-from lockkit_django.web.view_functions import functions_of, ninja_operation
+from lockkit_django.web.view_functions import ninja_operation, places_of
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -45,7 +44,6 @@ BEFORE = {
 LAST = f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE"
 
 
-@checks.register("lockkit")
 def check_orders(**_: Any) -> list[CheckMessage]:
     """E101 to E109, E111, W101 and W102."""
     found = [*_presence(), *_place(), *_sessions()]
@@ -58,7 +56,6 @@ def check_orders(**_: Any) -> list[CheckMessage]:
     return [*_names(orders), *found]
 
 
-@checks.register("lockkit", deploy=True)
 def check_records(**_: Any) -> list[CheckMessage]:
     """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
     from lockkit_django.orders.table import OrderTable
@@ -80,7 +77,6 @@ def check_records(**_: Any) -> list[CheckMessage]:
     return []
 
 
-@checks.register("lockkit")
 def check_paths(**_: Any) -> list[CheckMessage]:
     """W104, W105."""
     try:
@@ -91,7 +87,6 @@ def check_paths(**_: Any) -> list[CheckMessage]:
     return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
 
 
-@checks.register("lockkit")
 def check_replays(**_: Any) -> list[CheckMessage]:
     """W107."""
     try:
@@ -240,7 +235,7 @@ def _not_repeated(routed: Routed, rules: Orders) -> Iterator[Finding]:
         options = options_of(routed.view, method)
         is_order = options.inside or any(rules.covers(method, path) for path in paths)
         if is_order and not options.exempt:
-            below = below_order([routed.view, *functions_of(routed.view, method)], ORDERED)
+            below = below_order(places_of(routed.view, method), ORDERED)
             is_mixin = options.inside and below is None
             unknown = None if is_mixin else unknown_check(routed.view, method, below)
             if unknown is not None:

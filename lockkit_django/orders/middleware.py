@@ -28,12 +28,13 @@ from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
+from lockkit.web.view_lock import view_locks_of
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.forms import tell_if_uncovered
 from lockkit_django.orders.idempotent import MIDDLEWARE_MODE
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, open_order, order_rules
-from lockkit_django.web.view_functions import HAS_LOCK, class_of, functions_of
+from lockkit_django.web.view_functions import places_of
 
 UNCOVERED = "_lockkit_uncovered"
 """Attribute of a request whose view is not an order."""
@@ -107,8 +108,8 @@ class IdempotentOrderMiddleware:
 @lru_cache(maxsize=1024)
 def _marks(view: Callable[..., Any], method: str | None) -> tuple[ViewOptions, bool]:
     """What decorators have said of a view: its options, and whether it takes a lock of its own."""
-    functions = (view, class_of(view), *functions_of(view, method))
-    return options_in(functions), any(hasattr(each, HAS_LOCK) for each in functions)
+    places = places_of(view, method)
+    return options_in(places), bool(view_locks_of(places))
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, partial
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import HttpHeaders
 from django.middleware.csrf import get_token
@@ -42,6 +41,7 @@ from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import SOURCE
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit_django import signals
+from lockkit_django.conf import kept_while
 from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.client import give_back_from_loop
 from lockkit_django.leases.transactions import note_what_is_final
@@ -52,8 +52,8 @@ from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_django.orders.request import guest_of, order_request, session_of, user_of, value_of
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.transaction import SharedTransaction
-from lockkit_django.web.refusals import in_language, problem_response
-from lockkit_django.web.view_functions import OPEN_ORDER, class_of, functions_of
+from lockkit_django.web.refusals import in_language, response_of
+from lockkit_django.web.view_functions import OPEN_ORDER, class_of, places_of
 
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision
@@ -150,7 +150,7 @@ class Visit(visit.Visit):
     def refuse(self, refusal: Refusal) -> HttpResponse:
         """``application/problem+json``, never cached. The middleware may make a page of it."""
         said = in_language(refusal)
-        response = problem_response(said)
+        response = response_of(said)
         setattr(response, REFUSAL, said)
         return response
 
@@ -214,7 +214,7 @@ def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
 
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
     """The options of a view: on the callback, its class, or what answers this HTTP method."""
-    return options_in((callback, class_of(callback), *functions_of(callback, method)))
+    return options_in(places_of(callback, method))
 
 
 def open_order(request: HttpRequest) -> OpenOrder | None:
@@ -236,21 +236,13 @@ async def in_thread(function: Callable[..., R], *args: object, **kwargs: object)
     return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
 
 
-@lru_cache(maxsize=1)
+@kept_while(SOURCE)
 def order_rules() -> Orders:
     """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
     return Orders(read_order_settings(getattr(settings, SOURCE, None)), form_ids())
 
 
-@lru_cache(maxsize=1)
+@cache
 def form_ids() -> FormIds:
     """Signs the order IDs of forms."""
     return FormIds(lambda: [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS])
-
-
-def _forget(*, setting: str, **_: object) -> None:
-    if setting == SOURCE:
-        order_rules.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="lockkit_django.orders")

@@ -12,9 +12,10 @@ from django.urls.converters import StringConverter
 
 from lockkit.model.types import Finding
 from lockkit.web.route_checks import Route, below_partials, route_findings
+from lockkit.web.view_lock import view_locks_of
 from lockkit_django import conf
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import ninja_operation, view_locks_of
+from lockkit_django.web.view_functions import ninja_operation, places_of
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -42,7 +43,6 @@ LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
 
-@checks.register("lockkit")
 def check_views(**_: Any) -> list[CheckMessage]:
     """E004, E006, W006."""
     described = (route for routed in routes() for route in _described(routed))
@@ -63,7 +63,7 @@ def _described(routed: Routed) -> Iterator[Route]:
     view, given = below_partials(routed.view)
     routed = routed._replace(view=view, given=routed.given | given)
     for method in METHODS:
-        view_locks = view_locks_of(view, method)
+        view_locks = view_locks_of(places_of(view, method))
         if view_locks:
             yield Route(name_of(view), routed.shown, view_locks, _parameters(routed, method))
 
@@ -86,7 +86,6 @@ def name_of(view: Any) -> str:
     return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
-@checks.register("lockkit")
 def check_transactions(**_: Any) -> list[CheckMessage]:
     """W007: a transaction of SQLite that reads first and then writes fails at once if another one
     has written in between, whatever ``timeout`` says."""

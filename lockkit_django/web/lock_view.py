@@ -1,28 +1,51 @@
-"""``@lock_view``: a view that runs while it holds a lock."""
+"""``@lock_view``: a view that runs while it holds a lock.
+
+Order: name → lock → ``atomic(durable=True)`` for the databases that have ATOMIC_REQUESTS → view →
+render → COMMIT or ROLLBACK → release. Guarantee: whoever gets the lock next sees what this view
+committed. Limit: a process paused past its lease may still commit; its COMMIT is refused if the
+loss is known before it is sent, and ``request.lease.fencing_token`` closes the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from lockkit.leases.decorating import refuse_bare
-from lockkit.model.types import UNSET, Unset
-from lockkit.web.view_lock import ViewLock
-from lockkit_django.leases.transactions import note_each_request
-from lockkit_django.web.locked_view import LockedView, OnBusy
+from asgiref.sync import iscoroutinefunction, sync_to_async
 
+from lockkit.leases.lease import at_once, give_back, value
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
+from lockkit.runtime.aio_run import to_its_end
+from lockkit.web.refusal import refusal_of
+from lockkit.web.view_lock import ViewLock, mark, request_label
+from lockkit_django.conf import view_settings
+from lockkit_django.leases.aliases import alocks, locks
+from lockkit_django.leases.client import give_back_from_loop
+from lockkit_django.leases.transactions import (
+    Exempt,
+    atomic_blocks,
+    atomic_requests,
+    note_each_request,
+    refuse_atomic_requests,
+    request_blocks_suspended,
+)
+from lockkit_django.web.refusals import drf_exception, refused, rendered
+from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
+from lockkit_django.web.view_functions import has_lock, pending_order, show_types
+
+if TYPE_CHECKING:
+    from lockkit.web.view_lock import AnyAsyncLease, AnyLease
+
+T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])
+OnBusy = Callable[[Any, AcquireTimeout], Any]
 
 
-def lock_view(
-    *names: str | Callable[..., str],
-    timeout: float | Unset | None = UNSET,
-    ttl: float | Unset = UNSET,
-    alias: str = "default",
-    kind: str = "mutex",
-    permits: int | None = None,
-    on_busy: OnBusy | None = None,
-) -> Callable[[V], V]:
+class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     """Have a view hold the lock of this name, or of all these names, while it runs.
 
     names: each a template over the request, such as ``"stock:{sku}"``, or a callable that gets the
@@ -37,7 +60,186 @@ def lock_view(
     argument. The lease is ``request.lease`` while the view runs; that of several names is a
     ``MultiLease``: ``request.lease["stock:42"].fencing_token``.
     """
-    refuse_bare("lock_view", names[0] if names else None)
-    view_lock = ViewLock(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
-    note_each_request()
-    return LockedView(view_lock, on_busy).around
+
+    def __call__(self, view: V) -> V:
+        if inspect.isclass(view):
+            raise ConfigurationError(
+                f"decorate a method of {view.__name__}: "
+                f"@method_decorator(lock_view(…), name='dispatch')"
+            )
+        note_each_request()
+        wrapper = self._around_coroutine(view) if iscoroutinefunction(view) else self._around(view)
+        mark(wrapper, self)
+        show_types(wrapper, view)
+        return cast(V, wrapper)
+
+    def _around(self, view: Any) -> Any:
+        exempt = Exempt(getattr(view, "_non_atomic_requests", ()))
+
+        @functools.wraps(view)
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            if of_async_class(view, args):
+                refuse_atomic_requests(exempt)
+                return self._run(_Call(view, args, kwargs, None))
+            return at_once(self._run(_Call(view, args, kwargs, exempt)))
+
+        locked._non_atomic_requests = exempt  # type: ignore[attr-defined]  # never the view's own
+        return locked
+
+    def _around_coroutine(self, view: Any) -> Any:
+        @functools.wraps(view)
+        async def locked(*args: Any, **kwargs: Any) -> Any:
+            return await self._run(_Call(view, args, kwargs, None))
+
+        return locked
+
+    async def _run(self, call: _Call) -> Any:
+        """In a thread it awaits nothing."""
+        with request_blocks_suspended(call.http) if call.in_thread else nullcontext():
+            try:
+                lease: AnyLease | AnyAsyncLease
+                if call.in_thread:
+                    lease = self._take(call, self._names_of(call))
+                else:
+                    lease = await self._take_in_loop(call)
+            except LockError as error:
+                return await value(await call.do(self._refuse, call.request, error))
+            if call.pending is not None:
+                return await self._run_in_order(call, lease)
+            return await self._run_under(call, lease)
+
+    async def _take_in_loop(self, call: _Call) -> AnyLease | AnyAsyncLease:
+        """The loop's own lease, unless it must outlive the loop: in an order under WSGI the COMMIT
+        comes later."""
+        if not self.needs_user:
+            names = self._names_of(call)
+        else:
+            if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # as a test may
+                call.http.user = await call.http.auser()
+            names = await call.do(self._names_of, call)
+        if call.pending is not None and not call.pending.is_async:
+            return await to_its_end(call.do(self._take, call, names))
+        client = alocks[self.alias]
+        lease = await self.acquire_async(client, names, view_settings(), call.label)
+        if call.pending is not None:
+            call.pending.adopt(lease)
+        return lease
+
+    def _take(self, call: _Call, names: Sequence[str]) -> AnyLease:
+        lease = self.acquire(locks[self.alias], names, view_settings(), call.label)
+        if call.pending is not None:
+            call.pending.adopt(lease)  # the middleware gives it back, after the order's COMMIT
+        return lease
+
+    def _names_of(self, call: _Call) -> list[str]:
+        request = RequestView(call.request, call.kwargs)
+        return self.names_for(request, call.request, *call.rest, **call.kwargs)
+
+    async def _run_under(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
+        """The view in its transactions, if there are any to open; a lost lease rolls them back."""
+        aliases = call.atomic_requests()
+        before = call.lend(lease)
+        looks = False
+        try:
+            with atomic_blocks(call.http, aliases, durable=True) if aliases else nullcontext():
+                response = await call.response()
+                looks = True  # for the last time before the COMMIT, if there is one
+                lease.check()
+                looks = False
+        except BaseException as error:  # the view's own, or cancelled: what it left running ends
+            is_lost = looks and isinstance(error, LeaseLost)
+            await call.give_back(lease, when_idle=not is_lost)
+            if not is_lost or not aliases:
+                raise
+            return self._refuse(call.request, cast(LeaseLost, error))  # nothing was committed
+        finally:
+            call.http.lease = before
+        await call.give_back(lease)
+        return response
+
+    async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
+        """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
+        if has_lock(call.view):  # the innermost begins
+            return await call.answer()
+        answer = await call.pending.resume(in_thread=call.in_thread)
+        if answer is not None:
+            return answer
+        blocks = call.pending.besides(call.atomic_requests()) if call.in_thread else ()
+        before = call.lend(lease)
+        try:
+            with atomic_blocks(call.http, blocks, durable=False):
+                return await call.response()
+        finally:
+            call.http.lease = before
+
+    def _refuse(self, request: Any, error: LockError) -> Any:
+        """The answer to a request that did not run; what is a defect raises."""
+        if isinstance(error, AcquireTimeout) and self._on_busy is not None:
+            return self._on_busy(request, error)
+        refusal = refusal_of(error, view_settings().busy_status)
+        if refusal is None:
+            raise error
+        if request is not http_request(request):
+            raise drf_exception(request, refusal, error) from error
+        return refused(request, refusal, error)
+
+
+class _Call:
+    """One call of a view: in a thread, or awaited in an event loop, whose thread queries."""
+
+    def __init__(self, view: Any, args: Any, kwargs: Any, exempt: Exempt | None) -> None:
+        """``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS."""
+        self.view = view
+        self._args = args
+        self.kwargs = kwargs
+        self._exempt = exempt
+        self.in_thread = exempt is not None
+        self.request, self.rest = request_and_rest(args)
+        self.http: Any = http_request(self.request)
+        self.pending: Any = pending_order(self.http)
+
+    @property
+    def label(self) -> str:
+        return request_label(self.http.method or "", self.http.path)
+
+    def atomic_requests(self) -> Sequence[str]:
+        return () if self._exempt is None else atomic_requests(self._exempt.by_user)
+
+    def lend(self, lease: AnyLease | AnyAsyncLease) -> Any:
+        """``request.lease`` is that of the innermost lock_view. Returns that of the next one."""
+        before = getattr(self.http, "lease", None)
+        self.http.lease = lease
+        return before
+
+    async def do(self, function: Callable[..., T], *args: Any) -> T:
+        """On the thread that has this request's connections."""
+        if self.in_thread:
+            return function(*args)
+        return await sync_to_async(function, thread_sensitive=True)(*args)
+
+    async def answer(self) -> Any:
+        """What the view returns."""
+        response = self.view(*self._args, **self.kwargs)
+        if not self.in_thread:
+            return await value(response)
+        if isinstance(response, CoroutineType):  # it would run after the release
+            response.close()
+            raise ConfigurationError(
+                "lock_view is above a decorator that hides an async view: swap them"
+            )
+        return response
+
+    async def response(self) -> Any:
+        """The same, rendered: that may query."""
+        response = await self.answer()
+        if not callable(getattr(response, "render", None)):
+            return response
+        return await self.do(rendered, self.request, response)
+
+    async def give_back(self, lease: Any, *, when_idle: bool = False) -> None:
+        if self.in_thread:
+            give_back(lease)
+        elif when_idle:
+            await to_its_end(give_back_from_loop(lease, when_idle=True))
+        else:
+            await give_back_from_loop(lease)

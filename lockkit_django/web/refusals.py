@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from functools import lru_cache, partial
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
-from lockkit.web.refusal import Answer, Refusal, log_refusal
+from lockkit.web.refusal import Refusal, log_refusal
 from lockkit.web.view_lock import request_label
+from lockkit_django.conf import kept_while
 from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:
@@ -26,25 +26,20 @@ if TYPE_CHECKING:
 def refused(request: HttpRequest, refusal: Refusal, why: Exception) -> HttpResponse:
     """Log it. ``lockkit/<code>.html`` for a browser, ``application/problem+json`` for a program."""
     log_refusal(request_label(request.method or "", request.path), refusal, why=why)
-    accept = request.headers.get("Accept", "")
-    return _response(refusal, in_language(refusal).answer(accept, partial(_render, request)))
+    return response_of(in_language(refusal), request.headers.get("Accept", ""), request)
 
 
-def problem_response(refusal: Refusal) -> HttpResponse:
-    """``application/problem+json`` (RFC 9457), never cached."""
-    return _response(refusal, refusal.answer("", lambda *_: None))
-
-
-def html_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
-    """By a template of the project, or a page of lockkit's own."""
-    return _response(refusal, refusal.html(partial(_render, request)))
-
-
-def _response(refusal: Refusal, answer: Answer) -> HttpResponse:
+def response_of(
+    refusal: Refusal, accept: str = "", request: HttpRequest | None = None
+) -> HttpResponse:
+    """For a client that accepts this: a page, or else ``application/problem+json`` (RFC 9457)."""
+    answer = refusal.answer(accept, partial(_render, request))
     return HttpResponse(answer.text, status=refusal.status, headers=answer.headers)
 
 
-def _render(request: HttpRequest, names: list[str], context: dict[str, object]) -> str | None:
+def _render(
+    request: HttpRequest | None, names: list[str], context: dict[str, object]
+) -> str | None:
     try:
         template = loader.select_template(names)
     except (TemplateDoesNotExist, ImproperlyConfigured):
@@ -99,18 +94,10 @@ def _finalized(request: Any, response: Any) -> bool:
     return True
 
 
-@lru_cache(maxsize=1)
+@kept_while("MIDDLEWARE")
 def _template_response_middleware() -> bool:
     """Whether a middleware wants to see responses before they are rendered."""
     return any(
         inspect.isclass(middleware) and hasattr(middleware, "process_template_response")
         for middleware in map(import_string, settings.MIDDLEWARE)
     )
-
-
-def _forget(*, setting: str, **_: Any) -> None:
-    if setting == "MIDDLEWARE":
-        _template_response_middleware.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="lockkit_django.web.refusals")

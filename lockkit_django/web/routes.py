@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,8 +11,6 @@ from django.urls.resolvers import RegexPattern
 from django.utils.regex_helper import normalize
 
 from lockkit.web.route_checks import fillings
-
-_PARAMETER = re.compile(r"<(?:[^<>:]+:)?([^<>:]+)>")
 
 
 class Routed(NamedTuple):
@@ -81,8 +78,6 @@ def _filled(patterns: tuple[Any, ...]) -> Iterator[tuple[str, ...]]:
 
 def _form(pattern: Any) -> tuple[str, dict[str, str]]:
     """A pattern with ``%(name)s`` for its parameters, and a regex for each of these."""
-    if isinstance(pattern, RegexPattern):
-        form, names = normalize(pattern.regex.pattern)[0]
-        return form, dict.fromkeys(names, ".+")
-    form = _PARAMETER.sub(r"%(\1)s", str(pattern).replace("%", "%%"))
-    return form, {name: converter.regex for name, converter in pattern.converters.items()}
+    form, names = normalize(pattern.regex.pattern)[0]
+    known = {name: converter.regex for name, converter in pattern.converters.items()}
+    return form, {name: known.get(name, ".+") for name in names}

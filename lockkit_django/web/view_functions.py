@@ -1,10 +1,9 @@
 """Which functions answer a request, below the callback that the URL leads to.
 
-And what decorators have said of them: ``lock_view`` leaves its marks here, and an order whose view
-takes a lock of its own. Locks enclose transactions: the middleware locks the order and leaves its
-transaction to be begun by ``lock_view``, under the view's lock; that lock is then released by the
-middleware, after COMMIT. This module knows no model, so that it can be imported before Django's
-applications are ready.
+And whether one of them has ``lock_view``. Locks enclose transactions: the middleware locks the
+order and leaves its transaction to be begun by ``lock_view``, under the view's lock; that lock is
+then released by the middleware, after COMMIT. This module knows no model, so that it can be
+imported before Django's applications are ready.
 
 The callback of a class view, of DRF's ``@api_view`` and of Django Ninja hides them, and with them
 the marks of their decorators. Nothing of DRF or Ninja is imported to look into theirs.
@@ -15,23 +14,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from lockkit.web.route_checks import module_of
+from lockkit.web.view_lock import view_locks_of
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from lockkit.web.view_lock import ViewLock
     from lockkit_django.orders.open_order import OpenOrder
-
-V = TypeVar("V")
 
 OPEN_ORDER = "_lockkit_open_order"
 """Attribute of a request: the order it has opened."""
 
-HAS_LOCK = "_lockkit_lock_view"
-
 API_VIEW = "rest_framework.decorators"
 NINJA = "ninja.operation"
+
+
+def places_of(view: Any, method: str | None) -> list[Any]:
+    """Where a decorator of a view may be, outermost first; for this HTTP method."""
+    return [view, class_of(view), *functions_of(view, method)]
 
 
 def functions_of(view: Any, method: str | None) -> Iterator[Any]:
@@ -47,7 +49,7 @@ def functions_of(view: Any, method: str | None) -> Iterator[Any]:
     for handler in (getattr(cls, "dispatch", None), getattr(cls, name, None)):
         if handler is not None:
             yield handler
-            if _module_of(handler) == API_VIEW:
+            if module_of(handler) == API_VIEW:
                 yield from _captured(handler, "func")
 
 
@@ -58,7 +60,7 @@ def class_of(view: Any) -> Any:
 
 def ninja_operation(view: Any, method: str | None) -> Any | None:
     """Django Ninja's operation for this HTTP method; None: it is not Ninja's view."""
-    if method is None or _module_of(view) != NINJA:
+    if method is None or module_of(view) != NINJA:
         return None
     for path_view in _captured(view, "self"):
         for operation in path_view.operations:
@@ -88,26 +90,9 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
     return None if found is None or found.begun else found
 
 
-def mark_locked(view: V, view_lock: ViewLock) -> V:
-    """Say of a view that it is decorated with ``lock_view``; other decorators hand it on."""
-    setattr(view, HAS_LOCK, (view_lock, *getattr(view, HAS_LOCK, ())))
-    return view
-
-
 def has_lock(view: Any, method: str | None = None) -> bool:
-    """Whether a view, or one of the functions for this HTTP method, is so decorated."""
-    return any(hasattr(each, HAS_LOCK) for each in (view, *functions_of(view, method)))
-
-
-def view_locks_of(view: Any, method: str | None = None) -> tuple[ViewLock, ...]:
-    """What it is decorated with, each once."""
-    marked = (getattr(each, HAS_LOCK, ()) for each in (view, *functions_of(view, method)))
-    return tuple(dict.fromkeys(view_lock for view_locks in marked for view_lock in view_locks))
-
-
-def _module_of(function: Any) -> str | None:
-    name: str | None = getattr(function, "__globals__", {}).get("__name__")
-    return name
+    """Whether a view, or one of the functions for this HTTP method, has ``lock_view``."""
+    return bool(view_locks_of(places_of(view, method)))
 
 
 def _captured(function: Any, name: str) -> Iterator[Any]:

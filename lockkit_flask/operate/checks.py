@@ -23,10 +23,11 @@ from lockkit.web.route_checks import (
     route_findings,
     unknown_finding,
 )
+from lockkit.web.view_lock import view_locks_of
 from lockkit_flask.orders.authorize import ORDERED, unknown_check
 from lockkit_flask.orders.visit import options_of
 from lockkit_flask.state import app_locks
-from lockkit_flask.web.lock_view import places_of, view_locks_of
+from lockkit_flask.web.lock_view import places_of
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -104,7 +105,7 @@ def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
 def _routes(app: Flask) -> Iterator[Route]:
     for rule in app.url_map.iter_rules():
         view, given = below_partials(app.view_functions.get(rule.endpoint))
-        view_locks = view_locks_of(view)
+        view_locks = view_locks_of(places_of(view))
         if view_locks:
             parameters = {**_parameters(rule), **dict.fromkeys(given, False)}
             yield Route(_name_of(view, rule), rule.rule, view_locks, parameters)

@@ -7,17 +7,15 @@ import inspect
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from flask import current_app, request
 
-from lockkit.leases.decorating import is_written_above, refuse_bare
+from lockkit.leases.decorating import is_written_above
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
-from lockkit.model.settings import DEFAULT_ALIAS
-from lockkit.model.types import UNSET, Unset
 from lockkit.web.refusal import refusal_of
 from lockkit.web.route_checks import wrappers
-from lockkit.web.view_lock import ViewLock, request_label
+from lockkit.web.view_lock import ViewLock, mark, request_label, view_locks_of
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import behind
 from lockkit_flask.state import app_locks
@@ -29,25 +27,14 @@ if TYPE_CHECKING:
 
     from lockkit.web.view_lock import AnyLease
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
+V = TypeVar("V", bound=Callable[..., Any])
 OnBusy = Callable[[AcquireTimeout], Any]
 
-_MARK = "lockkit_views"
 _ABOVE = "_lockkit_above"
 """Where a function has itself, what was made of it, and by which decorator."""
 
 
-def lock_view(
-    *names: str | Callable[..., str],
-    timeout: float | Unset | None = UNSET,
-    ttl: float | Unset = UNSET,
-    alias: str = DEFAULT_ALIAS,
-    kind: str = "mutex",
-    permits: int | None = None,
-    on_busy: OnBusy | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     """Run the view only while holding the lock of this name, or of all these. Below ``@app.route``.
 
     names: each a template over the request (``"stock:{sku}"``), or a callable that gets the URL's
@@ -62,24 +49,50 @@ def lock_view(
     503, and the view does not run. A lease that is lost before the view returns raises LeaseLost.
     Raises ConfigurationError at import for a wrong template.
     """
-    refuse_bare("lock_view", names[0] if names else None)
-    view_lock = ViewLock(*names, timeout=timeout, ttl=ttl, alias=alias, kind=kind, permits=permits)
-    locked = LockedView(view_lock, on_busy)
 
-    def decorate(view: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, view: V) -> V:
         is_async = inspect.iscoroutinefunction(view)
 
         @functools.wraps(view)
-        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                lease = self.enter()
+            except AcquireTimeout as error:
+                return self.refuse(error)
             called = current_app.ensure_sync(view) if is_async else view
-            answer: R = locked.run(called, args, kwargs)
+            answer = called(*args, **kwargs)
+            _check(lease)
             return answer
 
-        vars(wrapper)[_MARK] = (locked, *_marks(view))
+        mark(wrapper, self)
         note_place("lock_view", view, wrapper)
-        return wrapper
+        return cast(V, wrapper)
 
-    return decorate
+    def enter(self) -> AnyLease:
+        """Have the lock until the current request, or its order, has ended. Raises AcquireTimeout,
+        or the HTTP exception."""
+        found = request_leases.held_by(self)
+        if found is not None:  # taken before the transaction of an order
+            return found
+        locks = app_locks()
+        try:
+            this = behind(request)
+            view_of_request = RequestView(this, locks.config.user_pk)
+            names = self.names_for(view_of_request, **(this.view_args or {}))
+            label = request_label(this.method, this.path)
+            lease = self.acquire(locks[self.alias], names, locks.config.views, label)
+        except AcquireTimeout:
+            raise
+        except LockError as error:
+            _abort(error)
+        request_leases.add(self, lease)
+        return lease
+
+    def refuse(self, error: AcquireTimeout) -> Any:
+        """The answer to a busy lock; without ``on_busy``, raises the HTTP exception."""
+        if self._on_busy is None:
+            _abort(error)
+        return current_app.ensure_sync(self._on_busy)(error)
 
 
 def take_locks(view: object) -> Callable[[], Any] | None:
@@ -87,17 +100,12 @@ def take_locks(view: object) -> Callable[[], Any] | None:
 
     ``view``: a function below it, for decorators that cannot be seen from outside.
     """
-    for locked in _marked([*places_of(view_of(request), request.method), view]):
+    for locked in view_locks_of([*places_of(view_of(request), request.method), view]):
         try:
             locked.enter()
         except AcquireTimeout as error:
             return functools.partial(locked.refuse, error)
     return None
-
-
-def view_locks_of(view: Any) -> tuple[ViewLock, ...]:
-    """The view locks of the decorators on a view, its class and its methods."""
-    return tuple(dict.fromkeys(locked.view_lock for locked in _marked(places_of(view))))
 
 
 def view_of(request: Request) -> Any:
@@ -138,59 +146,6 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
     )
 
 
-def _marked(places: list[Any]) -> list[LockedView]:
-    return list(dict.fromkeys(locked for place in places for locked in _marks(place)))
-
-
-def _marks(view: object) -> tuple[LockedView, ...]:
-    found: tuple[LockedView, ...] = getattr(view, _MARK, ())
-    return found
-
-
-class LockedView:
-    """One use of the decorator."""
-
-    def __init__(self, view_lock: ViewLock, on_busy: OnBusy | None) -> None:
-        self.view_lock = view_lock
-        self._on_busy = on_busy
-
-    def run(self, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The view's answer under the lock, or that of ``on_busy``."""
-        try:
-            lease = self.enter()
-        except AcquireTimeout as error:
-            return self.refuse(error)
-        return _run_under(lease, view, args, kwargs)
-
-    def enter(self) -> AnyLease:
-        """Have the lock until the current request, or its order, has ended. Raises AcquireTimeout,
-        or the HTTP exception."""
-        found = request_leases.held_by(self)
-        if found is not None:  # taken before the transaction of an order
-            return found
-        locks = app_locks()
-        try:
-            this = behind(request)
-            view_of_request = RequestView(this, locks.config.user_pk)
-            names = self.view_lock.names_for(view_of_request, **(this.view_args or {}))
-            label = request_label(this.method, this.path)
-            lease = self.view_lock.acquire(
-                locks[self.view_lock.alias], names, locks.config.views, label
-            )
-        except AcquireTimeout:
-            raise
-        except LockError as error:
-            _abort(error)
-        request_leases.add(self, lease)
-        return lease
-
-    def refuse(self, error: AcquireTimeout) -> Any:
-        """The answer to a busy lock; without ``on_busy``, raises the HTTP exception."""
-        if self._on_busy is None:
-            _abort(error)
-        return current_app.ensure_sync(self._on_busy)(error)
-
-
 def _abort(error: LockError) -> NoReturn:
     """Raise what Flask makes the answer of; a defect stays the error it is."""
     refusal = refusal_of(error, app_locks().config.views.busy_status)
@@ -199,12 +154,10 @@ def _abort(error: LockError) -> NoReturn:
     raise http_exception(refusal, error) from error
 
 
-def _run_under(lease: AnyLease, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _check(lease: AnyLease) -> None:
     """Raise LeaseLost if the view outlived its lease; what it has not committed is dropped."""
-    answer = view(*args, **kwargs)
     try:
         lease.check()
     except LeaseLost:
         db_session.roll_back()
         raise
-    return answer
