@@ -46,6 +46,9 @@ from lockkit.testing.servers import ZooKeeperServer
 TTL = 0.5
 CANARY = "canary-7f3a"
 WAITERS = 5
+MANY = 300
+LONG = 60.0
+PATIENT = {"connect_timeout": LONG, "request_timeout": LONG}
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +244,20 @@ def test_there_are_only_so_many_sessions(locks: lockkit.LockClient) -> None:
     with pytest.raises(ConfigurationError, match="8 different ttls"):
         locks.lock("n18", ttl=18).acquire()
     assert all(lease.release() for lease in leases)
+
+
+def test_any_number_of_requests_may_come_at_once(url: str) -> None:
+    """A pipe of kazoo's has a byte for each of them, and takes a few hundred."""
+
+    async def many() -> None:
+        async with aio.connect(url, ttl=LONG, options=PATIENT) as client:
+            claims = (
+                client.lock(f"many:{number}", timeout=None).acquire() for number in range(MANY)
+            )
+            leases = await asyncio.gather(*claims)
+            assert all(await asyncio.gather(*(lease.release() for lease in leases)))
+
+    asyncio.run(many())
 
 
 def test_a_server_that_grants_less_than_the_ttl_is_believed(other_servers: None) -> None:

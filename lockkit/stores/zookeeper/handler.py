@@ -61,6 +61,38 @@ class Answer:
             link(self)
 
 
+class Bell:
+    """In the place of the pipe in which kazoo has a byte for each request: both its ends.
+
+    A pipe takes a few hundred. The thread that writes them is the one that reads them, so it would
+    wait for itself.
+    """
+
+    def __init__(self, read: socket.socket, write: socket.socket) -> None:
+        self._read, self._write = read, write
+        self._bytes = 0
+        self._mutex = threading.Lock()  # the thread that stops kazoo writes as well
+        self.fileno = read.fileno
+
+    def send(self, data: bytes) -> int:
+        with self._mutex:
+            if not self._bytes:
+                self._write.send(b"\0")
+            self._bytes += len(data)
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        with self._mutex:
+            found, self._bytes = self._bytes, max(self._bytes - size, 0)
+            if found and not self._bytes:
+                self._read.recv(1)
+        return bytes(found - self._bytes)
+
+    def close(self) -> None:
+        self._read.close()
+        self._write.close()
+
+
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """The handler of one session."""
 
@@ -172,9 +204,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._sockets = [*self._sockets[:2], made]
         return made
 
-    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+    def create_socket_pair(self) -> tuple[Bell, Bell]:
         self._sockets = list(socket.socketpair())
-        return self._sockets[0], self._sockets[1]
+        bell = Bell(*self._sockets)
+        return bell, bell
 
     def close(self) -> None:
         self._waking.close()
