@@ -36,8 +36,8 @@ QUERY: Final = {
 """What URLs say that do not say otherwise."""
 
 PATIENCE: Final = {"read_timeout": SECONDS, "write_timeout": SECONDS}
-"""Of the drivers of MySQL: without it a server that takes a connection and says nothing is waited
-for without end, before the connection has a socket that is known and can be shut down."""
+"""For the drivers of MySQL. A guard ends a step that hangs, but it knows no socket before the server
+has greeted: without these, a server that greets nobody is waited for without end."""
 
 
 def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
