@@ -36,7 +36,7 @@ QUERY: Final = {
 """What URLs say that do not say otherwise."""
 
 PATIENCE: Final = {"read_timeout": SECONDS, "write_timeout": SECONDS}
-"""For the drivers of MySQL. A guard ends a step that hangs, but it knows no socket before the server
+"""For the drivers of MySQL. A guard ends a step that hangs, but knows no socket before the server
 has greeted: without these, a server that greets nobody is waited for without end."""
 
 
