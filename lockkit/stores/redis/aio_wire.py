@@ -17,7 +17,7 @@ from lockkit.engine.effects import Exchange, Listen, Park
 from lockkit.model.errors import BackendError, OutcomeUnknown
 from lockkit.runtime import process
 from lockkit.runtime.aio_wires import park_task
-from lockkit.stores.redis.failures import checked
+from lockkit.stores.redis.failures import anew, checked
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import ALONE
@@ -166,9 +166,9 @@ async def _joined(task: asyncio.Task[Any]) -> Any:
     if task.cancelled():
         raise OutcomeUnknown("the client was closed")
     error = task.exception()
-    if error is None:
-        return task.result()
-    raise type(error)(*error.args) from error.__cause__
+    if error is not None:
+        raise anew(error)
+    return task.result()
 
 
 def _heard(task: asyncio.Task[Any]) -> None:

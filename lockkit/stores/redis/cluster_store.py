@@ -20,7 +20,7 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockErr
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding, Page
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
-from lockkit.stores.redis.hosts import Hosts, Node, Remap, check_remap, read_hosts
+from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
 from lockkit.stores.redis.listing import Cursor
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.scripts import look
@@ -33,20 +33,15 @@ PORT = 6379
 EXAMPLE = "redis+cluster://user:password@host1:6379,host2,host3"
 
 
-def cluster_of(settings: AliasSettings) -> tuple[Hosts, Remap | None]:
+def cluster_of(settings: AliasSettings) -> Hosts:
     """Raises ConfigurationError."""
-    options = dict(settings.options)
-    remap = options.pop("address_remap", None)
-    if remap is not None:
-        where = f"OPTIONS of the lock alias {settings.alias!r}"
-        check_remap(f"address_remap in {where}", remap)
-    hosts = read_hosts(settings._replace(options=options), PORT, EXAMPLE)
-    said = dict(parse_qsl(hosts.one.location.partition("?")[2]))
-    if hosts.path not in ((), ("0",)) or options.get("db") or said.get("db", "0") != "0":
+    hosts = read_hosts(settings, PORT, EXAMPLE)
+    said = dict(parse_qsl(hosts.one.location.partition("?")[2])).get("db", "0")
+    if hosts.path not in ((), ("0",)) or settings.options.get("db") or said != "0":
         raise ConfigurationError(
             f"the lock alias {settings.alias!r}: a Redis Cluster has no database but 0"
         )
-    return hosts, remap
+    return hosts
 
 
 class ClusterStore(RedisStore):
@@ -61,9 +56,9 @@ class ClusterStore(RedisStore):
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
-        hosts, remap = cluster_of(cls._for_driver(settings))
+        hosts = cluster_of(cls._for_driver(settings))
         store = cls._speaking(settings)
-        store._slots = Slots(hosts.nodes, remap)
+        store._slots = Slots(hosts.nodes, hosts.remap)
         store._connections = ManyConnections(store._slots, maker(hosts.one, redis.ConnectionPool))
         return store
 
@@ -73,7 +68,7 @@ class ClusterStore(RedisStore):
     def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
         from lockkit.stores.redis.aio_cluster_wire import AsyncClusterWire
 
-        hosts, _ = cluster_of(self._for_driver(self._settings))
+        hosts = cluster_of(self._for_driver(self._settings))
         made = maker(hosts.one, redis.asyncio.ConnectionPool)
         return AsyncClusterWire(self._slots, made, self.inbox)
 

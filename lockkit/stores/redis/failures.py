@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import redis.exceptions as driver
 
@@ -15,6 +15,8 @@ from lockkit.model.errors import (
 )
 from lockkit.stores.redis.replies import script_error
 from lockkit.stores.servers import tls_remedy
+
+E = TypeVar("E", bound=BaseException)
 
 REFUSALS = {
     "READONLY": "the server is a read-only replica: point LOCATION at the primary",
@@ -105,6 +107,13 @@ def checked(reply: Any) -> Any:
             raise reply
         raise from_reply(reply) from reply
     return reply
+
+
+def anew(error: E) -> E:
+    """For each that waits."""
+    made = type(error)(*error.args)
+    made.__cause__ = error.__cause__
+    return made
 
 
 def refused(error: LockError) -> bool:

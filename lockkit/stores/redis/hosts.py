@@ -21,12 +21,16 @@ class Node(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
+Remap = Callable[[tuple[str, int]], tuple[str, int]]
+
+
 class Hosts(NamedTuple):
     """What such a URL says."""
 
     nodes: tuple[Node, ...]
     path: tuple[str, ...]
     one: AliasSettings  #: the same for the first server alone, as ``redis://`` has it
+    remap: Remap | None  #: OPTIONS["address_remap"]
 
 
 HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/?#,\s]+)(?::(?P<port>[0-9]{1,5}))?")
@@ -34,6 +38,13 @@ HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/?#,\s]+)(?::(?P<port>[0
 
 def read_hosts(settings: AliasSettings, port: int, example: str) -> Hosts:
     """``port``: of servers without one. Raises ConfigurationError, which shows the example."""
+    options = dict(settings.options)
+    remap = options.pop("address_remap", None)
+    if not (remap is None or callable(remap)):
+        raise ConfigurationError(
+            f"address_remap in OPTIONS of the lock alias {settings.alias!r} must be a function: "
+            "(host, port) to (host, port)"
+        )
     scheme, _, rest = settings.location.partition("://")
     rest, mark, query = rest.partition("?")
     authority, *path = rest.split("/")
@@ -50,16 +61,9 @@ def read_hosts(settings: AliasSettings, port: int, example: str) -> Hosts:
     return Hosts(
         tuple(dict.fromkeys(nodes)),
         tuple(part for part in path if part),
-        settings._replace(location=one),
+        settings._replace(location=one, options=options),
+        remap,
     )
-
-
-Remap = Callable[[tuple[str, int]], tuple[str, int]]
-
-
-def check_remap(key: str, value: object) -> None:
-    if not callable(value):
-        raise ConfigurationError(f"{key} must be a function: (host, port) to (host, port)")
 
 
 def remapped(node: Node, remap: Remap | None) -> Node:

@@ -21,7 +21,7 @@ from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.connections import OwnConnections, exchange
 from lockkit.stores.redis.failures import MasterUnknown
-from lockkit.stores.redis.hosts import Node, Remap, check_remap, read_hosts, remapped, text_of
+from lockkit.stores.redis.hosts import Node, Remap, read_hosts, remapped, text_of
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.settings import Maker, maker
 
@@ -44,13 +44,13 @@ class Way(NamedTuple):
 def way_of(settings: AliasSettings) -> Way:
     """Raises ConfigurationError."""
     options = dict(settings.options)
-    remap, own = options.pop("address_remap", None), options.pop("sentinel", {})
+    own = options.pop("sentinel", {})
     hosts = read_hosts(settings._replace(options=options), PORT, EXAMPLE)
-    where = f"OPTIONS of the lock alias {settings.alias!r}"
-    if remap is not None:
-        check_remap(f"address_remap in {where}", remap)
     if not isinstance(own, Mapping):
-        raise ConfigurationError(f"sentinel in {where} must map options of the Sentinels to values")
+        raise ConfigurationError(
+            f"sentinel in OPTIONS of the lock alias {settings.alias!r} must map options of the "
+            "Sentinels to values"
+        )
     match hosts.path:
         case (service,):
             database = ""
@@ -63,7 +63,7 @@ def way_of(settings: AliasSettings) -> Way:
             )
     address, mark, query = hosts.one.location.partition("?")
     one = hosts.one._replace(location=f"{address}{database}{mark}{query}")
-    return Way(service, hosts.nodes, remap, one, _of_sentinels(hosts.one, own))
+    return Way(service, hosts.nodes, hosts.remap, one, _of_sentinels(hosts.one, own))
 
 
 def _of_sentinels(one: AliasSettings, own: Mapping[str, Any]) -> AliasSettings:

@@ -12,9 +12,10 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.runtime import process
 from lockkit.runtime.aio_wires import park_task
+from lockkit.stores.redis.failures import anew
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.settings import Maker
-from lockkit.stores.redlock.line import DOUBT, MOST_OWED, PAUSE, STALE, anew, packed_at_once
+from lockkit.stores.redlock.line import DOUBT, MOST_OWED, PAUSE, STALE, packed_at_once
 from lockkit.stores.redlock.votes import SILENT
 from lockkit.stores.redlock.wire import checked
 

@@ -12,6 +12,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError
 from lockkit.runtime import process
 from lockkit.stores.redis.connections import connect
+from lockkit.stores.redis.failures import anew
 from lockkit.stores.redis.resp import ALONE, Replies
 from lockkit.stores.redis.settings import Connection, Maker
 
@@ -113,13 +114,6 @@ class Line:
             self._owed -= 1
             self._since = now()
         return True
-
-
-def anew(error: LockError) -> LockError:
-    """For each that waits."""
-    made = type(error)(*error.args)
-    made.__cause__ = error.__cause__
-    return made
 
 
 class Attempt:
