@@ -9,18 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import redis
 from redis.exceptions import RedisError, ResponseError
 
 from lockkit.engine.effects import Exchange
 from lockkit.stores.redis.aio_wire import AsyncRedisWire
-from lockkit.stores.redis.connections import translate_io_error
+from lockkit.stores.redis.connections import ANY_COMMAND, translate_io_error
 from lockkit.stores.redis.failures import checked, not_connected
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, Maker
 from lockkit.stores.redis.subscription import Inbox
-
-ANY_COMMAND = ("_",) if redis.VERSION < (5, 3) else ()
-"""Which older releases want to hear, and ignore."""
 
 
 class AsyncPoolWire(AsyncRedisWire):

@@ -37,6 +37,10 @@ LINE, CHUNK = 4096, 65536
 """Bytes that are asked of the system at once."""
 
 
+ANY_COMMAND = ("_",) if redis.VERSION < (5, 3) else ()
+"""Which older releases want to hear of a connection's use, and ignore."""
+
+
 class Connections(Protocol):
     """Where connections come from and go to."""
 
@@ -90,8 +94,7 @@ class PooledConnections:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
-        before_5_3 = redis.VERSION < (5, 3)  # which wants the command's name, and then ignores it
-        self._get = partial(pool.get_connection, "_") if before_5_3 else pool.get_connection
+        self._get = partial(pool.get_connection, *ANY_COMMAND)
         self.fresh = Maker(pool)
 
     def take(self) -> Connection:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lockkit.engine.effects import Exchange, Gather, Listen, Park
+from lockkit.engine.effects import Exchange, Gather
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.runtime import process
-from lockkit.runtime.aio_wires import park_task
+from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.stores.redis.failures import anew
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.settings import Maker
@@ -20,7 +20,7 @@ from lockkit.stores.redlock.votes import SILENT
 from lockkit.stores.redlock.wire import checked
 
 
-class AsyncRedlockWire:
+class AsyncRedlockWire(AsyncLocalWire):
     """A lane of a ``Gather`` is a node; a payload is one packed command, or a list of them."""
 
     def __init__(self, makers: Sequence[Maker], patience: float) -> None:
@@ -38,15 +38,6 @@ class AsyncRedlockWire:
 
     async def gather(self, gather: Gather) -> None:
         await _Round(self._nodes, gather).run()
-
-    async def exchange(self, exchange: Exchange) -> Any:
-        raise NotImplementedError("all nodes are asked at once")
-
-    async def park(self, effect: Park) -> None:
-        await park_task(effect.signal, effect.seconds)
-
-    async def listen(self, effect: Listen) -> None:
-        """No node sends messages."""
 
     async def close(self) -> None:
         for node in self._nodes:

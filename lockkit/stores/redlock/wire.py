@@ -14,17 +14,17 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from lockkit.engine.effects import Exchange, Gather, Listen, Park
+from lockkit.engine.effects import Exchange, Gather
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
-from lockkit.runtime.wires import park
+from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.failures import from_reply, lost_on_the_way
 from lockkit.stores.redis.settings import Maker
 from lockkit.stores.redlock.line import MISSING, Attempt, Line, Lines
 from lockkit.stores.redlock.votes import SILENT
 
 
-class RedlockWire:
+class RedlockWire(CallWire):
     """A lane of a ``Gather`` is a node; a payload is one packed command, or a list of them."""
 
     def __init__(self, makers: Sequence[Maker], patience: float) -> None:
@@ -33,15 +33,6 @@ class RedlockWire:
 
     def gather(self, gather: Gather) -> None:
         _Round(self._nodes, gather, self._patience).run()
-
-    def exchange(self, exchange: Exchange) -> Any:
-        raise NotImplementedError("all nodes are asked at once")
-
-    def park(self, effect: Park) -> None:
-        park(effect.signal, effect.seconds)
-
-    def listen(self, effect: Listen) -> None:
-        """No node sends messages."""
 
     def close(self) -> None:
         for node in self._nodes:
