@@ -74,12 +74,8 @@ class RequestView:
     """A ``RequestView``."""
 
     def __init__(self, request: Any, kwargs: Mapping[str, object]) -> None:
-        self._request = request
+        self._request, self._http = request, http_request(request)
         self._kwargs = kwargs
-
-    @property
-    def _http(self) -> HttpRequest:
-        return http_request(self._request)
 
     def kwarg(self, key: str) -> object:
         return self._kwargs.get(key)

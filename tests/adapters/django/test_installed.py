@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-import json, sys
+import gc, json, sys
 import django
 from django.conf import settings
 
@@ -30,6 +30,7 @@ def note(frame, event, _):
     global calls
     calls += event == "call"
 
+gc.disable()
 ask()
 sys.setprofile(note)
 ask()
