@@ -232,13 +232,13 @@ def test_a_lease_lost_in_the_view_rolls_back(kind: str, atomic_requests: None) -
 
 def test_a_lease_lost_without_a_transaction_raises() -> None:
     """What was done stays done, so nobody may be told to try again."""
-    with pytest.raises(lockkit.LeaseLost):
+    with pytest.raises(lockkit.LeaseLost, match="an operator released it"):
         Client().post("/function/A1?lose=1")
     assert Sale.objects.count() == 1
 
 
 def test_an_async_lease_lost_raises() -> None:
-    with pytest.raises(lockkit.LeaseLost):
+    with pytest.raises(lockkit.LeaseLost, match="an operator released it"):
         Client().post("/coroutine/A1?lose=1")
 
 
