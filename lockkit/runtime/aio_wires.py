@@ -73,7 +73,9 @@ class ThreadWire(AsyncLocalWire):
     async def exchange(self, exchange: Exchange) -> Any:
         (function, lane), route = exchange
         if (before := self._last.get(route)) is not None and not before.done():
-            await asyncio.wait([asyncio.wrap_future(before)])
+            ended = asyncio.wrap_future(before)
+            ended.add_done_callback(_heed)
+            await asyncio.wait([ended])
         future = self._threads(lane).submit(function)
         if route is not None:
             self._last[route] = future
@@ -96,3 +98,9 @@ class ThreadWire(AsyncLocalWire):
         lanes, self._lanes = self._lanes, {}
         for threads in lanes.values():
             threads.shutdown(wait=False)
+
+
+def _heed(ended: asyncio.Future[Any]) -> None:
+    """It was cancelled for whoever asked, so asyncio would log that nobody looks at its error."""
+    if not ended.cancelled():
+        ended.exception()

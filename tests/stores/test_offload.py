@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from lockkit.aio import AsyncLockClient
 from lockkit.engine.effects import Step
+from lockkit.model.errors import BackendUnavailable
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Gone, Grant, Release, Renewal, Request
 from lockkit.runtime.aio_wires import ThreadWire
@@ -64,3 +67,33 @@ async def test_slow_claims_hold_up_neither_a_renewal_nor_a_release() -> None:
 async def _pass(client: AsyncLockClient) -> int:
     async with client.lock("crowded") as lease:
         return lease.fencing_token
+
+
+class Failing(Slow):
+    """A claim of "crowded" fails when it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = threading.Event()
+
+    def _acquire(self, request: Request) -> Grant | Busy | Gone:
+        self.has_begun.set()
+        self.go_on.wait()
+        raise BackendUnavailable("the server has gone")
+
+
+async def test_nobody_is_told_of_the_failure_of_a_call_that_was_cancelled() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    backend = Failing()
+    client = AsyncLockClient(backend, settings_from_url("memory://"))
+    task = asyncio.create_task(client.lock("crowded").acquire())
+    await asyncio.to_thread(backend.has_begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)  # it waits for the end of its call, to take back what that may get
+    backend.go_on.set()
+    with suppress(asyncio.CancelledError):
+        await task
+    await client.close()
+    gc.collect()
+    assert not told

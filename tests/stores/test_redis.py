@@ -38,6 +38,7 @@ def guarded() -> Iterator[RedisServer]:
         "shop": "on >secret ~{shop:* ~lockkit:prefixes &shop:wake:* +evalsha +script|load +hscan "
         "+ping +subscribe +@hash +@sortedset +pexpire +publish +time",
         "deaf": "on >secret ~* resetchannels +@all",
+        "scripted": "on >secret ~* &* +@all -hset -set",
         "reader": "on >secret ~* &* +@read",
     }
     with RedisServer(users=users, password="for-all", tls=True) as server:
@@ -96,6 +97,16 @@ def test_a_server_that_is_not_in_a_cluster_says_so(redis_url: str) -> None:
     with pytest.raises(
         lockkit.StoreRefused, match="not in a cluster: its URL begins with redis://"
     ):
+        client.lock("stock:42").acquire()
+    client.close()
+
+
+@pytest.mark.parametrize("protocol", ["", "?protocol=plain"])
+def test_a_permission_that_is_missing_within_a_script_is_said(
+    guarded: RedisServer, protocol: str
+) -> None:
+    client = connect(guarded.url_for("scripted", "secret") + protocol)
+    with pytest.raises(lockkit.OutcomeUnknown, match=r"lacks a permission .*stores\.md"):
         client.lock("stock:42").acquire()
     client.close()
 

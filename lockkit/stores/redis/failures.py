@@ -42,6 +42,9 @@ SENTINEL = "; is it a Sentinel? Then the URL begins with redis+sentinel://"
 FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
 """What does not pass by itself."""
 
+REFUSED_WITHIN = "user executing the script can't", "ACL failure in script"
+"""Redis' words before and since 7.2. What the script had done before is done."""
+
 
 class MasterUnknown(driver.ConnectionError):
     """Sentinels lead to no master. The text has no secret."""
@@ -156,4 +159,6 @@ def _refused(message: str) -> BackendError:
     if "cluster support disabled" in message:
         return StoreRefused("the server is not in a cluster: its URL begins with redis://")
     hint = SENTINEL if message.startswith("unknown command") else ""
+    if any(words in message for words in REFUSED_WITHIN):
+        code, hint = "NOPERM", f": {REFUSALS['NOPERM']}"
     return OutcomeUnknown(f"the Redis server replied with an error ({code[:40]}){hint}")
