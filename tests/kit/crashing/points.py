@@ -90,10 +90,10 @@ def stopping(run: Callable[..., Any]) -> Callable[..., Any]:
 def _statement(sql: str) -> None:
     """A record is written at BEGIN, and again before COMMIT."""
     if RECORDS in sql:
-        if "INSERT INTO" in sql:
-            at("recorded")
-        elif "UPDATE " in sql:
+        if sql.startswith("UPDATE ") or "DO UPDATE SET" in sql:
             at("committing")
+        elif "INSERT INTO" in sql:
+            at("recorded")
 
 
 def wsgi(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
