@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Exchange, Step, at_once
 from lockkit.model.checks import unknown_key
@@ -145,7 +145,8 @@ class Direct(Waited):
 
     def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone | None:
         """None: ``acquire`` goes on with it. Default: the reply is the answer."""
-        return cast("Grant | Busy | Gone", reply)
+        answer: Grant | Busy | Gone = reply
+        return answer
 
     @abstractmethod
     def returned(self, request: Request) -> Exchange | None:
@@ -153,7 +154,8 @@ class Direct(Waited):
 
     def taken_back(self, request: Request, reply: Any) -> Release:
         """Likewise."""
-        return cast("Release", reply)
+        answer: Release = reply
+        return answer
 
     def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
         """No answer comes. None: nothing was asked, and the step may do so."""

@@ -149,6 +149,7 @@ class MariaDBTable(TableStore):
     """In MariaDB."""
 
     server: MariaDBServer
+    writes: ClassVar[bytes] = b"EXECUTE lockkit_"  # likewise
 
 
 class ZooKeeperStore(ServerStore):

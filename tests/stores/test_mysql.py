@@ -254,6 +254,56 @@ def test_a_connection_that_was_idle_for_too_long(locks: Locks, engine: sa.Engine
     assert lease.release()
 
 
+@pytest.mark.parametrize("mode", ["NO_BACKSLASH_ESCAPES", "ANSI_QUOTES,SIMULTANEOUS_ASSIGNMENT"])
+def test_names_that_end_a_quotation(locks: Locks, url: str, mode: str) -> None:
+    """Whatever the session takes for an escape; as names are made, and as they are used again."""
+    client, names = locks(made_with(url, sql_mode=mode)), ["'", '"', "\\", "\\'", "%s", "\u2603'"]
+    for _ in range(2):
+        leases = [client.lock(name, label=name).acquire(timeout=0) for name in names]
+        found = {info.name: info.owner.label for info in client.holders() if info.owner}
+        assert found == {name: name for name in names}
+        assert all(lease.release() for lease in leases)
+
+
+def test_what_is_taken_and_freed_is_parsed_once(locks: Locks) -> None:
+    client: Any = locks()
+    for _ in range(3):
+        client.lock("a").acquire().release()
+    counted = "SHOW SESSION STATUS WHERE Variable_name IN ('Com_prepare_sql', 'Com_execute_sql')"
+    rows = client.store._steps.use(lambda c: c.execute(counted, {})).rows
+    assert {name: int(value) for name, value in rows} == {
+        "Com_execute_sql": 6,
+        "Com_prepare_sql": 2,
+    }
+
+
+def test_statements_that_were_prepared_in_vain(locks: Locks) -> None:
+    """By a proxy that gives the connection another session: sent as they are, from then on."""
+    client: Any = locks()
+    client.lock("a").acquire().release()
+
+    def lose(connection: Any) -> None:
+        for statement in connection._prepared.values():
+            connection.execute(f"DEALLOCATE PREPARE {statement.split()[1]}", {})
+
+    client.store._steps.use(lose)
+    for _ in range(3):
+        with client.lock("a"):
+            assert locks().lock("a").try_acquire() is None
+
+
+def test_a_server_that_prepares_no_more_statements(
+    mariadb_server: MariaDBServer, locks: Locks
+) -> None:
+    (most,) = mariadb_server.execute("SELECT @@max_prepared_stmt_count").split()
+    mariadb_server.execute("SET GLOBAL max_prepared_stmt_count = 0")
+    try:
+        with locks().lock("a"):
+            assert locks().lock("a").try_acquire() is None
+    finally:
+        mariadb_server.execute(f"SET GLOBAL max_prepared_stmt_count = {most}")
+
+
 def test_a_connection_that_cannot_write_every_name_is_refused(locks: Locks, url: str) -> None:
     with pytest.raises(lockkit.ConfigurationError, match=r"latin1.*\?charset=utf8mb4"):
         locks(made_with(url, charset="latin1")).lock("\u2603").acquire()

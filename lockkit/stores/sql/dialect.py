@@ -11,14 +11,14 @@ from lockkit.stores.sql.codec import WHOLE
 
 _STATEMENT = re.compile(r"^-- name: (\w+)\n(.*?)(?=^-- name:|\Z)", re.DOTALL | re.MULTILINE)
 
-SOUND = f"version >= 0 AND version < {WHOLE} AND fence >= 0 AND fence < {WHOLE}"
-"""Numbers of ours. What else stands there is told, and never run over."""
+MOST = str(WHOLE - 1)
+"""The greatest number of ours. What else stands there is told, and never run over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The statements of one database, with ``:named`` parameters. Rows start with the clock, and
-    ``{clock}`` stands for it."""
+    ``{clock}`` stands for it, ``{most}`` for MOST."""
 
     name: str
     create: str
@@ -47,7 +47,7 @@ def load_dialect(name: str) -> Dialect:
     statements = {match[1]: match[2].strip() for match in _STATEMENT.finditer(text)}
     clock = statements["clock"].removeprefix("SELECT ")
     for key, statement in statements.items():
-        statements[key] = statement.replace("{clock}", clock).replace("{sound}", SOUND)
+        statements[key] = statement.replace("{clock}", clock).replace("{most}", MOST)
     required = {field.name for field in fields(Dialect) if field.default is MISSING}
     assert statements.keys() >= required - {"name"}
     return Dialect(name, **statements)

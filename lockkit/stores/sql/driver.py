@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -39,12 +39,15 @@ class DriverConnection(Connection):
         text, names = styled(statement, self._mark)
         values = [parameters[name] for name in names]
         try:
-            cursor = self._cursor = self._cursor or self.driver.cursor()  # kept: it takes long
-            cursor.execute(text, values or None)
-            rows = cursor.fetchall() if cursor.description else ()
-            return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0))
+            return self._result(text, values)
         except self._error as error:
             raise self._vendor.failure(error, statement, self._remedy) from error
+
+    def _result(self, text: str, values: Sequence[object]) -> Result:
+        cursor = self._cursor = self._cursor or self.driver.cursor()  # kept: it takes long
+        cursor.execute(text, values or None)
+        rows = cursor.fetchall() if cursor.description else ()
+        return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0))
 
     def close(self) -> None:
         """First this: SQLAlchemy would roll back what is broken, and log that it cannot."""

@@ -8,7 +8,7 @@
 -- An INSERT that finds the row is an error (1062), never ON DUPLICATE KEY UPDATE: what that one
 -- counts depends on whether the client asked for found rows, as Django and SQLAlchemy do.
 -- The clock stands still within a statement. LAST_INSERT_ID tells the client what was written. The
--- columns are assigned from left to right, so none is used after it was.
+-- columns are assigned from left to right, so the second use of a column is what it has become.
 -- States are compared as bytes, and free ones by their length, as prefixes are.
 -- Grants this needs: SELECT, INSERT, UPDATE, DELETE on lockkit_lock.
 
@@ -32,13 +32,14 @@ FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS found ON found.id = :id
 
 -- name: take
 UPDATE lockkit_lock SET fence = LAST_INSERT_ID({clock}), version = version + 1, state = :state,
-    updated = {clock}
-WHERE id = :id AND LENGTH(state) = 0 AND {sound} AND fence < {clock}
+    updated = fence
+WHERE id = :id AND LENGTH(state) = 0 AND version BETWEEN 0 AND {most}
+    AND fence BETWEEN 0 AND {clock} - 1
 
 -- name: free
 UPDATE lockkit_lock SET version = version + 1, state = '', updated = {clock}
-WHERE id = :id AND CAST(state AS BINARY) = CAST(:state AS BINARY) AND {sound}
-    AND fence + :ttl > {clock}
+WHERE id = :id AND state = CAST(:state AS BINARY) AND version BETWEEN 0 AND {most}
+    AND fence BETWEEN {clock} - :ttl + 1 AND {most}
 
 -- name: read_many
 SELECT {clock}, id, version, fence, state

@@ -29,7 +29,8 @@ WITH taken AS (
     UPDATE lockkit_lock
     SET version = version + 1, fence = clock.now, state = :state, updated = clock.now
     FROM (SELECT {clock} AS now OFFSET 0) AS clock
-    WHERE id = :id AND state = '' AND {sound} AND fence < clock.now
+    WHERE id = :id AND state = '' AND version BETWEEN 0 AND {most}
+    AND fence BETWEEN 0 AND clock.now - 1
     RETURNING fence
 )
 SELECT {clock}, lock.version, lock.fence, lock.state, (SELECT fence FROM taken)
@@ -39,7 +40,8 @@ FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
 WITH freed AS (
     UPDATE lockkit_lock SET version = version + 1, state = '', updated = clock.now
     FROM (SELECT {clock} AS now OFFSET 0) AS clock
-    WHERE id = :id AND state = :state AND {sound} AND fence + :ttl > clock.now
+    WHERE id = :id AND state = :state AND version BETWEEN 0 AND {most}
+    AND fence BETWEEN clock.now - :ttl + 1 AND {most}
     RETURNING fence, set_config('synchronous_commit', 'off', true)
 )
 SELECT {clock}, lock.version, lock.fence, lock.state, (SELECT fence FROM freed)

@@ -31,12 +31,14 @@ FROM (SELECT 1) LEFT JOIN lockkit_lock AS lock ON lock.id = :id
 
 -- name: take
 UPDATE lockkit_lock SET version = version + 1, fence = :clock, state = :state, updated = :clock
-WHERE id = :id AND state = '' AND {sound} AND fence < :clock
+WHERE id = :id AND state = '' AND version BETWEEN 0 AND {most}
+    AND fence BETWEEN 0 AND :clock - 1
     AND TYPEOF(version) = 'integer' AND TYPEOF(fence) = 'integer'
 
 -- name: free
 UPDATE lockkit_lock SET version = version + 1, state = '', updated = :clock
-WHERE id = :id AND state = :state AND {sound} AND fence + :ttl > :clock
+WHERE id = :id AND state = :state AND version BETWEEN 0 AND {most}
+    AND fence BETWEEN :clock - :ttl + 1 AND {most}
     AND TYPEOF(version) = 'integer' AND TYPEOF(fence) = 'integer'
 
 -- name: read_many

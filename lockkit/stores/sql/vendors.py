@@ -31,6 +31,10 @@ def connected(
         from lockkit.stores.sql.psycopg import PsycopgConnection
 
         kind = PsycopgConnection
+    elif module.__name__ == "pymysql":
+        from lockkit.stores.sql.pymysql import PyMySQLConnection
+
+        kind = PyMySQLConnection
     connection = kind(driver, module, vendor, remedy, forget)
     try:
         vendor.prepare(connection)
