@@ -140,11 +140,11 @@ def _hear(store: Store, hold: Hold) -> Step[None]:
     except BackendError:
         words = None
     if words is None:
-        hold.ended = GONE
+        hold.dead = GONE
     elif words.broken_by:
-        hold.ended = f"an operator released it: {words.broken_by}"
+        hold.dead = f"an operator released it: {words.broken_by}"
     else:
-        hold.ended = f"it expired {max(0.0, -(words.left or 0.0)):.1f} s ago"
+        hold.dead = f"it expired {max(0.0, -(words.left or 0.0)):.1f} s ago"
 
 
 def _refuse_lost(hold: Hold, now: float) -> None:

@@ -14,17 +14,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import AcquireTimeout, TooManySessions
@@ -50,9 +40,7 @@ class _ByThread(_Entered, Protocol):
 
 L = TypeVar("L", bound=_Entered)
 T = TypeVar("T", bound=_ByThread)
-S = TypeVar("S")
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 Block = weakref.ref[partial[Any]]
 """Dead when the statement has ended."""
@@ -62,22 +50,17 @@ _looked_up: dict[int, Block] = {}
 take half a kilobyte of each thread for good."""
 
 
-class leaving(Generic[S, P, R]):  # noqa: N801  a decorator
+def leaving(function: F) -> F:
     """Decorates an ``__exit__`` or ``__aexit__`` whose ``__enter__`` asks for the begun block."""
+    return cast("F", _Leaving(function))
 
-    def __init__(self, function: Callable[Concatenate[S, P], R]) -> None:
+
+class _Leaving:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
 
-    @overload
-    def __get__(self, manager: None, kind: type[S]) -> Callable[Concatenate[S, P], R]: ...
-
-    @overload
-    def __get__(self, manager: S, kind: type[S]) -> Callable[P, R]: ...
-
-    def __get__(
-        self, manager: S | None, kind: type[S]
-    ) -> Callable[P, R] | Callable[Concatenate[S, P], R]:
+    def __get__(self, manager: object, kind: type) -> Callable[..., Any]:
         if manager is None:
             return self._function
         found = partial(self._function, manager)

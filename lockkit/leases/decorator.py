@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
-from lockkit.leases import environment
-from lockkit.leases.client import LockClient
+from lockkit.leases.client import Clients, LockClient
 from lockkit.leases.decorating import refuse_bare
+from lockkit.leases.default_store import chosen_url, default_url
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
-from lockkit.model.settings import DEFAULT_ALIAS
+from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
 from lockkit.model.types import UNSET
+from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.decorated import Locked, Name
+    from lockkit.per_loop import PerLoop
 
 
 def locked_with(
@@ -244,6 +246,29 @@ def _coroutine(
     return locked_coroutine
 
 
-locked = locked_with(
-    lambda _: environment.blocking(), lambda _: environment.in_loop(), ("ttl", "timeout")
-)
+def _connected(url: str) -> LockClient:
+    settings = settings_from_url(url)
+    return LockClient(load_store(settings), settings)
+
+
+_clients = Clients(_connected)
+
+
+def _blocking(_alias: str) -> LockClient:
+    return _clients[chosen_url()]
+
+
+def _in_loop(_alias: str) -> AsyncLockClient:
+    return _in_loops()[default_url()]
+
+
+@cache
+def _in_loops() -> PerLoop[AsyncLockClient]:
+    """Imports asyncio only here: blocking programs do without."""
+    from lockkit.leases import aio_client
+    from lockkit.per_loop import PerLoop
+
+    return PerLoop(aio_client.connect)
+
+
+locked = locked_with(_blocking, _in_loop, ("ttl", "timeout"))

@@ -1,4 +1,4 @@
-"""The store of those who do not say which: $LOCKKIT_URL, else a file of this user."""
+"""The store of callers that name none: $LOCKKIT_URL, else a file of this user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def default_url() -> str:
 
 
 def unchosen(url: str) -> str:
-    """That nobody has chosen this store, in words; once, and empty if somebody has. A job of cron
+    """A text which says, once, that nobody has chosen this store; empty if somebody has. A cron job
     may lock there alone, while the others lock elsewhere."""
     if URL_VARIABLE in os.environ or url in _told:
         return ""
@@ -50,7 +50,7 @@ def connection_settings(url: str | None, client: object, options: Any) -> AliasS
 
 
 def chosen_url(stacklevel: int = 3) -> str:
-    """``default_url``, for those who lock: that nobody has chosen it is a warning."""
+    """As ``default_url``, with a warning if nobody has chosen the store."""
     url = default_url()
     if text := unchosen(url):
         told = f"{text}. Set it, or give connect() a URL"

@@ -202,7 +202,7 @@ class BaseLease:
 
     def _is_inner(self) -> bool:
         """Whether others that share the claim go on; called once, when it is released."""
-        if self._entry is None or self._entry.leave():
+        if self._entry is None or self._client._entries.leave(self._entry):
             return False
         self._hold.unshare(self)
         return True

@@ -106,7 +106,7 @@ class _MultiLease(Generic[AnyLease]):
         return releasing_all([*self._leases.values()])
 
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
-        """What the body has given back itself is not asked."""
+        """Leases that the body has released itself are left alone."""
         ours = [lease for lease in self._leases.values() if not lease.released]
         lost = next((lease for lease in ours if lease.lost), None)
         try:
@@ -128,7 +128,7 @@ class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
 
 
 def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
-    """Each is tried, the last one first, whatever becomes of the others; then an error passes."""
+    """Try each, the last one first, whatever becomes of the others. Then raise the graver error."""
     left, kept = [*leases], True
     failure: BaseException | None = None
     while left:

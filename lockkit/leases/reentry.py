@@ -22,11 +22,10 @@ class Entry:
     They are not counted: an interrupt would come between a lease and its count.
     """
 
-    __slots__ = ("_entries", "_key", "hold")
+    __slots__ = ("hold", "key")
 
-    def __init__(self, entries: Entries, key: Key, hold: Hold) -> None:
-        self._entries = entries
-        self._key = key
+    def __init__(self, key: Key, hold: Hold) -> None:
+        self.key = key
         self.hold = hold
         if hold.on_lost is None:
             hold.on_lost = {}  # before several threads may want to be told
@@ -42,10 +41,6 @@ class Entry:
         """It is renewed for at least so long from now on."""
         if ttl > self.hold.ttl:
             self.hold.request = self.hold.request._replace(ttl=ttl)
-
-    def leave(self) -> bool:
-        """To be called by a lease that is released; whether it was the last one."""
-        return self._entries.leave(self, self._key)
 
 
 class Entries:
@@ -72,13 +67,14 @@ class Entries:
     def begin(self, key: Key, hold: Hold) -> Entry:
         """The first lease on a claim that the store has just granted."""
         with self._lock:
-            entry = self._held[key] = Entry(self, key, hold)
+            entry = self._held[key] = Entry(key, hold)
             return entry
 
-    def leave(self, entry: Entry, key: Key) -> bool:
+    def leave(self, entry: Entry) -> bool:
+        """To be called by a lease that is released; whether it was the last one."""
         with self._lock:
             if entry.hold.used:
                 return False
-            if self._held.get(key) is entry:
-                del self._held[key]
+            if self._held.get(entry.key) is entry:
+                del self._held[entry.key]
             return True

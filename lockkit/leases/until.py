@@ -69,7 +69,7 @@ def refuse_level(level: str, name: str) -> None:
 
 
 class Transaction(ABC):
-    """One that is open, and the leases that its end gives back."""
+    """An open transaction, and the leases that its end gives back."""
 
     ended = False  #: what is not released by now is renewed no more
 

@@ -45,45 +45,7 @@ class _Change(NamedTuple):
 
 def release(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
     """Release one lease, or all that its owner holds under one fencing token; or repair it."""
-    if arguments.damaged:
-        return _repair(arguments, stores, console)
-    if arguments.missing_ttl:
-        return _give_ttl(arguments, stores, console)
-    kind = _Change(
-        "release", "release", "released", "held",
-        lambda info: info.fence is not None
-        and info.state in (LockState.HELD, LockState.ABANDONED),
-        "Release this lease? Its holder is not stopped.",
-        lambda client, info, by: client.break_(info.name, fence=info.fence or 0, by=by),
-        "it is no longer the lease that was shown",
-        "released; its holder was not stopped",
-    )  # fmt: skip
-    return _change(kind, arguments, stores, console)
-
-
-def _repair(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """Delete the record of a name. A record that can be read is never deleted."""
-    kind = _Change(
-        "release --damaged", "delete", "deleted", "damaged",
-        lambda info: info.state is LockState.DAMAGED,
-        "Delete the record of this name? If somebody holds it, somebody else can get it as well.",
-        lambda client, info, _: _repaired(client, info.name),
-        "it can be read now, or the lock of the order is held",
-        "deleted",
-    )  # fmt: skip
-    return _change(kind, arguments, stores, console)
-
-
-def _give_ttl(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """Have a key that another client left without a TTL expire, after the alias's TTL."""
-    kind = _Change(
-        "release --missing-ttl", "repair", "repaired", "without a TTL",
-        _is_endless,
-        "Give this lock a TTL? If its holder lives and does not renew it, somebody else gets it.",
-        lambda client, info, _: client.repair(info.name),
-        "it has a TTL now, or nobody holds it",
-        "repaired: it has the TTL of its alias",
-    )  # fmt: skip
+    kind = _REPAIR if arguments.damaged else _GIVE_TTL if arguments.missing_ttl else _RELEASE
     return _change(kind, arguments, stores, console)
 
 
@@ -99,6 +61,36 @@ def _repaired(client: LockClient, name: str) -> bool:
     from lockkit.orders import redis_records
 
     return redis_records.repair(client, name) or done
+
+
+_RELEASE = _Change(
+    "release", "release", "released", "held",
+    lambda info: info.fence is not None and info.state in (LockState.HELD, LockState.ABANDONED),
+    "Release this lease? Its holder is not stopped.",
+    lambda client, info, by: client.break_(info.name, fence=info.fence or 0, by=by),
+    "it is no longer the lease that was shown",
+    "released; its holder was not stopped",
+)  # fmt: skip
+
+_REPAIR = _Change(
+    "release --damaged", "delete", "deleted", "damaged",
+    lambda info: info.state is LockState.DAMAGED,
+    "Delete the record of this name? If somebody holds it, somebody else can get it as well.",
+    lambda client, info, _: _repaired(client, info.name),
+    "it can be read now, or the lock of the order is held",
+    "deleted",
+)  # fmt: skip
+"""A record that can be read is never deleted."""
+
+_GIVE_TTL = _Change(
+    "release --missing-ttl", "repair", "repaired", "without a TTL",
+    _is_endless,
+    "Give this lock a TTL? If its holder lives and does not renew it, somebody else gets it.",
+    lambda client, info, _: client.repair(info.name),
+    "it has a TTL now, or nobody holds it",
+    "repaired: it has the TTL of its alias",
+)  # fmt: skip
+"""Has a key that another client left without a TTL expire, after the alias's TTL."""
 
 
 def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:

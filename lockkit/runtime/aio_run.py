@@ -24,8 +24,8 @@ async def arun(  # noqa: C901  as ``run``
 ) -> R:
     """Perform a step to its end, awaiting each effect. A cancellation is thrown into the step.
 
-    Also one that a driver swallowed: asyncio.wait_for does so on Python 3.11 when its result and
-    the cancellation come at once.
+    This includes one that a driver swallowed: asyncio.wait_for does so on Python 3.11 when its
+    result and the cancellation come at once.
     """
     reply: Any = None
     task = asyncio.current_task()

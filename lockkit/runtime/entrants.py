@@ -1,7 +1,7 @@
 """The keys of those that may enter again: a thread, a task, or all with the same owner key.
 
 A key is forgotten with its thread or task, and a forked child has keys of its own, so nobody enters
-by somebody else's claim.
+with somebody else's claim.
 """
 
 from __future__ import annotations

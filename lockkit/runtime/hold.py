@@ -130,7 +130,7 @@ class Hold:
 
     @property
     def whole(self) -> bool:
-        """Else it was handed to a waiter, and for less than its ttl."""
+        """Whether it is for its whole ttl. If not, it was handed to a waiter."""
         return self._last[0] != _HANDED
 
     @property
@@ -154,10 +154,6 @@ class Hold:
     def ended(self) -> str:
         """What the store says of its end."""
         return self.dead if isinstance(self.dead, str) else ""
-
-    @ended.setter
-    def ended(self, words: str) -> None:
-        self.dead = words
 
     @property
     def unknown(self) -> bool:

@@ -133,7 +133,7 @@ def generation() -> int:
 
 
 def is_generation(number: int) -> bool:
-    """Whether it is this process's, also after a fork of which nobody has told."""
+    """Whether it is the number of this process, also after a fork that nobody has announced."""
     if os.getpid() != _process.known_as:
         _notice_fork()
     return number == _process.generation
@@ -194,7 +194,7 @@ def new_token() -> str:
 
 
 def operator(by: str) -> str:
-    """The operator that breaks a lease, for its holder to read; default: this process."""
+    """The operator that breaks a lease, as its holder reads it; default: this process."""
     return _printable(by) or str(owner(""))
 
 
