@@ -220,8 +220,8 @@ class Hold:
         if self.generation != process.generation():
             return "it belongs to the process that this one was forked from"
         if self.failing_since is not None:
-            since = now - self.failing_since
-            return f"it expired, and its store has been unreachable for {since:.1f} s"
+            since = min(now, self.deadline) - self.failing_since
+            return f"it expired, and its store had been unreachable for {since:.1f} s"
         if self.deadline >= self.renew_until:
             return f"it was held for its MAX_HOLD of {self._terms[_MAX_HOLD]:g} s, and expired"
         return "it expired: its process was paused, or did not renew it in time"
