@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import psycopg
 import pytest
 from bouncer import BouncerServer
+from forking import in_child
 from servers_of_sessions import (
     ADVISORY,
     ROW,
@@ -628,3 +631,19 @@ def test_a_forked_child_has_nothing_of_its_parents(connect: Connect, agent: Agen
         assert agent.call("lost", handle="a") is False
         assert connect().lock("a").try_acquire() is None
     assert agent.call("release", handle="a") is True
+
+
+def test_a_forked_child_that_forgets_the_client_ends_no_session(server: SessionServer) -> None:
+    client = lockkit.connect(server.url, ttl=LONG)
+    held: list[Any] = [client, client.lock("a").acquire()]
+    del client
+
+    def forget() -> None:
+        held.clear()
+        gc.collect()
+
+    in_child(forget)
+    client, lease = held
+    lease.extend()
+    assert lease.release()
+    client.close()

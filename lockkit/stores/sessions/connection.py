@@ -12,7 +12,7 @@ from lockkit.model.errors import (
     OutcomeUnknown,
     StoreRefused,
 )
-from lockkit.runtime import native
+from lockkit.runtime import native, process
 
 CANCELLED = frozenset({"57014", "1317"})
 """What PostgreSQL, MySQL and MariaDB say of a cancelled statement."""
@@ -80,6 +80,13 @@ class Connection(ABC):
     is_owed: bool = False
     """Something was sent, and the reply was not taken yet. Set by ``send``, just before."""
 
+    _generation: int | None = None  #: of the process that reads from it
+
+    def __del__(self) -> None:
+        """Not in a forked child: a driver's goodbye would end the session of its parent."""
+        if self._generation is not None and process.is_generation(self._generation):
+            self.close()
+
     @property
     @abstractmethod
     def is_closed(self) -> bool:
@@ -88,6 +95,7 @@ class Connection(ABC):
     def reads_from(self, descriptor: int) -> None:
         """Read from this socket."""
         self.descriptor, self.poll = descriptor, native.poll(descriptor)
+        self._generation = process.generation()
 
     def is_same(self, other: Connection) -> bool:
         """Whether both are one session of the server."""

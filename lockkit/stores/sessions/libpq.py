@@ -137,10 +137,6 @@ class PostgresConnection(Connection):
         with suppress(Exception):
             self._driver.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_driver"):
-            self.close()
-
     def _rows(self, results: list[PGresult]) -> Rows:
         """Those of the last statement that has any."""
         found = None

@@ -133,10 +133,6 @@ class MySQLConnection(Connection):
         with suppress(Exception):
             self._driver.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_driver"):
-            self.close()
-
     def _ended(self, error: BaseException) -> SessionEnded:
         self.said_end |= _code(error) in SAID_END
         return SessionEnded(f"the connection to the database server broke: {_text(error)}")
