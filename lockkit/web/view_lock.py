@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     AnyAsyncLease = AsyncLease | AsyncMultiLease
 
 OnBusy = TypeVar("OnBusy", bound=Callable[..., Any])
-_MARK = "_lockkit_view_locks"
+MARK = "_lockkit_view_locks"
+"""Attribute of a decorated view: what locks it."""
 
 ERRORS = range(400, 600)
 """Error statuses of HTTP."""
@@ -172,13 +173,13 @@ class ViewLock(Generic[OnBusy]):
 
 def mark(wrapper: object, view_lock: ViewLock[Any]) -> None:
     """Say of a decorated view what locks it: other decorators hand it on, by ``wraps``."""
-    vars(wrapper)[_MARK] = (view_lock, *getattr(wrapper, _MARK, ()))
+    vars(wrapper)[MARK] = (view_lock, *getattr(wrapper, MARK, ()))
 
 
 def view_locks_of(places: Iterable[object]) -> tuple[Any, ...]:
     """What a view is decorated with, each once, the outermost first; ``places``: where that may
     stand."""
-    return tuple(dict.fromkeys(each for place in places for each in getattr(place, _MARK, ())))
+    return tuple(dict.fromkeys(each for place in places for each in getattr(place, MARK, ())))
 
 
 def _template(text: str) -> Template:

@@ -15,7 +15,7 @@ from lockkit.leases.decorating import is_written_above
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.web.refusal import refusal_of
 from lockkit.web.route_checks import wrappers
-from lockkit.web.view_lock import ViewLock, mark, request_label, view_locks_of
+from lockkit.web.view_lock import MARK, ViewLock, mark, request_label
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import behind
 from lockkit_flask.state import app_locks
@@ -100,7 +100,8 @@ def take_locks(view: object) -> Callable[[], Any] | None:
 
     ``view``: a function below it, for decorators that cannot be seen from outside.
     """
-    for locked in view_locks_of([*places_of(view_of(request), request.method), view]):
+    places = [*places_of(view_of(request), request.method), view]
+    for locked in dict.fromkeys(each for place in places for each in getattr(place, MARK, ())):
         try:
             locked.enter()
         except AcquireTimeout as error:
