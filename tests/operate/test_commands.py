@@ -215,7 +215,7 @@ def test_wide_shows_more(memory: LockClient) -> None:
     hold(memory, "stock:42", max_hold=600.0)
     title, line = locks(memory, "--format", "wide").out.splitlines()
     assert title.split()[9:] == ["THREAD", "RENEWED", "TTL", "MAX-HOLD", "KIND"]
-    assert re.search(r"MainThread +0\.\ds +1m00s +10m00s +mutex$", line)
+    assert re.search(r"MainThread +\d+\.\ds +1m00s +10m00s +mutex$", line)
 
 
 def test_each_who_shares_a_name_has_a_row(client: LockClient) -> None:
