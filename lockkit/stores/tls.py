@@ -87,7 +87,21 @@ def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str
             "ssl_mode": mode,
             "ssl": files if files.keys() & CAS else {"ca": _bundle(), **files},
         }
-    return {"ssl_disabled": True} if mode == "DISABLED" else {"ssl": _context(mode, files, alias)}
+    if mode == "DISABLED":
+        return {"ssl_disabled": True}
+    _needs_strictness(alias)
+    return {"ssl": _context(mode, files, alias)}
+
+
+def _needs_strictness(alias: str) -> None:
+    """An older PyMySQL goes on in plain text if the server says that it speaks no TLS."""
+    from pymysql import VERSION  # type: ignore[import-untyped]
+
+    if VERSION < (1, 2):
+        raise ConfigurationError(
+            f"the lock alias {alias!r} needs TLS, which PyMySQL below 1.2 does without when the "
+            "server, or somebody between, says that it has none: upgrade PyMySQL"
+        )
 
 
 def _context(mode: str, files: Mapping[str, str], alias: str) -> ssl.SSLContext:

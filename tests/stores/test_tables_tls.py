@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import pymysql
 import pytest
 import sqlalchemy
 from garbage import collected
@@ -173,6 +174,14 @@ def test_a_server_that_speaks_no_tls(
         url = server.url.replace("@127.0.0.1", ELSEWHERE)
         with pytest.raises(lockkit.BackendUnavailable, match=plain):
             lock(f"{url}?{mode}")
+
+
+def test_a_driver_that_would_go_on_without_tls_is_refused(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pymysql, "VERSION", (1, 1, 3, "final"))
+    with pytest.raises(ConfigurationError, match="upgrade PyMySQL"):
+        lock(f"mysql://shop.example/shop?{mode}")
 
 
 def test_what_the_environment_of_libpq_says(
