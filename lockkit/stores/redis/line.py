@@ -15,7 +15,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.stores.redis.failures import check_role, is_demoted, not_connected
 from lockkit.stores.redis.resp import ALONE, Replies
-from lockkit.stores.redis.settings import Connection, is_managed
+from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, is_managed
 
 BUFFER = 65536
 
@@ -34,7 +34,7 @@ class Line(asyncio.BufferedProtocol):
         self._connection = connection
         self._transport: Any = connection._writer.transport
         self._may_be_demoted = is_managed(connection)
-        self.patience: float = connection.socket_timeout  #: seconds without a reply
+        self.patience: float = connection.socket_timeout or SOCKET_TIMEOUT  #: without a reply
         self._buffer = memoryview(bytearray(BUFFER))
         self._replies = Replies()
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
