@@ -85,7 +85,7 @@ def test_the_first_page_takes_a_few_requests(proxied: tuple[LockClient, FaultPro
     assert network.requests <= FIRST_PAGE, "a limit ends the reading, too"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 def test_all_are_listed_in_little_memory(crowded: RedisServer) -> None:
     one, least = listed(crowded, "--limit", "1")
     everything, most = listed(crowded)

@@ -18,7 +18,7 @@ import pytest
 
 from lockkit.testing.conformance.base import eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 
 
 @pytest.fixture

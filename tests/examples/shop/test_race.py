@@ -22,7 +22,7 @@ KEYS = ["mode", "requested", "stock", "accepted", "sold", "oversold", "duplicate
         "p50_ms", "p95_ms"]  # fmt: skip
 SMALL = ("race", "--orders", "8", "--stock", "1", "--processes", "1", "--format", "json")
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 
 
 def outcome(finished: Any) -> dict[str, Any]:

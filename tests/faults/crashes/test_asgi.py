@@ -11,7 +11,7 @@ from crashing.customers import post
 from crashing.machines import DJANGO, FLASK
 from crashing.stories import Shop, open_shop
 
-pytestmark = pytest.mark.timeout(180)  # seconds; most of a test is waiting
+pytestmark = pytest.mark.timeout(360)  # seconds; most of a test is waiting
 
 
 class TestDjango:

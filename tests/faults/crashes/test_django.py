@@ -7,7 +7,7 @@ from crashing.machines import DJANGO
 from crashing.own import OwnTransactions
 from crashing.stories import Restarts, Stories
 
-pytestmark = pytest.mark.timeout(180)  # seconds; most of a test is waiting
+pytestmark = pytest.mark.timeout(360)  # seconds; most of a test is waiting
 
 
 class TestSQLite(Stories):

@@ -6,7 +6,7 @@ import pytest
 from crashing.machines import FLASK
 from crashing.stories import Restarts, Stories
 
-pytestmark = pytest.mark.timeout(180)  # seconds; most of a test is waiting
+pytestmark = pytest.mark.timeout(360)  # seconds; most of a test is waiting
 
 
 class TestSQLite(Stories):

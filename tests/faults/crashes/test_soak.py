@@ -12,7 +12,7 @@ from crashing.configuration import Configuration
 from crashing.customers import Answer
 from places import KIT
 
-pytestmark = pytest.mark.timeout(180)  # seconds; most of a test is waiting
+pytestmark = pytest.mark.timeout(360)  # seconds; most of a test is waiting
 
 SEED = "7"
 

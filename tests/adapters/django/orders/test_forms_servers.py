@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 from orders_django.running import Answer, Machine, environment, machines, migrate
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 
 FIELD = re.compile(r'<input type="hidden" name="order_id" value="([^"]*)">')
 SETTINGS = {"ORDER_ID": ["form:order_id"], "PATHS": ["^/orders/"], "REQUIRED": True}

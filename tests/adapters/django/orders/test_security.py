@@ -34,7 +34,7 @@ from lockkit.orders.visit import ViewOptions
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.visit import Visit
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 
 
 def visited(request: Any, **settings: Any) -> Visit:

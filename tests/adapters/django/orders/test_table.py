@@ -16,7 +16,7 @@ from stalling import stalled
 
 import lockkit
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 
 UNSEEN = (411, "order-length-required")
 FORM = "application/x-www-form-urlencoded"
