@@ -8,9 +8,9 @@ The claim of an order is the INSERT of its record. If another transaction has in
 and has not ended, the INSERT waits, by default without limit (PostgreSQL) or for 50 seconds
 (MariaDB, MySQL). SQLite has one writer and a limit of its own, the driver's timeout.
 
-To PostgreSQL statements go in as few messages as there can be, over a connection of psycopg 3. Its
-cursors send BEGIN and COMMIT in messages of their own, and take longer for a statement than the
-server does. Here BEGIN goes before the first statement of a transaction and COMMIT behind the last.
+To PostgreSQL statements go in as few messages as there can be, over a connection of psycopg 3:
+BEGIN before the first of a transaction, and COMMIT behind the last. Its cursors send them alone,
+and take longer for a statement than the server does.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from lockkit.orders.record import (
     MICROSECONDS,
     Record,
+    RecordState,
     StillRunningError,
     dump_headers,
     recorded,
@@ -58,6 +59,7 @@ Statements of their own would take half as long as an INSERT."""
 LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
 LOCK_WAIT_TIMEOUT = 1205
+RUNNING = str(RecordState.RUNNING)
 IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # of libpq's enumerations
 
 Step = tuple[str, tuple[object, ...]]
@@ -96,13 +98,15 @@ def _statements(vendor: str, now: str) -> _Statements:
     of_key, names = f"WHERE {quoted(vendor, 'key')} = %s", [quoted(vendor, n) for n in COLUMNS]
     columns, values = ", ".join(names), marks(COLUMNS)
     into, life = f"INSERT INTO {TABLE} ({columns}, created, expires) VALUES", f"{now}, {now} + %s"
-    update = f"UPDATE {TABLE} SET {', '.join(f'{name} = %s' for name in CHANGED)} {of_key}"
+    changes = ", ".join(f"{name} = %s" for name in CHANGED)
+    update = f"UPDATE {TABLE} SET {changes} {of_key} AND state = %s"
     insert, expired, finish = f"{into} ({values}, {life})", f"{of_key} AND expires <= {now}", ""
     if vendor == "postgresql":
         insert = f"{into} ({_BOUND} || {values}, {life}) {_UNBOUND}"
         changes = ", ".join(f"{name} = excluded.{name}" for name in CHANGED)
-        finish = f"{into} ({values}, 0, 0) ON CONFLICT ({names[0]}) DO UPDATE SET {changes}"
-        finish += " RETURNING 1 / created"  # an error if there was none, because COMMIT may follow
+        mine = f"CASE {TABLE}.state WHEN '{RUNNING}' THEN {TABLE}.created ELSE 0 END"
+        finish = f"{into} ({values}, 0, 0) ON CONFLICT ({names[0]}) DO UPDATE SET {changes}, "
+        finish += f"created = {mine} RETURNING 1 / created"  # an error, because COMMIT may follow
         expired = f"WHERE ctid IN (SELECT ctid FROM {TABLE} {expired} FOR UPDATE SKIP LOCKED)"
     return _Statements(
         f"SELECT {columns}, expires, expires - {now} FROM {TABLE} {of_key}",
@@ -151,13 +155,13 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
         raise
 
 
-def update(database: Database, record: Record, *, commit: bool = False) -> None:
+def update(database: Database, record: Record, was: str = RUNNING, *, commit: bool = False) -> None:
     """Write the end of an order into the row that ``insert`` made. ``commit``: as of ``run``.
 
-    Raises RuntimeError if the row is gone: a COMMIT would leave the order without a record.
+    Raises RuntimeError if the row is gone, or is another try's: an order has one record.
     """
     said = _said(database)
-    step = said.update, (*_answer(record), record.key)
+    step = said.update, (*_answer(record), record.key, was)
     if commit and said.finish:
         step = said.finish, _values(record)[:-1]
     try:
@@ -167,7 +171,7 @@ def update(database: Database, record: Record, *, commit: bool = False) -> None:
             raise
         changed = 0
     if not changed:
-        raise RuntimeError("the record of this order was deleted while its view was running")
+        raise RuntimeError("while its view was running, the record of this order was changed")
 
 
 def forget(database: Database, key: str, *, commit: bool = False) -> None:
@@ -203,8 +207,7 @@ def _answer(record: Record) -> tuple[object, ...]:
 
 @contextmanager
 def _bounded(database: Database, seconds: float) -> Iterator[None]:
-    """On MariaDB and MySQL: set the limit for this connection, and always undo it, because others
-    may use it later."""
+    """On MariaDB and MySQL: limit this connection, and always undo it: others may use it later."""
     if database.vendor not in ("mysql", "mariadb"):
         yield
         return
@@ -286,10 +289,8 @@ def _read(result: PGresult) -> Any:
     if result.status == COMMAND_OK:
         return result.command_tuples or 0
     columns = [(c, _READERS.get(result.ftype(c), bytes.decode)) for c in range(result.nfields)]
-    return [
-        [None if (raw := result.get_value(row, c)) is None else read(raw) for c, read in columns]
-        for row in range(result.ntuples)
-    ]
+    value, rows = result.get_value, range(result.ntuples)
+    return [[None if (v := value(r, c)) is None else read(v) for c, read in columns] for r in rows]
 
 
 _READERS: dict[int, Any] = {

@@ -30,6 +30,8 @@ from lockkit_django.orders.transaction import (
 )
 from lockkit_django.web.refusals import rendered
 
+UNANSWERED = str(RecordState.TOMBSTONE)
+
 if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
@@ -142,7 +144,7 @@ class OwnTransaction(OrderInDatabase):
         except LeaseLost as error:
             raise self._stop(refusals.LEASE_LOST) from error
         if self._sealed is not None:
-            rows.update(Sql(connections[self._using]), self._sealed)
+            rows.update(Sql(connections[self._using]), self._sealed, UNANSWERED)
         return True
 
     def _stop(self, reject: Refusal | None) -> OrderStopped:
@@ -160,7 +162,7 @@ class OwnTransaction(OrderInDatabase):
 
     def _remember(self, record: Record) -> None:
         try:
-            rows.update(Sql(connections[self._using]), record)
+            rows.update(Sql(connections[self._using]), record, UNANSWERED)
         except (DatabaseError, InterfaceError, RuntimeError) as error:
             log.warning("the response of the order %r is not kept: %s", record.order_id, error)
 

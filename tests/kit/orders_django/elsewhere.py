@@ -186,6 +186,16 @@ def ends_it(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('ends')}", status=201)
 
 
+def ends_it_and_waits(request: HttpRequest) -> HttpResponse:
+    """The first try ends the transaction, and then waits for another one."""
+    calls.append("ends")
+    if len(calls) == 1:
+        connections["orders"].connection.rollback()
+        started.set()
+        go_on.wait(60)
+    return HttpResponse(f"sold {sell('ends')}", status=201)
+
+
 def fenced(request: Any) -> HttpResponse:
     return HttpResponse(str(request.order.fencing_token), status=201)
 
@@ -194,6 +204,7 @@ urlpatterns = [
     path("orders/fenced", fenced),
     path("orders/swallows-in-request", swallows_in_request),
     path("orders/ends-it", ends_it),
+    path("orders/ends-it-and-waits", ends_it_and_waits),
     path("orders/quick", quick),
     path("orders/clears", clears),
     path("orders/waits", waits),

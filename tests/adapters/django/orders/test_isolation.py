@@ -210,6 +210,21 @@ def test_a_view_that_deletes_its_record_sells_nothing() -> None:
     assert counts() == (0, 0)
 
 
+def test_a_view_that_ends_the_transaction_does_not_write_into_the_record_of_another_try(
+    send: Any,
+) -> None:
+    """Its claim is gone with the transaction, so another try with this key may have succeeded."""
+    with project(LOCK="never"):
+        first = send("ends-it-and-waits")
+        assert elsewhere.started.wait(SECONDS)
+        second = send("ends-it-and-waits").result(SECONDS)
+        elsewhere.go_on.set()
+        assert first.result(SECONDS).status_code == 500
+        again = buy("ends-it-and-waits")
+    assert (second.status_code, again.content, REPLAYED in again) == (201, second.content, True)
+    assert counts() == (1, 1)
+
+
 @pytest.mark.parametrize("kind", ["patient", "patient-in-commit-in"])
 def test_the_view_waits_for_locks_as_long_as_the_project_says(kind: str, database: Any) -> None:
     """The bound is for the claim: neither the view has it, nor what uses the connection later."""
