@@ -15,6 +15,9 @@ HERE = Path(__file__).resolve().parent.parent
 DATABASE_VARIABLE = "SHOP_DATABASE_URL"
 """Not DATABASE_URL: that may be in the shell for another project, and the shop makes tables."""
 
+POSTGRESQL = ("postgresql", "postgres")
+MYSQL = ("mysql", "mariadb")
+
 CACHE_VARIABLE = "SHOP_CACHE_URL"
 """Of the Redis that is the shop's cache, if it has one."""
 
@@ -57,36 +60,47 @@ def sqlite_url(path: Path) -> str:
 
 
 def django_database(url: str) -> Database:
-    """The settings of a ``sqlite:///path`` or ``postgresql://user:password@host:port/name``.
+    """The settings of a ``sqlite:///path``, or of ``postgresql://user:password@host:port/name``,
+    or of the same with ``mysql`` or ``mariadb``.
 
     Raises ValueError that says what to change or to install.
     """
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return _sqlite(parts)
-    if parts.scheme in ("postgresql", "postgres"):
-        if find_spec("psycopg") is None:
-            raise ValueError(
-                f"the database of {DATABASE_VARIABLE} needs psycopg: "
-                f"{sys.executable} -m pip install 'psycopg[binary]'"
-            )
-        return _postgresql(parts)
+    if parts.scheme in POSTGRESQL:
+        _needs("psycopg", "'psycopg[binary]'")
+        return _server("postgresql", parts)
+    if parts.scheme in MYSQL:
+        _needs("pymysql", "PyMySQL")
+        _install_pymysql()
+        return _server("mysql", parts)
     raise ValueError(
-        f"{DATABASE_VARIABLE} begins with sqlite:/// or postgresql://, not {parts.scheme}://"
+        f"{DATABASE_VARIABLE} begins with sqlite:///, postgresql://, mysql:// or mariadb://, not "
+        f"{parts.scheme}://"
     )
 
 
 def sqlalchemy_url(url: str) -> str:
     """The same database for SQLAlchemy."""
     scheme, separator, rest = url.partition("://")
-    if scheme in ("postgresql", "postgres"):
+    if scheme in POSTGRESQL:
         return f"postgresql+psycopg{separator}{rest}"
+    if scheme in MYSQL:
+        return f"mysql+pymysql{separator}{rest}"
     return url
 
 
 def locks_beside(url: str) -> str:
     """Where Django keeps its locks when nothing is said: in, or beside, the project's database."""
     return f"sqlalchemy+{sqlalchemy_url(url)}"
+
+
+def cache_backend() -> str:
+    """django-redis' if the locks are there, else Django's own."""
+    if os.environ.get("LOCKKIT_URL", "").startswith("django-redis:"):
+        return "django_redis.cache.RedisCache"
+    return "django.core.cache.backends.redis.RedisCache"
 
 
 def machine() -> str:
@@ -131,10 +145,26 @@ def _sqlite(parts: SplitResult) -> Database:
     }
 
 
-def _postgresql(parts: SplitResult) -> Database:
+def _needs(module: str, package: str) -> None:
+    if find_spec(module) is None:
+        raise ValueError(
+            f"the database of {DATABASE_VARIABLE} needs {package}: "
+            f"{sys.executable} -m pip install {package}"
+        )
+
+
+def _install_pymysql() -> None:
+    """In the place of mysqlclient, which needs a compiler: Django asks for its version."""
+    import pymysql
+
+    pymysql.version_info = (2, 2, 1, "final", 0)
+    pymysql.install_as_MySQLdb()
+
+
+def _server(kind: str, parts: SplitResult) -> Database:
     options: dict[str, object] = dict(parse_qsl(parts.query))
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": f"django.db.backends.{kind}",
         "NAME": unquote(parts.path.removeprefix("/")),
         "HOST": str(options.pop("host", parts.hostname or "")),
         "PORT": str(parts.port or ""),

@@ -41,10 +41,10 @@ DATABASES = {
     "reader": place.django_database(place.database_url()) | {"TEST": {"MIRROR": "default"}},
 }
 
-if place.CACHE_VARIABLE in os.environ:  # then LOCKKIT_URL may be django-cache://default
+if place.CACHE_VARIABLE in os.environ:  # of the locks of LOCKKIT_URL=django-cache://default
     CACHES = {
         "default": {
-            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "BACKEND": place.cache_backend(),
             "LOCATION": os.environ[place.CACHE_VARIABLE],
         }
     }

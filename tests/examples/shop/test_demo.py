@@ -104,7 +104,7 @@ def test_a_database_that_cannot_be_the_shops_is_one_line(
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE shop_product (name TEXT)")
     for url, reason in (
-        ("mysql://root@127.0.0.1/shop", "begins with sqlite:/// or postgresql://, not mysql://"),
+        ("oracle://root@127.0.0.1/shop", "mysql:// or mariadb://, not oracle://"),
         (f"sqlite:///{other}", "must name an empty one"),
         ("postgresql://127.0.0.1:1/shop", "must name an empty one"),
     ):

@@ -75,12 +75,13 @@ PLACES: dict[str, Place] = {
     "zookeeper": lambda _: server(ZooKeeperServer),
     "django": lambda _: nullcontext("django://default"),
     "django-cache": lambda _: nullcontext("django-cache://default"),
+    "django-redis": lambda _: nullcontext("django-redis://default"),
 }
 LIKE = {
     "mysql": "mariadb", "mysql?mode=advisory": "mariadb?mode=advisory",
     "mysql?mode=row": "mariadb?mode=row", "sqlalchemy": "postgresql", "redlocks": "redlock",
     "rediss+sentinel": "redis+sentinel", "rediss+cluster": "redis+cluster",
-    "django-redis": "django-cache", "redis+sentinel?protocol=plain": "redis+sentinel",
+    "redis+sentinel?protocol=plain": "redis+sentinel",
 }  # fmt: skip
 """Schemes of the same store, with other words before the hosts."""
 
@@ -96,13 +97,25 @@ def test_django_and_flask_race_for_the_same_stock(
     manage: Callable[..., Any], request: pytest.FixtureRequest, redis_url: str, scheme: str
 ) -> None:
     """With the locks of every store. In an empty database, the demo makes the table of locks."""
-    machines = "django,django" if "cache" in scheme else "django,flask"
+    machines = "django,django" if "django-" in scheme else "django,flask"
     workers = ("sync", "--processes", "4") if scheme == "sqlite" else ("gthread",)
     arguments = ("--mode", "lockkit", "--machines", machines, "--workers", *workers)
     few = ("--orders", "12", "--stock", "4", "--seed", "20")  # and three double clicks
     with PLACES[scheme](request) as url:
         finished = manage(*SMALL, *arguments, *few, LOCKKIT_URL=url, SHOP_CACHE_URL=redis_url)
     found = outcome(finished)
+    assert (found["sold"], found["oversold"], found["duplicates"]) == (4, 0, 0)
+
+
+@pytest.mark.parametrize("given", ["postgres_url", "mariadb_url"])
+def test_the_locks_are_where_the_orders_are(
+    manage: Callable[..., Any], request: pytest.FixtureRequest, given: str
+) -> None:
+    """``django://`` for Django, and the table of the same database for Flask."""
+    url = request.getfixturevalue(given)
+    few = ("--mode", "lockkit", "--machines", "django,flask", "--workers", "gthread")
+    stock = ("--orders", "12", "--stock", "4", "--seed", "20")
+    found = outcome(manage(*SMALL, *few, *stock, SHOP_DATABASE_URL=url))
     assert (found["sold"], found["oversold"], found["duplicates"]) == (4, 0, 0)
 
 
