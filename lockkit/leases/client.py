@@ -246,9 +246,9 @@ class Lease(BaseLease, ThreadLease):
         store = client._direct
         if store is None or self._entry or self._kept_by or hold.is_over(sent):
             return super().release()
-        if not self._finish():
+        if not self._finish() or self._foreign:  # by a fork made in C, it may be
             return False
-        try:  # not over, so not made before a fork
+        try:
             return client._release(store, hold, sent)
         finally:
             self._given_back()

@@ -95,9 +95,9 @@ def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str
 
 def _needs_strictness(alias: str) -> None:
     """An older PyMySQL goes on in plain text if the server says that it speaks no TLS."""
-    from pymysql import VERSION  # type: ignore[import-untyped]
+    from importlib.metadata import version
 
-    if VERSION < (1, 2):
+    if tuple(map(int, version("PyMySQL").split(".")[:2])) < (1, 2):
         raise ConfigurationError(
             f"the lock alias {alias!r} needs TLS, which PyMySQL below 1.2 does without when the "
             "server, or somebody between, says that it has none: upgrade PyMySQL"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import pwd
 import shutil
@@ -12,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import pymysql
 import pytest
 import sqlalchemy
 from garbage import collected
@@ -179,7 +179,7 @@ def test_a_server_that_speaks_no_tls(
 def test_a_driver_that_would_go_on_without_tls_is_refused(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pymysql, "VERSION", (1, 1, 3, "final"))
+    monkeypatch.setattr(importlib.metadata, "version", {"PyMySQL": "1.1.3"}.__getitem__)
     with pytest.raises(ConfigurationError, match="upgrade PyMySQL"):
         lock(f"mysql://shop.example/shop?{mode}")
 
