@@ -58,8 +58,7 @@ Statements of their own would take half as long as an INSERT."""
 
 LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
-LOCK_WAIT_TIMEOUT = 1205
-RUNNING = str(RecordState.RUNNING)
+LOCK_WAIT_TIMEOUT, RUNNING = 1205, str(RecordState.RUNNING)
 IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # of libpq's enumerations
 
 Step = tuple[str, tuple[object, ...]]
