@@ -62,6 +62,11 @@ def fails_over(group: SentinelGroup) -> bool:
         return False
 
 
+def is_promoted(group: SentinelGroup) -> bool:
+    """The replica. The Sentinels begin again if they have given up: a busy machine takes long."""
+    return is_master(group.replica) or (fails_over(group) and is_master(group.replica))
+
+
 def is_master(server: RedisServer) -> bool:
     """Sentinels end all connections to a server that they promote or demote."""
     try:
@@ -134,8 +139,7 @@ def test_a_fail_over_while_many_lock(group: SentinelGroup, query: str) -> None:
     for thread in threads:
         thread.start()
     until(lambda: len(fences) > 100, "locks are granted")
-    until(lambda: fails_over(group), "the Sentinels begin")
-    until(lambda: is_master(group.replica), "the replica is the master")
+    until(lambda: is_promoted(group), "the replica is the master")
     before = len(fences)
     until(lambda: len(fences) > before + 100, "locks are granted by the new master")
     end.set()
@@ -199,11 +203,14 @@ def test_a_waiter_is_told_or_granted(
 
 def test_a_sentinel_that_is_behind_is_outvoted(group: SentinelGroup) -> None:
     """It is asked first, and still names a server that was the master, and is one again."""
-    until(lambda: fails_over(group), "the Sentinels begin")
-    until(
-        lambda: all(group.state(one)["port"] == group.replica.port for one in group.sentinels),
-        "all of them know the new master",
-    )
+
+    def know() -> bool:
+        known = [group.state(one)["port"] == group.replica.port for one in group.sentinels]
+        if not known[0]:
+            fails_over(group)  # again, if they have given up
+        return all(known)
+
+    until(know, "all of them know the new master")
     with RedisServer() as former, Behind(former.port) as behind:
         url = group.url.replace("://", f"://{HOST}:{behind.port},")
         with lockkit.connect(url) as client, client.lock("stock:42"):
