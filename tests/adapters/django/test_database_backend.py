@@ -101,6 +101,18 @@ def test_migrate_makes_the_table_of_the_dialect(
         assert columns(cursor) == migrated
 
 
+def test_migrate_takes_over_a_table_that_was_made_before(
+    client: lockkit.LockClient, database: dict[str, Any]
+) -> None:
+    with connections["orders"].cursor() as cursor:
+        cursor.execute(load_dialect("postgresql").create)
+    lease = client.lock("a").acquire()
+    run(MIGRATE + "c('migrate', 'lockkit_django', fake_initial=True, verbosity=0)", database)
+    assert lease.release()
+    with override_settings(LOCKKIT={"default": "django://orders"}):
+        assert [*check_store(), *check_records()] == []
+
+
 def columns(cursor: Any) -> list[tuple[Any, ...]]:
     cursor.execute(
         "SELECT column_name, data_type, character_maximum_length, is_nullable "
