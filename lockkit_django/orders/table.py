@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.db import (
@@ -72,7 +73,9 @@ class Sql:
                 connection.close_if_health_check_failed()
                 connection.ensure_connection()
             watched = connection.execute_wrappers or connection.queries_logged
-            if not watched and rows.is_plain(connection.connection):
+            backend: Any = type(connection)
+            plain = not watched and _is_djangos(backend)
+            if plain and rows.is_plain(connection.connection):
                 commit = commit and self._may_commit()
                 with connection.wrap_database_errors:
                     return rows.send(connection.connection, steps, commit=commit)
@@ -86,6 +89,13 @@ class Sql:
         connection = self._connection
         is_outermost = len(connection.atomic_blocks) == 1 and connection.commit_on_exit
         return is_outermost and "commit" not in vars(connection)
+
+
+@cache
+def _is_djangos(kind: type[Any]) -> bool:
+    """Not a backend that adds to cursors or to COMMIT: django-tenants chooses the schema there."""
+    added_to = ("cursor", "_cursor", "make_cursor", "create_cursor", "commit", "_commit")
+    return all(getattr(kind, each).__module__.startswith("django.") for each in added_to)
 
 
 @contextmanager

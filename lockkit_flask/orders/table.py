@@ -23,6 +23,9 @@ EARLIER_TABLE = "lockkit_order_record"
 """The table of a release whose keys of orders this one cannot find."""
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
+LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
+"""Listeners may choose a tenant's schema, or refuse a COMMIT."""
+
 
 class OrderTable(Table):
     """The records in one database of the current app, by its bind key.
@@ -117,9 +120,9 @@ class Sql:
         self.vendor = self._dialect.name
 
     def run(self, *steps: rows.Step, commit: bool = False) -> Any:
-        """Past SQLAlchemy where it only hands over, unless somebody listens to its statements."""
+        """Past SQLAlchemy where it only hands over, unless somebody listens to what is done."""
         heard: Any = self._connection.engine.dispatch
-        if not (heard.before_cursor_execute or heard.after_cursor_execute):
+        if not any(getattr(heard, event) for event in LISTENED):
             driver: Any = self._connection.connection.driver_connection
             if rows.is_plain(driver):
                 return self._run_on(driver, steps, commit=commit)

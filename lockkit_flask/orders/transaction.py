@@ -130,6 +130,8 @@ class SharedTransaction(OpenOrder):
     def _discard(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
+            if not connection.in_transaction():  # else a COMMIT that failed stays open in the pool
+                connection.rollback()
             connection.close()
 
     def _keep(self, record: Record, response: Response) -> Response:

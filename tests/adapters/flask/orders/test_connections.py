@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +73,27 @@ def does_not_commit(_: object) -> ResponseReturnValue:
     put("refused")
     db.session.flush()
     return "no", 410
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_commit_that_fails_leaves_no_transaction_in_the_pool(
+    make_shop: Callable[..., Flask],
+) -> None:
+    """It would keep all others from writing, and be committed with the next order."""
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"connect_args": {"timeout": 0.01}})
+    with shop.app_context():
+        file = db.engine.url.database
+    assert file is not None
+    with closing(sqlite3.connect(file, timeout=0.01, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute('SELECT * FROM "order"').fetchall()  # who reads lets nobody commit
+        refused = post(shop, "/one")
+        other.execute("ROLLBACK")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+    assert (refused.status_code, refused.json["code"]) == (503, "order-not-saved")
+    assert count(shop) == 0
+    assert (post(shop, "/one").status_code, count(shop)) == (201, 1)
 
 
 @on_postgresql
