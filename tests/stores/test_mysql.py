@@ -12,7 +12,7 @@ from typing import Any
 import pymysql
 import pytest
 import sqlalchemy as sa
-from lock_tables import engine_for, make_table
+from lock_tables import engine_for, make_table, table_at
 from pymysql.constants import CLIENT
 
 import lockkit
@@ -290,6 +290,50 @@ def test_statements_that_were_prepared_in_vain(locks: Locks) -> None:
     for _ in range(3):
         with client.lock("a"):
             assert locks().lock("a").try_acquire() is None
+
+
+def test_statements_that_another_database_has_prepared(
+    mariadb_server: MariaDBServer, locks: Locks, url: str
+) -> None:
+    """A statement keeps the database in which it was prepared, whatever its session uses by then:
+    a proxy that shares sessions between databases would have one take the locks of the other."""
+    where, made = sa.make_url(url), []
+
+    def client_of(database: str) -> lockkit.LockClient:
+        def connect() -> Any:
+            made.append(Shared(
+                host=where.host, port=where.port or 0, user=where.username, database=database,
+                charset="utf8mb4",
+            ))  # fmt: skip
+            return made[-1]
+
+        client = locks(sa.create_engine("mysql+pymysql://", creator=connect))
+        client.lock("a").acquire().release()
+        return client
+
+    with table_at(mariadb_server) as theirs:
+        client, other = client_of(str(where.database)), client_of(theirs.rpartition("/")[2])
+        made[-1].session = made[0]
+        with other.lock("a"), client.lock("a").acquire(timeout=0):
+            assert [info.name for info in other.holders()] == ["a"]
+        other.close()
+
+
+class Shared(pymysql.connections.Connection):  # type: ignore[misc]  # has no types
+    """Asks the session of the server that the proxy gives it."""
+
+    session: Any = None
+
+    def query(self, sql: str, unbuffered: bool = False) -> int:
+        if self.session is None:
+            return int(super().query(sql, unbuffered))
+        theirs = self.session.db
+        self.session.select_db(self.db)
+        try:
+            return int(self.session.query(sql))
+        finally:
+            self._result = self.session._result
+            self.session.select_db(theirs)
 
 
 def test_a_server_that_prepares_no_more_statements(

@@ -1,8 +1,9 @@
 """Connections of PyMySQL: past its cursors and its escapes, which take longer than a step's rest.
 
-MariaDB also parses once what takes and frees a name. Such a statement is named by its text, so a
-session that a proxy has put in between either has the same by this name or none; then nothing was
-done, and the connection goes on without. MySQL takes variables only in place of the values.
+MariaDB also parses once what takes and frees a name. Such a statement is named by its database,
+which it keeps, and its text: so a session that a proxy has put in between either has the same by
+this name or none; then nothing was done, and the connection goes on without. MySQL takes variables
+only in place of the values.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class PyMySQLConnection(DriverConnection):
         return self._reply(text % literals if values else text)
 
     def _prepare(self, text: str) -> str:
-        name = f"lockkit_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        both = f"{self.driver.db}\0{text}".encode()
+        name = f"lockkit_{hashlib.sha256(both).hexdigest()[:16]}"
         self._reply(f"PREPARE {name} FROM {self.driver.escape(text.replace('%s', '?'))}")
         uses = ", ".join(["%s"] * text.count("%s"))
         self._prepared[text] = f"EXECUTE {name} USING {uses}"
