@@ -119,8 +119,10 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         """
         if isinstance(self.store, Sessioned) and not self._is_shared:
             self._watchdog.give_up()
-        await self._watchdog.stop()
-        await self._wire.close()
+        try:
+            await self._watchdog.stop()
+        finally:  # also if it is cancelled
+            await self._wire.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -57,8 +57,16 @@ class AsyncWatchdog(BaseWatchdog):
         task.add_done_callback(self._withdrawing.discard)
 
     async def stop(self) -> None:
-        if self._withdrawing:  # later they would connect again, and nobody would close that
-            await asyncio.wait(self._withdrawing)
+        """Also if it is cancelled."""
+        loop = asyncio.get_running_loop()  # those of one that has ended never end
+        withdrawing = [task for task in self._withdrawing if task.get_loop() is loop]
+        try:
+            if withdrawing:  # later they would connect again, and nobody would close that
+                await asyncio.wait(withdrawing)
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
         self._schedule.clear()
         self._notices.stop()
         self._cancel_timer()
