@@ -17,6 +17,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.model.log import log
 from lockkit.model.types import Request
+from lockkit.runtime import process
 from lockkit.runtime.aio_notices import AsyncNotices
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.background import LONGEST_SLEEP
@@ -57,12 +58,14 @@ class AsyncWatchdog(BaseWatchdog):
         task.add_done_callback(self._withdrawing.discard)
 
     async def stop(self) -> None:
-        """Also if it is cancelled."""
+        """Also if it is cancelled. What a server that is down is to take back expires."""
         loop = asyncio.get_running_loop()  # those of one that has ended never end
         withdrawing = [task for task in self._withdrawing if task.get_loop() is loop]
         try:
             if withdrawing:  # later they would connect again, and nobody would close that
-                await asyncio.wait(withdrawing)
+                _, late = await asyncio.wait(withdrawing, timeout=process.EXIT_SECONDS)
+                for task in late:
+                    task.cancel()
         finally:
             await self._end()
 

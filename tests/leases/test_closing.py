@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 import lockkit
 from lockkit import aio
+from lockkit.runtime import process
 from lockkit.runtime.schedule import RETRY
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
@@ -83,44 +83,60 @@ async def test_cancelled_acquires_do_nothing_after_the_close(
         assert [info async for info in others.holders()] == []
 
 
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[FaultProxy]:
+    redis_server.flush()
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        yield proxy
+
+
+async def taking_back(locks: aio.AsyncLockClient) -> None:
+    """Cancel an acquire twice, so that it is taken back in the background."""
+    acquiring = asyncio.create_task(locks.lock("b").acquire())
+    await asyncio.sleep(0)
+    for _ in range(2):
+        acquiring.cancel()
+        await asyncio.sleep(0)
+
+
 async def test_a_close_that_is_cancelled_closes_nevertheless(
-    redis_server: RedisServer, redis_url: str
+    proxy: FaultProxy, redis_url: str
 ) -> None:
     """While it waits for what a cancelled acquire takes back: no lease is renewed afterwards."""
-    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
-        locks = aio.connect(f"redis://127.0.0.1:{proxy.port}{urlsplit(redis_url).path}", ttl=1.0)
-        lease = await locks.lock("a").acquire()
-        proxy.half_open()
-        acquiring = asyncio.create_task(locks.lock("b").acquire())
-        await asyncio.sleep(0)
-        for _ in range(2):
-            acquiring.cancel()
-            await asyncio.sleep(0)
-        closing = asyncio.create_task(locks.close())
-        await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.wait([acquiring, closing])
-        assert closing.cancelled()
-        proxy.half_open(False)
-        async with aio.connect(redis_url) as others:
-            assert await (await others.lock("a").acquire(timeout=10)).release()
-        assert lease.lost
-        assert not await lease.release()
-        await locks.close()
+    locks = aio.connect(f"redis://127.0.0.1:{proxy.port}", ttl=1.0)
+    lease = await locks.lock("a").acquire()
+    proxy.half_open()
+    await taking_back(locks)
+    closing = asyncio.create_task(locks.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    proxy.half_open(False)
+    async with aio.connect(redis_url) as others:
+        assert await (await others.lock("a").acquire(timeout=10)).release()
+    assert lease.lost
+    assert not await lease.release()
+    await locks.close()
+
+
+async def test_a_close_does_not_wait_for_a_dead_server(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its time-out says, that is, once for each acquire that was cancelled."""
+    monkeypatch.setattr(process, "EXIT_SECONDS", 0.1)
+    options = {"socket_timeout": 60}
+    locks = aio.connect(f"redis://127.0.0.1:{proxy.port}", options=options)
+    await (await locks.lock("a").acquire()).release()
+    proxy.half_open()
+    await taking_back(locks)
+    await asyncio.wait_for(locks.close(), 20)
 
 
 def test_a_close_waits_for_nothing_in_a_loop_that_has_ended(tmp_path: Path) -> None:
     locks = aio.connect(f"sqlite:///{tmp_path / 'locks.sqlite3'}")
-
-    async def cancelled_twice() -> None:
-        acquiring = asyncio.create_task(locks.lock("a").acquire())
-        await asyncio.sleep(0)
-        for _ in range(2):
-            acquiring.cancel()
-            await asyncio.sleep(0)
-
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(cancelled_twice())
+    loop.run_until_complete(taking_back(locks))
     loop.close()
     asyncio.run(asyncio.wait_for(locks.close(), 10))
 
