@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from lockkit.leases.client import Clients, LockClient
 from lockkit.leases.decorating import refuse_bare
-from lockkit.leases.default_store import chosen_url, default_url
+from lockkit.leases.default_store import chosen_url
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
@@ -255,20 +255,22 @@ _clients = Clients(_connected)
 
 
 def _blocking(_alias: str) -> LockClient:
-    return _clients[chosen_url()]
+    return _clients[chosen_url(4)]
+
+
+_per_loop: dict[str, PerLoop[AsyncLockClient]] = {}
 
 
 def _in_loop(_alias: str) -> AsyncLockClient:
-    return _in_loops()[default_url()]
+    return (_per_loop.get("") or _new_per_loop())[chosen_url(4)]
 
 
-@cache
-def _in_loops() -> PerLoop[AsyncLockClient]:
+def _new_per_loop() -> PerLoop[AsyncLockClient]:
     """Imports asyncio only here: blocking programs do without."""
     from lockkit.leases import aio_client
     from lockkit.per_loop import PerLoop
 
-    return PerLoop(aio_client.connect)
+    return _per_loop.setdefault("", PerLoop(aio_client.connect))  # another thread may be first
 
 
 locked = locked_with(_blocking, _in_loop, ("ttl", "timeout"))

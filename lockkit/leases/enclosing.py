@@ -94,8 +94,11 @@ class _EnclosingLock(Lock):
 
 
 class ClientsByAlias(Clients[C]):
-    """``clients["default"]``: one client per alias. Raises ConfigurationError for an alias that is
-    not in LOCKKIT, or a wrong setting."""
+    """``clients["default"]``: one client per alias, for all threads and tasks of this process.
+
+    A forked child goes on with the same clients, which make connections of their own. Raises
+    ConfigurationError for an alias that is not in LOCKKIT, or a wrong setting.
+    """
 
     def __init__(self, read: Callable[[], Mapping[str, AliasSettings]], kind: type[C]) -> None:
         """``read``: the settings, asked for when they are first needed. Raises nothing."""

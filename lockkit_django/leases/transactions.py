@@ -14,6 +14,7 @@ TestCase opened around a test are not the user's and do not count.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import request_started
@@ -173,8 +174,10 @@ def why_assumed(connection: BaseDatabaseWrapper) -> str:
     return "" if tells else f" (assumed: {connection.vendor} does not tell)"
 
 
+@cache
 def note_each_request() -> None:
-    """From now on SQLite's numbers are noted when requests begin. For who uses ``lock_view``."""
+    """From now on SQLite's numbers are noted when requests begin. Called by each ``lock_view``, and
+    by one in ``method_decorator`` for each request: connecting again leaves a finalizer behind."""
     request_started.connect(note_what_is_final, dispatch_uid="lockkit_django.leases.transactions")
 
 

@@ -84,27 +84,28 @@ class _Outermost(Transaction):
 
     def _end_by(self, name: str, method: Callable[..., None], *args: Any, **options: Any) -> None:
         """In the place of a method of the connection, which may end the transaction."""
-        if self._commits(name, args) and self._is_left():
+        still_off = self._block is None and False in (*args[:1], options.get("autocommit"))
+        if self._commits(name) and not still_off and self._is_left():
             try:
                 self.check()
             except LeaseLost:
                 if name == "savepoint_commit":
-                    self._connection.savepoint_rollback(*args)
+                    self._connection.savepoint_rollback(*args, **options)
                 else:
                     self._connection.rollback()
                 raise
         ended = name == "close"
         try:
             method(*args, **options)
-            ended = ended or self._is_left()
+            ended = ended or (self._is_left() and not still_off)
         finally:
             if ended:
                 self.give_back()
 
-    def _commits(self, name: str, args: tuple[Any, ...]) -> bool:
+    def _commits(self, name: str) -> bool:
         """Where autocommit was off, some databases commit when it is on."""
         if name == "set_autocommit":
-            return self._block is None and args[:1] != (False,)
+            return self._block is None
         return name in {"commit", "savepoint_commit"}
 
     def _is_left(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -79,5 +80,6 @@ def _filled(patterns: tuple[Any, ...]) -> Iterator[tuple[str, ...]]:
 def _form(pattern: Any) -> tuple[str, dict[str, str]]:
     """A pattern with ``%(name)s`` for its parameters, and a regex for each of these."""
     form, names = normalize(pattern.regex.pattern)[0]
+    form = re.sub(r"%(?!\(\w+\)s)", "%%", form)
     known = {name: converter.regex for name, converter in pattern.converters.items()}
     return form, {name: known.get(name, ".+") for name in names}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -57,6 +59,43 @@ def test_a_loop_that_has_ended_is_forgotten_with_its_client(
         run(scene())
     collected()
     assert not [found for found in ended[:-2] if found() is not None]
+
+
+FIRST_CALLS = """
+import asyncio, gc, threading
+from lockkit import locked
+
+together = threading.Barrier(8)
+
+@locked("stock:{sku}")
+async def sell(sku):
+    pass
+
+async def scene(sku):
+    together.wait()
+    await sell(sku)
+    await sell(sku)
+    together.wait()
+    if sku == 0:
+        from lockkit.aio import AsyncLockClient
+        gc.collect()
+        print(sum(isinstance(each, AsyncLockClient) for each in gc.get_objects()))
+    together.wait()
+
+threads = [threading.Thread(target=lambda sku=sku: asyncio.run(scene(sku))) for sku in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_the_first_calls_of_several_loops_make_one_client_in_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKKIT_URL", "memory://")
+    program = [sys.executable, "-c", FIRST_CALLS]
+    assert subprocess.check_output(program, text=True) == "8\n"
 
 
 def test_a_client_is_refused_in_another_loop() -> None:

@@ -242,6 +242,9 @@ import lockkit, lockkit.aio
 @lockkit.locked("job")
 def job() -> None: ...
 
+@lockkit.locked("job")
+async def coroutine() -> None: ...
+
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     {0}
@@ -252,14 +255,22 @@ for warning in said:
 """
 
 
-@pytest.mark.parametrize("first", ["lockkit.connect().close()", "lockkit.aio.connect()", "job()"])
-def test_without_a_url_it_says_where_once(first: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "place"),
+    [
+        ("lockkit.connect().close()", "<string>"),
+        ("lockkit.aio.connect()", "<string>"),
+        ("job()", "<string>"),
+        ("asyncio.run(coroutine())", "events.py"),  # asyncio's
+    ],
+)
+def test_without_a_url_it_says_where_once(first: str, place: str, tmp_path: Path) -> None:
     clean = {key: value for key, value in os.environ.items() if key != "LOCKKIT_URL"}
     program = [sys.executable, "-c", LOCKS.format(first)]
     environment = {**clean, "XDG_STATE_HOME": str(tmp_path)}
     said = subprocess.check_output(program, env=environment, text=True).splitlines()
     assert len(said) == 1
-    assert said[0].startswith("RuntimeWarning ")
+    assert said[0].startswith(f"RuntimeWarning {place}")
     path = f"sqlite:///{tmp_path}/lockkit/locks.sqlite3"
     assert f"LOCKKIT_URL is not set: locks are kept in {path}, which only" in said[0]
     chosen = {**environment, "LOCKKIT_URL": f"sqlite:///{tmp_path}/chosen.sqlite3"}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
 from entered import calls_of_ours
 
 from lockkit_django import lock_view, locks
@@ -33,3 +38,21 @@ def test_a_locked_view_adds_few_calls_to_its_lock() -> None:
     for view in (locked, by_hand):
         calls[view] = calls_of_ours(lambda view=view: view(request, sku="42"))  # type: ignore[misc]
     assert calls[locked] - calls[by_hand] <= MOST_CALLS, calls
+
+
+@method_decorator(lock_view("stock:{sku}"), name="dispatch")
+class OfClass(View):
+    def get(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_class_view_whose_decorator_is_applied_anew_leaves_nothing_behind() -> None:
+    """``method_decorator`` does so for each request."""
+    view, request = OfClass.as_view(), RequestFactory().get("/stock/42")
+    kept: dict[Any, Any] = vars(weakref.finalize)["_registry"]
+    view(request, sku="42")
+    before = len(kept)
+    for _ in range(10):
+        view(request, sku="42")
+    assert len(kept) <= before

@@ -278,6 +278,11 @@ def test_paths_below_a_language() -> None:
     assert paths_found([r"^/([a-z]+/)?orders/"], *but_one, **languages) == []
 
 
+@pytest.mark.parametrize("make", [path, re_path])
+def test_paths_with_a_percent_sign(make: Callable[..., Any]) -> None:
+    assert paths_found([r"^/orders/50%/new$"], make("orders/50%/new", locked("a")), *SHOP) == []
+
+
 def test_no_paths_fit_all() -> None:
     assert paths_found([], *SHOP) == []
 
