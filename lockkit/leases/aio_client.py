@@ -113,7 +113,8 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
 
     async def close(self) -> None:
         """Close connections. Leases still held are not released: they expire, and those of sessions
-        end at once, unless a blocking client has the same store.
+        end at once, unless a blocking client has the same store. What cancelled acquires take back
+        in the background is waited for, 3 s at most.
 
         Still usable: reconnects on demand.
         """
