@@ -28,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, theirs = taken_out(options, words[position:], arguments)
 
     def find() -> str:
-        runs = theirs[:1] == ["run"]
+        runs, needs_none = theirs[:1] == ["run"], theirs[:1] == ["ddl"]
         url = _url(arguments.url, parser, runs=runs)
-        if not runs and (missing := _missing_file(url)):
+        if not (runs or needs_none) and (missing := _missing_file(url)):
             parser.error(f"{missing}: nobody has ever locked there")
         return url
 

@@ -24,6 +24,17 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(str(word), known, n=1)), None)
 
 
+def near_option(location: str, known: Iterable[str]) -> str:
+    """A hint at the known option that one after the ``?`` of a URL is like. What the URL says is
+    not shown: it may be a secret."""
+    from urllib.parse import parse_qsl
+
+    known = sorted(known)
+    said = dict(parse_qsl(location.partition("?")[2], keep_blank_values=True))
+    close = (nearest(word, known) for word in said if word not in known)
+    return next((f"; did you mean {found!r}?" for found in close if found), "")
+
+
 def unknown_key(
     where: str, key: object, known: Iterable[str], what: str = "key"
 ) -> ConfigurationError:

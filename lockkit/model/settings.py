@@ -136,8 +136,11 @@ def state_directory() -> str:
 def settings_from_url(location: str, **options: Any) -> AliasSettings:
     """The settings of ``lockkit.connect(url, ttl=…, key_prefix=…, options={…})``."""
     check_options("connect()", options, [key.lower() for key in CHECKS if key != "LOCATION"])
-    entry = {key.upper(): value for key, value in options.items()}
-    return _read_alias(DEFAULT_ALIAS, {"LOCATION": location, **entry}, "connect", location)
+    values = {k: CHECKS[k.upper()](f"{k} of connect()", value) for k, value in options.items()}
+    if not isinstance(location, str):
+        raise ConfigurationError("connect() needs a URL, such as 'redis://127.0.0.1:6379/0'")
+    values.setdefault("key_prefix", default_prefix(location))
+    return AliasSettings(DEFAULT_ALIAS, location, **values)
 
 
 # Compiled at their first use, because most are never used.
@@ -186,7 +189,7 @@ def _prefix(key: str, value: object) -> str:
 
 def _options(key: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{key} is a {type(value).__name__}; it must be a mapping")
+        raise ConfigurationError(f"{key} is of type {type(value).__name__}; it must be a mapping")
     return dict(value)
 
 

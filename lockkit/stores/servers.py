@@ -9,14 +9,18 @@ from typing import Any, Final
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 
-POSTGRESQL_REFUSED: Final = ("28", "3D000", "42501")
-"""Authorization, a database that is not there, a missing permission."""
+POSTGRESQL_REFUSED: Final = ("28", "3D000", "42501", "25006")
+"""Authorization, a database that is not there, a missing permission, a read-only server."""
+
+STATEMENT_MODE: Final = "statement pooling mode"
+"""PgBouncer's words."""
 
 POSTGRESQL_REFUSALS: Final = (
     "authentication failed",
     "no pg_hba.conf entry",
     "no password",
     "does not exist",
+    STATEMENT_MODE,
 )
 """The words of libpq, which tells no code of what the server says before a session begins."""
 
@@ -25,6 +29,8 @@ def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavai
     from lockkit.stores.tls import remedy  # a file needs no ssl, which takes long to import
 
     kind = StoreRefused if is_refusal else BackendUnavailable
+    if STATEMENT_MODE in text:
+        text += ": set its pool_mode to session or transaction, or point LOCATION at the server"
     return kind(f"cannot connect to the {server}: {text}{remedy(text)}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from command_line import lockkit_process, locks
@@ -45,3 +46,10 @@ def test_an_alias_without_a_table_says_so() -> None:
     printed = locks(aliases, "ddl", "--alias", "other")
     assert printed.out == "-- alias other (memory://): needs no table, or makes it itself\n\n"
     assert locks(aliases, "ddl", "--alias", "nobody").status == 2
+
+
+def test_a_file_need_not_be_there(tmp_path: Path) -> None:
+    printed = lockkit_process("--url", f"sqlite:///{tmp_path}/new.db", "locks", "ddl")
+    assert printed.returncode == 0, printed.stderr
+    assert "needs no table, or makes it itself" in printed.stdout
+    assert not [*tmp_path.iterdir()]

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -647,3 +648,32 @@ def test_a_forked_child_that_forgets_the_client_ends_no_session(server: SessionS
     lease.extend()
     assert lease.release()
     client.close()
+
+
+def test_a_holder_that_is_cut_off_hears_within_a_heartbeat(
+    connect: Connect, server: SessionServer
+) -> None:
+    """And the next one gets it before that: the server has heard of it at once."""
+    heard = threading.Event()
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        far = connect(server.through(proxy.port), ttl=3)
+        lease = far.lock("a", on_lost=lambda _: heard.set()).acquire()
+        proxy.cut()
+        with connect().lock("a", timeout=SOON):
+            assert heard.wait(SOON)
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert not lease.release()
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=advisory", "?mode=row"])
+def test_a_pooler_of_statements_is_refused_and_told_what_to_do(
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    try_at: Callable[..., None],
+    mode: str,
+) -> None:
+    options = {"options": {"session_pooler": True}} if mode else {}
+    refused = pytest.raises(StoreRefused, match="set its pool_mode to session or transaction")
+    with BouncerServer(postgres_server, "statement") as bouncer, refused:
+        try_at(f"{bouncer.of(postgres_url)}{mode}", **options)

@@ -12,11 +12,12 @@ import sqlalchemy as sa
 from lock_tables import engine_for, make_table
 
 import lockkit
-from lockkit.model.errors import BackendUnavailable
+from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.model.types import LockState
 from lockkit.stores.sql import engines, pruning
 from lockkit.stores.sql import store as sql_store
 from lockkit.testing.conformance.base import queued
+from lockkit.testing.servers import MariaDBServer
 
 OLD = 2 * 24 * 3600 * 1_000_000
 
@@ -142,3 +143,28 @@ def test_a_server_that_greets_nobody_is_given_up(
         client = lockkit.connect(f"{where}?connect_timeout=2")
         with pytest.raises(BackendUnavailable, match="cannot connect"):
             threads.submit(client.lock("a").acquire).result(20)
+
+
+def test_a_postgresql_server_that_is_read_only_refuses(postgres_url: str) -> None:
+    with lockkit.connect(postgres_url) as locks:
+        locks.store.create_table()
+    url = f"{postgres_url}?options=-c%20default_transaction_read_only%3Don"
+    with lockkit.connect(url) as locks, pytest.raises(StoreRefused, match="read-only"):
+        locks.lock("a").acquire()
+
+
+def test_a_mariadb_server_that_is_read_only_refuses(
+    mariadb_url: str, mariadb_server: MariaDBServer
+) -> None:
+    with lockkit.connect(mariadb_url) as locks:
+        locks.store.create_table()
+    mariadb_server.execute(
+        "CREATE USER IF NOT EXISTS reader@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO "
+        "reader@'%'; SET GLOBAL read_only = 1"
+    )
+    try:
+        url = mariadb_url.replace("root@", "reader@")
+        with lockkit.connect(url) as locks, pytest.raises(StoreRefused, match="read-only"):
+            locks.lock("a").acquire()
+    finally:
+        mariadb_server.execute("SET GLOBAL read_only = 0; DROP USER reader@'%'")

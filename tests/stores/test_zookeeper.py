@@ -563,3 +563,45 @@ def test_a_claim_without_a_number_of_its_own_is_given_up(
     with pytest.raises(BackendUnavailable, match="no number left"):
         step.send(Reply(session, [True, NotEmptyError()]))
     assert store._nodes.get(request.token) is None
+
+
+NEVER_CLOSED = """
+import sys, lockkit
+
+class Kept:
+    pass
+
+kept = Kept()
+kept.itself, kept.locks = kept, lockkit.connect(sys.argv[1], ttl=60)
+kept.lease = kept.locks.lock("a").acquire()
+if sys.argv[2] == "free":
+    kept.lease.release()
+"""
+
+
+@pytest.mark.parametrize("how", ["free", "held"])
+def test_a_program_ends_that_never_closes_its_client(url: str, how: str) -> None:
+    """Also if the client is found only as the interpreter clears up."""
+    run = [sys.executable, "-W", "ignore::ResourceWarning", "-c", NEVER_CLOSED, url, how]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=LONG)
+    assert done.stderr == ""
+
+
+def test_a_wait_in_vain_names_the_holder(
+    locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    with locks.lock("a", label="the first"), pytest.raises(AcquireTimeout) as caught:
+        other.lock("a", timeout=0.3).acquire()
+    assert caught.value.holder is not None
+    assert caught.value.holder.label == "the first"
+
+
+def test_a_listing_shows_no_more_than_the_session_lasts(
+    locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    with locks.lock("a", ttl=5) as lease:
+        lease.extend(20)
+        info = other.inspect("a")
+        assert info is not None
+        assert info.ttl == 5
+        assert lease.remaining() <= 5

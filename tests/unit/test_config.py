@@ -137,7 +137,9 @@ def test_wrong_arguments_of_a_lock(argument: str, value: object) -> None:
 
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_more_seconds_than_a_float_can_be(digits: int) -> None:
-    with pytest.raises(ConfigurationError, match=r"\['TTL'\] is .*; it must be ") as caught:
+    with pytest.raises(
+        ConfigurationError, match=r"^ttl of connect\(\) is .*; it must be "
+    ) as caught:
         lockkit.connect("memory://", ttl=10**digits)
     assert len(str(caught.value)) < 400
     with pytest.raises(ConfigurationError, match="timeout is "):
@@ -363,3 +365,37 @@ def test_a_misspelt_option_is_told_with_the_right_one(connect: Any) -> None:
     ):
         with pytest.raises(ConfigurationError, match=match):
             make()
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("redis://h/0?sokcet_timeout=canary", "socket_timeout"),
+        ("redis+sentinel://h:1/s?wait_replica=canary", "wait_replicas"),
+        ("redis+cluster://h:1?wait_replica=canary", "wait_replicas"),
+        ("redlock://a,b,c?clientname=canary", "client_name"),
+        ("zookeeper://h/?conect_timeout=canary", "connect_timeout"),
+        ("postgresql://h/d?mode=advisory&max_session=canary", "max_sessions"),
+        ("postgresql://h/d?mode=row&ssl_mode=canary", "sslmode"),
+        ("mysql://h/d?mode=advisory&max_session=canary", "max_sessions"),
+        ("mariadb://h/d?mode=row&sslmode=canary", "ssl_mode"),
+    ],
+)
+def test_a_misspelt_option_of_a_url(url: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'") as caught:
+        lockkit.connect(url)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_secret_of_a_url_is_not_taken_for_an_option() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        lockkit.connect("redis://h/0?canary-7f3a=x")
+    assert "canary" not in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_an_argument_of_connect_is_named_as_it_was_written() -> None:
+    with pytest.raises(ConfigurationError, match=r"^options of connect\(\) is of type NoneType"):
+        lockkit.connect("memory://", options=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"^ttl of connect\(\) is 'x'"):
+        lockkit.connect("memory://", ttl="x")  # type: ignore[arg-type]

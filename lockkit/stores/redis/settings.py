@@ -17,6 +17,7 @@ from lockkit.model.checks import (
     check_password,
     check_path,
     check_ttl,
+    near_option,
     wrong,
 )
 from lockkit.model.errors import ConfigurationError
@@ -175,7 +176,10 @@ def is_managed(connection: Connection) -> bool:
 def _hint(settings: AliasSettings) -> str:
     """The query may hold a password, so it is not shown."""
     if "?" in settings.location:
-        return "; what else the driver is to know goes into OPTIONS, and ssl_… needs rediss://"
+        near = near_option(settings.location, [*OPTIONS, *BESIDE])
+        return (
+            "; what else the driver is to know goes into OPTIONS, and ssl_… needs rediss://" + near
+        )
     return ""
 
 
@@ -236,3 +240,6 @@ OPTIONS: dict[str, Callable[[str, object], object]] = {
     "ssl_check_hostname": check_flag,
 }
 """What OPTIONS may say, and what each of them must be."""
+
+BESIDE = ("wait_replicas", "restart_delay", "protocol")
+"""What a URL may say that is not the driver's."""

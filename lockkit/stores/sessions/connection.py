@@ -129,8 +129,8 @@ class Connection(ABC):
 def pooled() -> ConfigurationError:
     return ConfigurationError(
         "between lockkit and the database server is a pooler, such as PgBouncer. In transaction "
-        "mode it would give each statement to another session, and the lock would stay with "
-        "whichever had it first. Point LOCATION at the server itself; or leave mode out of the "
-        "URL, for a table. If the pooler gives each client a session of its own (pool_mode = "
-        "session), say OPTIONS {'session_pooler': True}"
+        "mode, or statement mode, it would give each statement to another session, and the lock "
+        "would stay with whichever had it first. Point LOCATION at the server itself; or leave "
+        "mode out of the URL, for a table. If the pooler gives each client a session of its own "
+        "(pool_mode = session), say OPTIONS {'session_pooler': True}"
     )

@@ -48,9 +48,6 @@ from pg_stat_activity where pid = pg_backend_pid()
 """
 HEAR_OF_DEAD_WAITERS = "set client_connection_check_interval = '1s'"
 
-FOR_GOOD = (*POSTGRESQL_REFUSED, "25006")
-"""The last one: a read-only server."""
-
 
 class PostgresConnection(Connection):
     """One connection of psycopg's."""
@@ -80,7 +77,10 @@ class PostgresConnection(Connection):
         found = self._driver.execute(SET_UP).fetchone()
         assert found is not None
         self.identity, self.started, is_standby, *_ = found
-        if self.identity != str(self._libpq.backend_pid) and not may_be_pooled:
+        if may_be_pooled:
+            with self._driver.transaction():
+                pass  # refused by PgBouncer if it gives each statement to another session
+        elif self.identity != str(self._libpq.backend_pid):
             raise pooled()
         if is_standby:
             raise StoreRefused(
@@ -153,7 +153,7 @@ class PostgresConnection(Connection):
         if self._libpq.status != OK:
             self.said_end = bool(code)
             return SessionEnded(f"the PostgreSQL server has ended the session: {text}")
-        return Refused(code, text, for_good=code.startswith(FOR_GOOD))
+        return Refused(code, text, for_good=code.startswith(POSTGRESQL_REFUSED))
 
     def _ended(self, error: BaseException) -> SessionEnded:
         """The server's last words, if it has said any, may still be unread."""
@@ -176,7 +176,7 @@ def texts(result: PGresult) -> Rows:
 
 def no_connection(error: BaseException) -> BackendUnavailable:
     """Limit: of a server that speaks another language, a refusal counts as unavailable."""
-    refused = (getattr(error, "sqlstate", None) or "").startswith(FOR_GOOD)
+    refused = (getattr(error, "sqlstate", None) or "").startswith(POSTGRESQL_REFUSED)
     refused = refused or any(words in str(error) for words in POSTGRESQL_REFUSALS)
     return cannot_connect("PostgreSQL server", first_line(error), is_refusal=refused)
 

@@ -6,13 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from lockkit.model.checks import near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.stores.contract import Queued
 from lockkit.stores.sessions.dialects import Dialect
 from lockkit.stores.sessions.mysql_dialects import GetLock, MySQLRow
 from lockkit.stores.sessions.pool import sessions_of
 from lockkit.stores.sessions.rows import RowStore
-from lockkit.stores.sessions.settings import Said, said
+from lockkit.stores.sessions.settings import OURS, Said, said
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_mysql
 
@@ -62,7 +63,7 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
     wrong = ConfigurationError(
         f"the LOCATION of lock alias {settings.alias!r} is not a URL of MySQL's, or says after its "
         f"question mark what is not one of {', '.join(SAID)}; it looks like "
-        "mysql://user@host/database?mode=advisory"
+        f"mysql://user@host/database?mode=advisory{near_option(settings.location, (*SAID, *OURS))}"
     )
     parts = urlsplit(options.url)
     more = dict(parse_qsl(parts.query))

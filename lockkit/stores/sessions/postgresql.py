@@ -6,13 +6,14 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from lockkit.model.checks import near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.stores.contract import Queued
 from lockkit.stores.sessions.dialects import Dialect
 from lockkit.stores.sessions.pool import sessions_of
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
 from lockkit.stores.sessions.rows import RowStore
-from lockkit.stores.sessions.settings import Said, said
+from lockkit.stores.sessions.settings import OURS, Said, said
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_libpq
 
@@ -54,14 +55,16 @@ class PostgresRowStore(PostgresSessions, RowStore):
 
 def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
     try:
-        from psycopg import ProgrammingError, conninfo
+        from psycopg import ProgrammingError, conninfo, pq
     except ImportError as error:
         raise DriverMissing(
             f"{settings.shown_location} needs psycopg 3: pip install 'lockkit[postgresql]'"
         ) from error
+    known = [*OURS, *(option.keyword.decode() for option in pq.Conninfo.get_defaults())]
     wrong = ConfigurationError(
         f"the LOCATION of lock alias {settings.alias!r} is not a URL of PostgreSQL's, or says "
         "what libpq does not know; it looks like postgresql://user@host/database?mode=advisory"
+        + near_option(settings.location, known)
     )
     try:
         arguments = conninfo.conninfo_to_dict(options.url.replace("+psycopg://", "://", 1))

@@ -18,9 +18,10 @@ LOST = frozenset({"0", "1053", "1077", "1158", "1159", "1160", "1161", "1927", "
 """Codes of clients, and of a server that shuts down, was interrupted, or killed the session. 0:
 PyMySQL's, of a connection that it has closed."""
 
-REFUSED = frozenset({"1044", "1045", "1049", "1130", "1142", "1143", "1227", "1251", "1524",
-                     "1698", "3118"})  # fmt: skip
-"""Access denied, an unknown database, a host that may not connect, a locked account."""
+REFUSED = frozenset({"1044", "1045", "1049", "1130", "1142", "1143", "1227", "1251", "1290",
+                     "1524", "1698", "1792", "1836", "3118"})  # fmt: skip
+"""Access denied, an unknown database, a host that may not connect, a locked account, a server that
+is read only."""
 
 
 class MySQL(Vendor):

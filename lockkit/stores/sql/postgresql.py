@@ -8,6 +8,9 @@ from lockkit.stores.servers import POSTGRESQL_REFUSALS, POSTGRESQL_REFUSED
 from lockkit.stores.sql.vendor import Vendor
 
 CANCELLED = "57014"
+POOLERS = "08P01"
+"""What PgBouncer says of its own."""
+
 LOST_CLASSES = ("08", "57")
 """Connection exceptions, and a server that shuts down or has lost a process."""
 
@@ -36,5 +39,5 @@ class PostgreSQL(Vendor):
     def is_refusal(self, error: BaseException) -> bool:
         code = self.code(error) or ""
         return code.startswith(POSTGRESQL_REFUSED) or (
-            not code and any(words in str(error) for words in POSTGRESQL_REFUSALS)
+            code in {"", POOLERS} and any(words in str(error) for words in POSTGRESQL_REFUSALS)
         )

@@ -61,6 +61,7 @@ class Node:
         self.zxid = 0
         self.before = ""  #: the path of the one before it
         self.ahead = 0  #: so many are before it
+        self.holder = ""  #: as the last reply told it
         self.watch: Watch | None = None
         self.signal: Signal | None = None
         self.is_granted = False
@@ -71,6 +72,11 @@ class Node:
     def placed(self, path: str, zxid: int) -> None:
         """It is in the store."""
         self.path, self.zxid, self.is_over = path, zxid, False
+
+    def tell_ttl(self, asked: float) -> None:
+        """To people: no claim outlasts the silence of its session."""
+        most = math.inf if self.session is None else round(self.session.timeout, 3)
+        self.data["ttl"] = min(asked, most)
 
     def end(self) -> Gone:
         self.is_over = True

@@ -95,7 +95,7 @@ class ZooKeeperQueue(ZooKeeperListing):
             if node.is_granted:
                 return Grant(request.token, self.fence(node.zxid), node.ends - start)
             self._nodes.keep(node, now() + alive_for(request.ttl))
-            return Busy(ticket=node.zxid, ahead=node.ahead)
+            return Busy(ticket=node.zxid, ahead=node.ahead, holder=node.holder)
         if node.ahead:
             (names,) = yield from ask_of(node, children(node.folder))
             return (yield from self._place(request, node, told(names, NoNodeError)))
@@ -176,9 +176,9 @@ class ZooKeeperQueue(ZooKeeperListing):
             yield from self.leave(node)
             self._nodes.forget(request.token)
             return Busy(ahead=node.ahead, full=is_full, holder=holder)
-        node.before = f"{node.folder}/{queue[place - 1]}"
+        node.before, node.holder = f"{node.folder}/{queue[place - 1]}", holder or node.holder
         self._nodes.keep(node, now() + alive_for(request.ttl))
-        return Busy(ticket=node.zxid, ahead=node.ahead, holder=holder)
+        return Busy(ticket=node.zxid, ahead=node.ahead, holder=node.holder)
 
     def _confirm(self, request: Request, node: Node, start: float) -> Step[Grant | Busy | Gone]:
         """It should be the first now. What a majority writes proves that the session lives."""

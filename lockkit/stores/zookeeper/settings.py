@@ -10,7 +10,15 @@ from urllib.parse import quote, unquote
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from lockkit.model.checks import check_flag, check_password, check_path, check_ttl, one_of, wrong
+from lockkit.model.checks import (
+    check_flag,
+    check_password,
+    check_path,
+    check_ttl,
+    near_option,
+    one_of,
+    wrong,
+)
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
@@ -46,7 +54,7 @@ class Configuration:
             raise ConfigurationError(
                 f"the LOCATION of lock alias {settings.alias!r} is not a ZooKeeper URL; it looks "
                 "like zookeeper://h1:2181,h2:2181,h3:2181/chroot. What else there is to say goes "
-                "into OPTIONS"
+                f"into OPTIONS{near_option(settings.location, OPTIONS)}"
             )
         self.hosts = found["hosts"]
         self.chroot = (found["chroot"] or "").rstrip("/")

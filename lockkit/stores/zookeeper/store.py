@@ -134,7 +134,7 @@ class ZooKeeperStore(
         sent = now()
         for _, request, node in batch:
             node.number = request.number
-            node.data["ttl"] = request.ttl
+            node.tell_ttl(request.ttl)
             self._nodes.keep(node, sent + request.ttl)
         route, shortest = batch[0][2].route, min(request.ttl for _, request, _ in batch)
         writes = [write(node.path, encoded(node.data)) for *_, node in batch]

@@ -4,6 +4,7 @@ for a request: the session's thread sets what the asking one sleeps on."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -108,7 +109,10 @@ class Sessions:
         return session
 
     def __del__(self) -> None:
-        """Nobody can reach it any more: its sessions would go on for ever."""
+        """Nobody can reach it any more: its sessions would go on for ever. Not at the end of the
+        program, which ends them: a thread that is started then never runs, and is waited for."""
+        if sys.is_finalizing():
+            return
         for session in getattr(self, "_sessions", {}).values():
             session.stop()
 
