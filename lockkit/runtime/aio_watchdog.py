@@ -110,9 +110,10 @@ class AsyncWatchdog(BaseWatchdog):
 
     def _passed(self, task: asyncio.Task[None]) -> None:
         """Called back, because an eager task is over before it is known as the one under way."""
-        if self._task is task and not task.cancelled():
+        if self._task is task:
             self._task = None
-            self._hurry()
+            if not task.cancelled():  # as at the end of its loop: the next lease goes on
+                self._hurry()
 
     async def _withdraw_first(self, request: Request) -> None:
         try:

@@ -30,13 +30,14 @@ from lockkit_django.orders.transaction import (
 )
 from lockkit_django.web.refusals import rendered
 
-UNANSWERED = str(RecordState.TOMBSTONE)
-
 if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
     from lockkit.orders import Record
+
+UNANSWERED = str(RecordState.TOMBSTONE)
+"""The state of a record whose order is done, and whose response is not stored yet."""
 
 
 class OwnTransaction(OrderInDatabase):

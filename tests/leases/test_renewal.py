@@ -287,3 +287,23 @@ if sys.version_info >= (3, 12):
 
     def test_a_loop_with_eager_tasks_renews_again_and_again() -> None:
         assert asyncio.run(_renewed_by_eager_tasks())
+
+
+async def test_leases_are_renewed_after_a_pass_that_somebody_cancelled() -> None:
+    """As a program does that cancels all tasks of its loop, and goes on."""
+
+    async def renewing() -> asyncio.Task[Any]:
+        while True:
+            for task in asyncio.all_tasks():
+                if task.get_name() == "lockkit-watchdog":
+                    return task
+            await asyncio.sleep(0)
+
+    async with lockkit.aio.connect("memory://", ttl=2.0) as locks:
+        async with locks.lock("before"):
+            cancelled = await renewing()
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            assert cancelled.cancelled()
+        async with locks.lock("afterwards"):
+            await asyncio.wait_for(renewing(), 10)
