@@ -190,8 +190,8 @@ class Sessions:
         """The idle session that was used last; the server ends those that are not used."""
         while self._idle:
             session = self._idle.pop()
-            if session.connection is not None and session.connection.is_alive():
-                return session
+            if session.is_used or (session.connection and session.connection.is_alive()):
+                return session  # or a release that came twice still waits there for its reply
             session.end()
         return None
 
