@@ -132,7 +132,7 @@ def test_a_client_of_asyncio_is_for_asyncio(redis_url: str) -> None:
         ({"client": object()}, r"no builtins\.object"),
         ({"client": redis.Redis(), "url": "redis://:canary@h"}, "a URL and a client"),
         ({"client": redis.Redis(), "options": {"socket_timeout": 1}}, "socket_timeout"),
-        ({"client": redis.Redis(), "ttl": -1}, "TTL"),
+        ({"client": redis.Redis(), "ttl": -1}, "ttl"),
         ({"client": redis.client.PubSubWorkerThread}, "no builtins.type"),
         ({"client": redis.backoff.NoBackoff()}, "no client or pool"),
     ],

@@ -179,8 +179,7 @@ class StepTests:
             (renewal,) = client.perform(client.store.extend([extension]))
             if isinstance(client.store, Listed):
                 info = client.inspect(name)
-                assert info is not None
-                assert info.left is not None and left - 5 < info.left <= left
+                assert info is not None and lasts(client, info.left, left)
             assert lasts(client, renewal.left, left)
         assert client.perform(client.store.release(request)) is Release.RELEASED
 
