@@ -52,7 +52,7 @@ class _Process:
         pid = os.getpid()
         self.be(pid, started(pid))
         self.instance = os.urandom(8).hex()
-        self.tokens: list[str] = []  # no two processes share a draw
+        self.tokens: list[str] = []
         self.registering = threading.RLock()  # the parent's may be held by a thread that is gone
 
     def be(self, pid: int, started: str) -> None:
@@ -181,8 +181,11 @@ def owner_text(label: str, thread: str | None = None) -> str:
 def new_token() -> str:
     """128 random bits in hexadecimal: what proves the right to extend and to release.
 
-    They are drawn from the operating system many at a time: one draw can cost 20 µs.
+    They are drawn from the operating system many at a time: one draw can cost 20 µs. No child has
+    those of its parent, whose leases it would share.
     """
+    if os.getpid() != _process.known_as:
+        _notice_fork()
     try:
         return _process.tokens.pop()  # atomic, so no two threads get the same
     except IndexError:

@@ -40,6 +40,23 @@ if fork() == 0:
 time.sleep(600)
 """
 
+BOTH = """\
+import ctypes, os, sys, lockkit
+locks = lockkit.connect(sys.argv[1], ttl=600)
+locks.lock("before").acquire().release()
+fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+told, tells = os.pipe()
+child = fork()
+if child == 0:
+    os.read(told, 1)
+    print(locks.lock("one").try_acquire())
+    sys.exit()
+lease = locks.lock("one").acquire()
+os.write(tells, b".")
+os.waitpid(child, 0)
+lease.release()
+"""
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -162,6 +179,14 @@ def test_each_process_after_a_fork_for_itself(client: LockClient, url: str, how:
         assert not is_free(client, "childs")
         os.kill(int(child), signal.SIGKILL)
         until(lambda: is_free(client, "childs"))
+
+
+@pytest.mark.parametrize("how", ["python", "c"])
+def test_a_child_has_none_of_the_tokens_that_its_parent_has_drawn(url: str, how: str) -> None:
+    """With the token of a lease it would share the lease."""
+    program = [sys.executable, "-c", BOTH, url, how]
+    said = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert said.stdout.split() == ["None"]
 
 
 def in_child(change: Callable[[], object], owner: Owner) -> bool:
