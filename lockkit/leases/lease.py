@@ -243,7 +243,7 @@ def give_back(lease: Lease | MultiLease) -> None:
 
     The caller has checked the lease at the last moment at which everything could be undone.
     """
-    at_once(give_back_async(lease))
+    result_of(give_back_async(lease))
 
 
 async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLease) -> None:
@@ -266,7 +266,7 @@ async def value(found: T | Awaitable[T]) -> T:
     return found  # type: ignore[return-value]
 
 
-def at_once(doing: Coroutine[Any, Any, R]) -> R:
+def result_of(doing: Coroutine[Any, Any, R]) -> R:
     """What a coroutine returns that awaits nothing, as with blocking calls."""
     try:
         doing.send(None)

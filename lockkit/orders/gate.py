@@ -14,7 +14,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from lockkit.leases.lease import at_once, give_back, give_back_async, value
+from lockkit.leases.lease import give_back, give_back_async, result_of, value
 from lockkit.model.errors import BackendError, LeaseLost, LockError
 from lockkit.orders import refusals, rows
 from lockkit.orders.admission import MOST_DUPLICATES
@@ -56,7 +56,7 @@ def drive(flow: Flow[R], store: Any, locks: LockClient, recover: RecoverHook | N
     ``store``: has ``find(key, fresh=…)``, where ``fresh`` means to look where writes go; with STORE
     "redis" it is a RedisRecords. ``recover``: asks the application.
     """
-    return at_once(flow(Means(store, locks, recover, give_back, value)))
+    return result_of(flow(Means(store, locks, recover, give_back, value)))
 
 
 async def adrive(

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
-from lockkit.leases.lease import at_once
+from lockkit.leases.lease import result_of
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import ClaimReply, Finding, LockInfo, LockState, StoredRecord
@@ -136,7 +136,7 @@ class ClaimedOrder(OpenOrder):
 
     def _settle(self, answered: OrderResponse | None, *, failed: bool) -> Refusal | None:
         flow = self.orders.settle(self.decision, answered, failed=failed)
-        return at_once(self.visit.thread.ask(flow, self.visit))
+        return result_of(self.visit.thread.ask(flow, self.visit))
 
 
 def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:

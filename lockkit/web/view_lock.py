@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 from lockkit.leases.decorating import refuse_bare
-from lockkit.leases.lease import at_once, value
+from lockkit.leases.lease import result_of, value
 from lockkit.model.checks import (
     check_count,
     check_kind,
@@ -132,7 +132,7 @@ class ViewLock(Generic[OnBusy]):
         self, client: LockClient, names: Sequence[str], settings: ViewSettings, label: str
     ) -> AnyLease:
         """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
-        lease: AnyLease = at_once(self._acquire(client, names, settings, label))
+        lease: AnyLease = result_of(self._acquire(client, names, settings, label))
         return lease
 
     async def acquire_async(

@@ -16,7 +16,7 @@ from asgiref.sync import iscoroutinefunction
 from django.db import connections
 from django.http import HttpRequest
 
-from lockkit.leases.lease import at_once, value
+from lockkit.leases.lease import result_of, value
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
 from lockkit.orders.gate import OrderStopped, Way
@@ -154,7 +154,7 @@ def ordered(view: View, options: ViewOptions, exempt: Exempt | None = None) -> V
         if of_async_class(view, args):
             refuse_atomic_requests(marks)
             return _run(view, options, None, args, kwargs)
-        return at_once(_run(view, options, marks, args, kwargs))
+        return result_of(_run(view, options, marks, args, kwargs))
 
     idempotent_view._non_atomic_requests = marks  # type: ignore[attr-defined]
     return idempotent_view
@@ -225,7 +225,7 @@ async def _served(
         return await doing(THREAD)
     if getattr(http, MIDDLEWARE_MODE) == "async":
         return await doing(LOOP)
-    return await in_thread(lambda: at_once(doing(THREAD)))
+    return await in_thread(lambda: result_of(doing(THREAD)))
 
 
 def _visit(http: HttpRequest, view: View, options: ViewOptions) -> Visit:

@@ -22,7 +22,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.handlers.base import BaseHandler
 from django.http import HttpRequest, HttpResponseBase
 
-from lockkit.leases.lease import at_once
+from lockkit.leases.lease import result_of
 from lockkit.orders import gate
 from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
@@ -70,9 +70,9 @@ class IdempotentOrderMiddleware:
         if self._mode == "async":
             return self._acall(request)
         try:
-            return at_once(_finish(request, self.get_response(request), THREAD))
+            return result_of(_finish(request, self.get_response(request), THREAD))
         finally:
-            at_once(_leave(request, THREAD))
+            result_of(_leave(request, THREAD))
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
         try:
@@ -84,7 +84,7 @@ class IdempotentOrderMiddleware:
     def _process_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        return at_once(self._enter(request, view, THREAD))
+        return result_of(self._enter(request, view, THREAD))
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any

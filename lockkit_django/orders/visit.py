@@ -18,7 +18,7 @@ from django.shortcuts import resolve_url
 from django.utils.translation import get_language
 
 from lockkit.leases.aio_client import AsyncLease
-from lockkit.leases.lease import at_once
+from lockkit.leases.lease import result_of
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
     Order,
@@ -72,7 +72,7 @@ class _Loop:
 
     async def ask(self, flow: Flow[R], visit: visit.Visit, lease: Any = None) -> R:
         if lease is not None and not isinstance(lease, AsyncLease):  # a thread has acquired it
-            return await in_thread(lambda: at_once(THREAD.ask(flow, visit)))
+            return await in_thread(lambda: result_of(THREAD.ask(flow, visit)))
         client = alocks[visit.orders.settings.alias]
         if visit.orders.claims:
             records: Any = RedisRecords.of(client)

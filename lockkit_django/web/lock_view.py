@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from lockkit.leases.lease import at_once, give_back, value
+from lockkit.leases.lease import give_back, result_of, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.refusal import refusal_of
@@ -81,7 +81,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             if of_async_class(view, args):
                 refuse_atomic_requests(exempt)
                 return self._run(_Call(view, args, kwargs, None))
-            return at_once(self._run(_Call(view, args, kwargs, exempt)))
+            return result_of(self._run(_Call(view, args, kwargs, exempt)))
 
         locked._non_atomic_requests = exempt  # type: ignore[attr-defined]  # never the view's own
         return locked

@@ -27,7 +27,7 @@ from flask import (
     request,
 )
 
-from lockkit.leases.lease import at_once
+from lockkit.leases.lease import result_of
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.orders import Orders, gate
 from lockkit.orders.redis_records import RedisRecords
@@ -107,7 +107,7 @@ class Gate:
                 "an order is open already: use @idempotent once per view, and functools.wraps in "
                 "the decorators above it"
             )
-        opened = at_once(gate.enter(Visit(self, options, below=below), self.thread))
+        opened = result_of(gate.enter(Visit(self, options, below=below), self.thread))
         if opened is None:
             return call()
         return self._proceed(opened, call) if isinstance(opened, OpenOrder) else opened
@@ -160,7 +160,7 @@ def of_request() -> OpenOrder | None:
 
 def _answer_of(opened: OpenOrder) -> Callable[[], Any] | None:
     """None: the view may run."""
-    answer = at_once(gate.begin(opened, opened.visit.thread))
+    answer = result_of(gate.begin(opened, opened.visit.thread))
     return None if answer is None else lambda: answer
 
 
@@ -184,7 +184,9 @@ def _finish(response: Response) -> Response:
     if opened.visit.status != response.status_code:  # a hook made another answer of it
         _capture(response)
     try:
-        return current_app.make_response(at_once(gate.close(opened, response, opened.visit.thread)))
+        return current_app.make_response(
+            result_of(gate.close(opened, response, opened.visit.thread))
+        )
     finally:
         _end(opened)
 
@@ -215,7 +217,7 @@ def _abandon() -> None:
 
 
 def _end(opened: OpenOrder) -> None:
-    at_once(gate.leave(opened, opened.visit.thread))
+    result_of(gate.leave(opened, opened.visit.thread))
 
 
 def binds_of(app: Flask) -> set[str]:
