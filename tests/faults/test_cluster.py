@@ -352,6 +352,19 @@ def test_it_is_told_which_url_to_use(group: ClusterGroup) -> None:
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_server_that_has_left_the_cluster_is_passed_over(group: ClusterGroup, api: Api) -> None:
+    with ClusterServer(None) as gone:
+        only = connect(api, f"redis+cluster://{gone.address}")
+        with pytest.raises(lockkit.BackendUnavailable, match="is in no cluster with slots"):
+            only.lock("stock:1").acquire(timeout=0)
+        only.close()
+        client = connect(api, group.url.replace("://", f"://{gone.address},"))
+        for name in one_of_each_bucket():
+            assert client.lock(name).acquire().release()
+        client.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_master_is_killed_while_many_lock(api: Api) -> None:
     """The names of the others go on; its own do as soon as its replica is the master. What was
     passed on is held as before, what was not is lost and said; fences go on growing."""

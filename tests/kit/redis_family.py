@@ -216,6 +216,7 @@ class ClusterServer(Member):
             "cluster-enabled yes",
             f"cluster-port {self.bus}",
             f"cluster-node-timeout {CALM}",
+            "cluster-replica-validity-factor 0",  # however slow this machine, it becomes the master
             *([f"masterauth {self.password}"] if self.password else []),
             *(["tls-cluster yes"] if self.tls_port else []),
         ]

@@ -167,6 +167,9 @@ class Slots:
                 failed = error
                 continue
             self._silent.discard(node)
+            if not reply:  # it has left the cluster, or was never in it
+                failed = BackendUnavailable(f"{node.host}:{node.port} is in no cluster with slots")
+                continue
             self._learn(reply, node)
             return
         raise failed
