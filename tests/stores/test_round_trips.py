@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -199,12 +200,27 @@ def replicated() -> Iterator[PostgresServer]:
         yield server
 
 
+def commits(server: PostgresServer) -> bool:
+    """Whether a COMMIT ends without a standby."""
+    with closing(psycopg.connect(server.url, autocommit=True)) as connection:
+        pid, pgconn = connection.info.backend_pid, connection.pgconn
+        pgconn.send_query(b"SELECT pg_logical_emit_message(true, '', '')")
+        while pgconn.is_busy():
+            waits_for = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {pid}"
+            if server.execute(waits_for) == "SyncRep":
+                connection.cancel()
+                return False
+            pgconn.consume_input()
+    return True
+
+
 @pytest.fixture
 def waits_for_standby(replicated: PostgresServer) -> Iterator[Callable[[bool], None]]:
     def set_it(waits: bool) -> None:
         replicated.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{'nobody' * waits}'")
         replicated.execute("SELECT pg_reload_conf()")
         eventually(lambda: replicated.execute("SHOW synchronous_standby_names") == "nobody" * waits)
+        eventually(lambda: commits(replicated) != waits)  # once PostgreSQL's checkpointer hears
 
     yield set_it
     set_it(False)

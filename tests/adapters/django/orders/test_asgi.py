@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from asgi_scope import http_scope
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
+from django.db.backends.signals import connection_created
 from django.test import override_settings
 from django_project.shop.models import Sale
 from orders_django import views
@@ -167,6 +168,22 @@ async def test_a_client_that_goes_away_leaves_no_half_order(
     )
 
 
+@pytest.fixture
+def closed_at_last() -> Iterator[None]:
+    """Django closes nothing if its handler is cancelled at its own end."""
+    opened: list[Any] = []
+
+    def note(connection: Any, **_: Any) -> None:
+        opened.append(connection.connection)
+
+    connection_created.connect(note)
+    yield
+    connection_created.disconnect(note)
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.usefixtures("closed_at_last")
 @pytest.mark.parametrize("kind", ["waits", "async-waits"])
 async def test_the_rollback_comes_before_the_release_however_often_it_is_cancelled(
     kind: str, application: ASGIHandler, releases: Any
