@@ -104,7 +104,8 @@ def _statements(vendor: str, now: str) -> _Statements:
         insert = f"{into} ({_BOUND} || {values}, {life}) {_UNBOUND}"
         changes = ", ".join(f"{name} = excluded.{name}" for name in CHANGED)
         mine = f"CASE {TABLE}.state WHEN '{RUNNING}' THEN {TABLE}.created ELSE 0 END"
-        finish = f"{into} ({values}, 0, 0) ON CONFLICT ({names[0]}) DO UPDATE SET {changes}, "
+        known = ", ".join(_unknown(name) for name in COLUMNS)
+        finish = f"{into} ({known}, 0, 0) ON CONFLICT ({names[0]}) DO UPDATE SET {changes}, "
         finish += f"created = {mine} RETURNING 1 / created"  # an error, because COMMIT may follow
         expired = f"WHERE ctid IN (SELECT ctid FROM {TABLE} {expired} FOR UPDATE SKIP LOCKED)"
     return _Statements(
@@ -162,7 +163,7 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
     said = _said(database)
     step = said.update, (*_answer(record), record.key, was)
     if commit and said.finish:
-        step = said.finish, _values(record)[:-1]
+        step = said.finish, (record.key, *_answer(record))
     try:
         changed = database.run(step, commit=commit)
     except Exception as error:
@@ -176,6 +177,13 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
 def forget(database: Database, key: str, *, commit: bool = False) -> None:
     """Delete the row of one order. ``commit``: as of ``run``."""
     database.run((_said(database).forget, (key,)), commit=commit)
+
+
+def _unknown(name: str) -> str:
+    """In a row that is never inserted, because its key is there: only what changes is told."""
+    if name == COLUMNS[0] or name in CHANGED:
+        return "%s"
+    return "0" if name == "version" else "''"
 
 
 def quoted(vendor: str, name: str) -> str:

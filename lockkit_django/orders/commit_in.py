@@ -137,15 +137,16 @@ class OwnTransaction(OrderInDatabase):
 
     def _seal(self) -> bool:
         """The last look before the COMMIT. Returns whether there will be one."""
-        if is_rolled_back(self._using):
-            self._broken = is_broken(self._using)
+        connection = connections[self._using]
+        if is_rolled_back(connection):
+            self._broken = is_broken(connection)
             return False
         try:
             self.check_leases()
         except LeaseLost as error:
             raise self._stop(refusals.LEASE_LOST) from error
         if self._sealed is not None:
-            rows.update(Sql(connections[self._using]), self._sealed, UNANSWERED)
+            rows.update(Sql(connection), self._sealed, UNANSWERED)
         return True
 
     def _stop(self, reject: Refusal | None) -> OrderStopped:

@@ -127,9 +127,9 @@ class SharedTransaction(OrderInDatabase):
             return response
         record = verdict.record
         raised = self.failed or getattr(response, "exception", False)  # DRF's
-        if not (raised or is_rolled_back(self._using)):
+        if not (raised or is_rolled_back(self._connection)):
             return self._commit(response, record)
-        broken = not raised and is_broken(self._using)
+        broken = not raised and is_broken(self._connection)
         self.abandon()
         if response.status_code >= FIRST_ERROR:
             kept: HttpResponseBase = self._keep_refusal(record, response)
@@ -153,9 +153,9 @@ class SharedTransaction(OrderInDatabase):
             return response  # as ATOMIC_REQUESTS rolls back
         if self._is_marked_by_drf(response):
             self._connection.set_rollback(False)
-        if not is_rolled_back(self._using):
+        if not is_rolled_back(self._connection):
             return self._commit(response, None)
-        if is_broken(self._using) or not self.in_request_block:
+        if is_broken(self._connection) or not self.in_request_block:
             log.warning(
                 "%r refuses after an error of the database outside of atomic(), or in an "
                 "atomic(savepoint=False): what its view saved before is rolled back",
@@ -170,7 +170,7 @@ class SharedTransaction(OrderInDatabase):
         """
         is_on = self._connection.settings_dict["ATOMIC_REQUESTS"]
         exempt = is_on and not self.in_request_block
-        return exempt and getattr(response, "exception", False) and not is_broken(self._using)
+        return exempt and getattr(response, "exception", False) and not is_broken(self._connection)
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
         """``record``: None to delete what was written when the order began."""
@@ -207,18 +207,16 @@ class SharedTransaction(OrderInDatabase):
             block.__exit__(None, None, None)
 
 
-def is_rolled_back(using: str) -> bool:
+def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
     """Whether the open transaction cannot commit any more."""
-    connection = connections[using]
     return connection.needs_rollback or connection.closed_in_transaction or is_aborted(connection)
 
 
-def is_broken(using: str) -> bool:
+def is_broken(connection: BaseDatabaseWrapper) -> bool:
     """Whether the view says that all is well, and the database says that nothing is saved.
 
     A view that asks for the rollback itself, with ``set_rollback``, knows what it answers.
     """
-    connection = connections[using]
     if connection.closed_in_transaction or is_aborted(connection):
         return True
     return _error_of(connection) is not None

@@ -174,9 +174,9 @@ class Visit(visit.Visit):
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
         """Whether it is the redirect to the login page of Django's decorators and mixins."""
-        location = response.headers.get("Location")
-        if location is None or response.status_code != HTTPStatus.FOUND:
+        if response.status_code != HTTPStatus.FOUND:  # the header takes longer to look for
             return False
+        location = response.headers.get("Location", "")
         match = self.request.resolver_match
         pages = {getattr(getattr(match, "func", None), "login_url", None), settings.LOGIN_URL}
         return urlsplit(location).path in {urlsplit(resolve_url(p)).path for p in pages if p}
