@@ -12,7 +12,7 @@ from lockkit.testing.servers import Server, ZooKeeperServer
 from lockkit.testing.servers.base import HOST, free_port
 
 NUMBERS = (1, 2, 3)
-LONG = "syncLimit=100"
+LONG = "syncLimit=50"
 """Ticks: a server that is cut off goes on answering from what it knows for so long."""
 
 

@@ -30,6 +30,7 @@ JAVA = (
     "-XX:-UsePerfData",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.forceSync=no",
+    "-Dzookeeper.fastleader.maxNotificationInterval=1000",
     "-Dzookeeper.4lw.commands.whitelist=*",
 )
 TICK = 0.1
