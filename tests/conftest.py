@@ -1,4 +1,4 @@
-"""Real servers for the tests: each is started once per run, when the first test asks for it."""
+"""Real servers for the tests, started side by side when the first test asks for one of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pytest
 from costs import Meter, slowest_files
@@ -38,6 +39,18 @@ METER = Meter()
 
 SomeServer = TypeVar("SomeServer", bound=Server)
 
+SERVERS: dict[str, type[Server]] = {
+    "redis_server": RedisServer,
+    "valkey_server": ValkeyServer,
+    "postgres_server": PostgresServer,
+    "mariadb_server": MariaDBServer,
+}
+"""By the names of their fixtures."""
+
+
+class Servers(Protocol):
+    def __call__(self, kind: type[SomeServer]) -> SomeServer: ...
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left() -> Iterator[None]:
@@ -58,23 +71,52 @@ def the_process_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    yield from _running(RedisServer)
+def servers(request: pytest.FixtureRequest, no_process_is_left: None) -> Iterator[Servers]:
+    """All that the collected tests name are started side by side, once for this process of the
+    run: its tests empty them. One that cannot start fails those tests that ask for it."""
+    items = request.session.items
+    named = {name for item in items for name in getattr(item, "fixturenames", ())}
+    started: dict[type[Server], Server | Exception] = {}
+
+    def start(kind: type[Server]) -> None:
+        try:
+            started[kind] = stack.enter_context(kind())
+        except Exception as error:  # noqa: BLE001  it is for those tests
+            started[kind] = error
+
+    def running(kind: type[SomeServer]) -> SomeServer:
+        if kind not in started:  # nobody had named it
+            start(kind)
+        server = started[kind]
+        if isinstance(server, Exception):
+            raise server
+        assert isinstance(server, kind)
+        return server
+
+    with ExitStack() as stack:
+        with ThreadPoolExecutor() as threads:
+            threads.map(start, [kind for name, kind in SERVERS.items() if name in named])
+        yield running
 
 
 @pytest.fixture(scope="session")
-def valkey_server(other_servers: None) -> Iterator[ValkeyServer]:
-    yield from _running(ValkeyServer)
+def redis_server(servers: Servers) -> RedisServer:
+    return servers(RedisServer)
 
 
 @pytest.fixture(scope="session")
-def postgres_server(other_servers: None) -> Iterator[PostgresServer]:
-    yield from _running(PostgresServer)
+def valkey_server(servers: Servers, other_servers: None) -> ValkeyServer:
+    return servers(ValkeyServer)
 
 
 @pytest.fixture(scope="session")
-def mariadb_server(other_servers: None) -> Iterator[MariaDBServer]:
-    yield from _running(MariaDBServer)
+def postgres_server(servers: Servers, other_servers: None) -> PostgresServer:
+    return servers(PostgresServer)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(servers: Servers, other_servers: None) -> MariaDBServer:
+    return servers(MariaDBServer)
 
 
 @pytest.fixture(scope="session")
@@ -243,11 +285,6 @@ def _skipping_if_missing() -> Iterator[None]:
         if IN_CI:
             raise
         pytest.skip(str(missing))
-
-
-def _running(kind: type[SomeServer]) -> Iterator[SomeServer]:
-    with kind() as server:
-        yield server
 
 
 def _descendants_marked(run: str) -> Iterator[str]:
