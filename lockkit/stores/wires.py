@@ -45,15 +45,13 @@ class AsyncGatheringWire(AsyncWire, Protocol):
     async def gather(self, gather: Gather) -> None: ...
 
 
-class DoubtingWire(Wire, Protocol):
-    """For one that hears by itself that leases may be over, as of the end of a session."""
-
-    def when_in_doubt(self, tell: Callable[[], object]) -> None:
-        """Whom to tell; an asyncio wire does so in its event loop, another one in any thread."""
-
-
 def tell_doubts(wire: Wire | AsyncWire, doubt: Callable[[], object]) -> None:
-    """Have a bound method called, as long as its object lives, if this is a doubting wire."""
+    """Have a bound method called, as long as its object lives, if this wire hears by itself that
+    leases may be over, as of the end of a session.
+
+    Such a wire has ``when_in_doubt(tell)``. An asyncio wire calls ``tell`` in its event loop,
+    another one in any thread.
+    """
     when_in_doubt = getattr(wire, "when_in_doubt", None)
     if when_in_doubt is None:
         return
