@@ -104,9 +104,8 @@ def _statements(vendor: str, now: str) -> _Statements:
         insert = f"{into} ({_BOUND} || {values}, {life}) {_UNBOUND}"
         changes = ", ".join(f"{name} = excluded.{name}" for name in CHANGED)
         mine = f"CASE {TABLE}.state WHEN '{RUNNING}' THEN {TABLE}.created ELSE 0 END"
-        known = ", ".join(_unknown(name) for name in COLUMNS)
-        finish = f"{into} ({known}, 0, 0) ON CONFLICT ({names[0]}) DO UPDATE SET {changes}, "
-        finish += f"created = {mine} RETURNING 1 / created"  # an error, because COMMIT may follow
+        finish = f"{into} (%s, '', '', '', 0, {marks(CHANGED)}, 0, 0) ON CONFLICT ({names[0]}) DO "
+        finish += f"UPDATE SET {changes}, created = {mine} RETURNING 1 / created"  # see update()
         expired = f"WHERE ctid IN (SELECT ctid FROM {TABLE} {expired} FOR UPDATE SKIP LOCKED)"
     return _Statements(
         f"SELECT {columns}, expires, expires - {now} FROM {TABLE} {of_key}",
@@ -177,13 +176,6 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
 def forget(database: Database, key: str, *, commit: bool = False) -> None:
     """Delete the row of one order. ``commit``: as of ``run``."""
     database.run((_said(database).forget, (key,)), commit=commit)
-
-
-def _unknown(name: str) -> str:
-    """In a row that is never inserted, because its key is there: only what changes is told."""
-    if name == COLUMNS[0] or name in CHANGED:
-        return "%s"
-    return "0" if name == "version" else "''"
 
 
 def quoted(vendor: str, name: str) -> str:
