@@ -20,6 +20,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.handlers.base import BaseHandler
+from django.core.signals import got_request_exception
 from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.leases.lease import result_of
@@ -103,6 +104,17 @@ class IdempotentOrderMiddleware:
     def process_exception(self, request: HttpRequest, exception: Exception) -> Any:
         opened = open_order(request)
         return None if opened is None else opened.fail(exception)
+
+
+def _note_failure(*, request: Any = None, **_: object) -> None:
+    """Django has failed after the view, where ``process_exception`` is not called: at an answer
+    that is none. Called on any thread. What is in a database is rolled back anyway."""
+    opened = open_order(request)
+    if opened is not None and opened.orders.claims:
+        opened.failed = True
+
+
+got_request_exception.connect(_note_failure, dispatch_uid="lockkit_django.orders.middleware")
 
 
 @lru_cache(maxsize=1024)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth.models import Permission
+from django.core.signals import got_request_exception
 from django.db import OperationalError, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path
@@ -15,7 +17,7 @@ from rest_framework.views import APIView, exception_handler
 
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders import IdempotentMixin, idempotent
-from orders_django.views import Broken, sell
+from orders_django.views import Broken, sell, template
 
 payments: list[int] = []
 refusing: list[bool] = []
@@ -69,6 +71,39 @@ class Thanks:
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse:
         status = int(request.GET.get("status", "201"))
         return HttpResponse("thanks", status=status, headers={"Location": "/basket"})
+
+
+class Decorates:
+    """A middleware that fails at the response of a view, as Django does at one that is none."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_template_response(self, request: HttpRequest, response: Any) -> HttpResponse:
+        raise Broken
+
+
+def nothing(request: HttpRequest) -> None:
+    """Has forgotten its answer."""
+    sell("nothing")
+
+
+@idempotent
+def nothing_inside(request: HttpRequest) -> None:
+    sell("nothing")
+
+
+async def async_nothing(request: HttpRequest) -> None:
+    await sync_to_async(sell)("nothing")
+
+
+def reports(request: HttpRequest) -> HttpResponse:
+    """Tells those who watch for exceptions of one that it has dealt with."""
+    got_request_exception.send(sender=None, request=request)
+    return HttpResponse(f"sold {sell('reports')}", status=201)
 
 
 def raises(request: HttpRequest) -> HttpResponse:
@@ -175,6 +210,11 @@ VIEWS: dict[str, Any] = {
     "unhandled": Pays.as_view(),
     "says": Says.as_view(),
     "api-exception": Pays.as_view(error=APIException),
+    "nothing": nothing,
+    "nothing-inside": nothing_inside,
+    "async-nothing": async_nothing,
+    "template": template,
+    "reports": reports,
     "raises": raises,
     "raises-in-commit-in": raises_in_commit_in,
     "rolls-back": rolls_back,

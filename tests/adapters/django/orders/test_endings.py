@@ -89,6 +89,54 @@ def test_a_passing_refusal_that_is_made_of_any_exception_leaves_an_orphan(status
     assert Sale.objects.count() == 1
 
 
+@pytest.fixture
+def decorating() -> Iterator[None]:
+    decorates = "orders_django.endings.Decorates"
+    with override_settings(MIDDLEWARE=[decorates, *settings.MIDDLEWARE]):
+        yield
+
+
+UNANSWERED = ["nothing", "nothing-inside", "async-nothing", "template"]
+
+
+@pytest.mark.usefixtures("in_redis", "decorating")
+@pytest.mark.parametrize("kind", UNANSWERED)
+def test_a_view_that_has_run_and_whose_answer_fails_leaves_an_orphan(kind: str) -> None:
+    orphaned = (409, "order-orphaned")
+    assert answers(kind) == [(500, None), orphaned, orphaned]
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.usefixtures("in_redis", "decorating")
+@pytest.mark.parametrize("kind", UNANSWERED)
+async def test_a_view_that_has_run_and_whose_answer_fails_leaves_an_orphan_under_asgi(
+    kind: str,
+) -> None:
+    client = AsyncClient(raise_request_exception=False)
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+    found = [await client.post(f"/orders/{kind}", headers=headers) for _ in range(2)]
+    assert [each.status_code for each in found] == [500, 409]
+    assert (is_code(found[1]), await Sale.objects.acount()) == ("order-orphaned", 1)
+
+
+@pytest.mark.usefixtures("decorating")
+@pytest.mark.parametrize("kind", ["nothing", "nothing-inside", "template"])
+def test_in_a_database_a_view_whose_answer_fails_is_rolled_back(kind: str) -> None:
+    assert answers(kind) == [(500, None)] * 3
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize("rules", [{}, {"STORE": "redis", "NAMESPACE": "shop"}])
+def test_a_success_stands_though_its_view_has_reported_an_exception(
+    rules: dict[str, str], redis_url: str
+) -> None:
+    rules = {"PATHS": ["^/orders/"], **rules}
+    with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=rules):
+        first, again = send("reports"), send("reports")
+    assert (first.status_code, again.status_code, again[REPLAYED]) == (201, 201, "true")
+    assert Sale.objects.count() == 1
+
+
 @pytest.mark.usefixtures("in_redis")
 @pytest.mark.parametrize("kind", ["says", "api-exception"])
 def test_a_500_that_the_view_means_lets_the_next_try_run(kind: str) -> None:
