@@ -115,7 +115,7 @@ def _run(parser: Parser) -> None:
     parser.description = (
         "Hold a lock while a program runs, and exit with its status, or with 75 if the lock is not "
         "acquired in time. Signals are passed on. If the lease is lost, the program is terminated. "
-        "The program finds its fencing token in $LOCKKIT_FENCE."
+        "The program finds its fencing token, if the store has them, in $LOCKKIT_FENCE."
     )
     _add_name(parser)
     add = parser.add_argument

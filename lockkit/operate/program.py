@@ -2,7 +2,7 @@
 
 Guarantee: the program starts only when the lock is held, and is terminated if the lease is lost.
 Limit: it may go on for a moment after the loss. The resource to which it writes should compare
-$LOCKKIT_FENCE.
+$LOCKKIT_FENCE, which it has in stores with fencing tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from types import FrameType
 from typing import TextIO
 
 from lockkit.leases.client import Lease, LockClient
-from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.model.errors import (
+    AcquireTimeout,
+    BackendError,
+    ConfigurationError,
+    LeaseLost,
+    UnsupportedCapability,
+)
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
 from lockkit.operate.console import Console, Exit, UsageError
@@ -30,7 +36,10 @@ PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SI
 GRACE = 10.0
 """Seconds in which a program may end after its lease was lost; then it is killed."""
 
-STAND_BY = 'read -r LOCKKIT_FENCE < "$0" && export LOCKKIT_FENCE && exec "$@"'
+STAND_BY = (
+    'read -r LOCKKIT_FENCE < "$0" || exit; export LOCKKIT_FENCE; '
+    '[ "$LOCKKIT_FENCE" ] || unset LOCKKIT_FENCE; exec "$@"'
+)
 """The program's process waits for the fencing token, and then becomes the program.
 
 So its pid is known when the lock is requested, and the process that does the work owns the lease.
@@ -60,7 +69,7 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
             console.complain(printable(str(error)))
             return Exit.NOT_ACQUIRED
         try:
-            return program.run(lease.fencing_token)
+            return program.run(_fence_of(lease))
         finally:
             _give_back(lease, console)
 
@@ -70,6 +79,14 @@ def _limited(client: LockClient, max_hold: float | Unset | None) -> LockClient:
     if max_hold is UNSET:
         return client
     return type(client)(client.store, client.settings._replace(max_hold=max_hold))
+
+
+def _fence_of(lease: Lease) -> str:
+    """Empty, if the store has no fencing tokens."""
+    try:
+        return str(lease.fencing_token)
+    except UnsupportedCapability:
+        return ""
 
 
 def _give_back(lease: Lease, console: Console) -> None:
@@ -114,7 +131,7 @@ class _Program:
         self._console = console
         self._runs = self._is_lost = False
 
-    def run(self, fence: int) -> int:
+    def run(self, fence: str) -> int:
         """Start the program, wait for its end, and return its exit status."""
         self._runs = True
         with suppress(BrokenPipeError), self._pipe:  # somebody may have killed it by now

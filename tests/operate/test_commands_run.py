@@ -97,6 +97,16 @@ def test_it_learns_the_name_and_the_fence(client: LockClient, tmp_path: Path) ->
         assert int(fence) < lease.fencing_token
 
 
+def test_it_runs_without_a_fence_where_the_store_has_none(postgres_url: str) -> None:
+    command = [sys.executable, "-m", "lockkit", "locks", "--url", f"{postgres_url}?mode=advisory"]
+    told = subprocess.check_output(
+        [*command, "run", "job", "sh", "-c", 'echo "$LOCKKIT_NAME ${LOCKKIT_FENCE-none}"'],
+        env={**os.environ, "LOCKKIT_FENCE": "7"},  # of a lock outside of this one
+        text=True,
+    )
+    assert told == "job none\n"
+
+
 def test_held_by_somebody_else(client: LockClient, tmp_path: Path) -> None:
     hold(client, "job")
     ran = tmp_path / "ran"
