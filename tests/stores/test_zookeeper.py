@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from command_line import locks as locks_command
@@ -19,7 +20,7 @@ from damaging import EXAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NotEmptyError
+from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError
 from kazoo.security import make_digest_acl
 from tls_ends import TLSEnd
 
@@ -35,7 +36,7 @@ from lockkit.model.errors import (
     StoreRefused,
     UnsupportedCapability,
 )
-from lockkit.model.types import Busy, Mode, alive_for
+from lockkit.model.types import Busy, Mode, Request, alive_for
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply
 from lockkit.testing.conformance.base import SLACK, eventually
@@ -605,3 +606,24 @@ def test_a_listing_shows_no_more_than_the_session_lasts(
         assert info is not None
         assert info.ttl == 5
         assert lease.remaining() <= 5
+
+
+def test_a_node_of_unknown_outcome_is_looked_for_at_the_leader() -> None:
+    """Another server may not have heard of it yet."""
+    with lockkit.connect("zookeeper://127.0.0.1:1/lockkit") as client:
+        step = client.store.find(Request("a", "t" * 32, 5.0, "", Mode.TRY))  # type: ignore[attr-defined]
+        asked = Mock()
+        for ask in next(step).payload.requests:
+            ask(asked)
+    calls = [call[0] for call in asked.kazoo.method_calls]
+    assert calls == ["sync_async", "get_children_async"]
+
+
+def test_a_session_that_takes_the_place_of_another_makes_no_node_for_it() -> None:
+    """Nobody would delete it: what a claim knows is of its own session."""
+    with lockkit.connect("zookeeper://127.0.0.1:1/lockkit") as client:
+        step = client.store.enter(Request("a", "t" * 32, 5.0, "", Mode.ENQUEUE))  # type: ignore[attr-defined]
+        next(step)
+        first = Mock()
+        made = step.send(Reply(first, [NoNodeError()]))
+        assert made.payload.session is first

@@ -27,6 +27,9 @@ def of_sessions(what: str, where: str) -> str:
     )
 
 
+WRITABLE = "concat(@@global.read_only) in ('0', 'OFF')"
+"""A primary that was made a replica goes on locking in the sessions that it has."""
+
 WAITERS = of_sessions("count(*)", "id <> connection_id() and info like '%{key}%'")
 
 
@@ -42,8 +45,10 @@ class MySQL(Dialect):
         return f"set session wait_timeout = {min(max(math.ceil(ttl), 1), FOREVER)}; "
 
     def find(self, identity: str, started: str) -> str:
-        """``started``: where its client connected from."""
-        there = of_sessions("count(*)", f"id = {identity} and host = '{started}'")
+        """``started``: where its client connected from. Over a unix socket that is the same for
+        all, and the server hears at once of a client's end."""
+        where = f"id = {identity} and host = '{started}'"
+        there = of_sessions("count(*)", where) if ":" in started else "0"
         return f"select connection_id(), {there}"
 
     def end(self, identity: str, connection: Connection) -> str:
@@ -62,11 +67,12 @@ class GetLock(MySQL):
         waiters = WAITERS.format(key=key)
         return (
             f"{silence}select connection_id(), taken, if(taken = 1, null, {waiters}) "
-            f"from (select get_lock('{key}', 0) as taken) tried"
+            f"from (select if({WRITABLE}, get_lock('{key}', 0), null) as taken) tried"
         )
 
     def is_undecided(self, rows: Rows) -> bool:
-        """GET_LOCK returns NULL if a KILL QUERY came, perhaps for the statement before it."""
+        """GET_LOCK returns NULL if a KILL QUERY came, perhaps for the statement before it. It is
+        not asked where nobody may write: whoever connects anew hears of that."""
         return rows[0][1] is None
 
     def join(self, key: str) -> str:
@@ -79,7 +85,7 @@ class GetLock(MySQL):
         return f"select connection_id(), release_lock('{key}'), release_all_locks()"
 
     def beat(self, silence: str) -> str:
-        return f"{silence}select connection_id(), 1"
+        return f"{silence}select connection_id(), {WRITABLE}"
 
 
 class MySQLRow(MySQL, OfRows):
@@ -99,9 +105,13 @@ class MySQLRow(MySQL, OfRows):
         return (
             f"{silence}start transaction; set @lockkit = 1; "
             f"select connection_id(), taken, if(taken = 1, null, {waiters}), made from ("
-            f"select (select 1 {row} for update skip locked) as taken, "
+            f"select if({WRITABLE}, (select 1 {row} for update skip locked), -1) as taken, "
             f"(select count(*) {row}) as made) tried"
         )
+
+    def is_undecided(self, rows: Rows) -> bool:
+        """Nobody may write there."""
+        return rows[0][1] == "-1"
 
     def make(self, key: str, name: str) -> str:
         return (
@@ -126,4 +136,4 @@ class MySQLRow(MySQL, OfRows):
         return "select connection_id(), @lockkit; rollback; set @lockkit = 0"
 
     def beat(self, silence: str) -> str:
-        return f"{silence}select connection_id(), @lockkit"
+        return f"{silence}select connection_id(), @lockkit = 1 and {WRITABLE}"

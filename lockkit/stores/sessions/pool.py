@@ -100,6 +100,8 @@ class Sessions:
                 self._places.pop(route, None)
                 session.owner, session.claim = weakref.ref(owner), route
                 self._pinned[route] = session
+        if session is not None and self._places and len(self._pinned) < self.most:
+            self._next()  # two were left at once, and only this one was told
         return session
 
     def waits(self, route: Route) -> Signal | None:

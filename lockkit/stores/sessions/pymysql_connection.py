@@ -23,12 +23,12 @@ from lockkit.stores.sessions.connection import (
     Statement,
     pooled,
 )
-from lockkit.stores.sessions.mysql_dialects import of_sessions
+from lockkit.stores.sessions.mysql_dialects import WRITABLE, of_sessions
 
 A_YEAR = 365 * 24 * 3600
 
 HOST = of_sessions("host", "id = connection_id()")
-SET_UP = f"select connection_id(), {HOST}, @@global.read_only"
+SET_UP = f"select connection_id(), {HOST}, {WRITABLE}"
 
 SETTINGS = (
     "autocommit = 1",
@@ -74,18 +74,22 @@ class MySQLConnection(Connection):
         self.reads_from(self._driver._sock.fileno())
         with self._driver.cursor() as cursor:
             cursor.execute(SET_UP)
-            identity, self.started, is_read_only = cursor.fetchone()
+            identity, self.started, is_writable = cursor.fetchone()
             for setting in SETTINGS:
                 with suppress(pymysql.MySQLError):
                     cursor.execute(f"set session {setting}")
         self.identity = str(identity)
         if identity != self._driver.thread_id() and not may_be_pooled:
             raise pooled()
-        if is_read_only:
+        if not is_writable:
             raise StoreRefused(
                 "the database server is read only: the locks of a replica do not exclude those of "
                 "its primary: point LOCATION at the primary"
             )
+
+    def is_same(self, other: Connection) -> bool:
+        """Over a unix socket nobody can tell: after a restart the server counts anew."""
+        return ":" in self.started and super().is_same(other)
 
     @property
     def is_closed(self) -> bool:

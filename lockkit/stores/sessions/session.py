@@ -123,18 +123,20 @@ class Session:
         self.connection = connection
 
     def _saying(self, statement: Statement, seconds: float) -> Work[Rows]:
-        cancelled = (yield from self._settle()) if self._is_owed else False
+        """``seconds``: also for the reply that nobody has waited for yet."""
+        until = now() + seconds
+        cancelled = (yield from self._settle(seconds)) if self._is_owed else False
         while True:
             connection = self._send(statement, waits=False)
             try:
-                return (yield from self._reply(seconds, connection))
+                return (yield from self._reply(max(until - now(), 0.0), connection))
             except Refused as refusal:
                 if not (cancelled and refusal.code in CANCELLED):
                     raise
                 cancelled = False  # it was this one that was cancelled, too late
 
     def _posting(self, statement: Statement) -> Work[None]:
-        yield from self._settle()
+        yield from self._settle(ANSWER_SECONDS)
         self._send(statement, waits=True)
 
     def _looking(self, seconds: float) -> Work[Rows | None]:
@@ -189,10 +191,10 @@ class Session:
         connection.send(statement)
         return connection
 
-    def _settle(self) -> Work[bool]:
+    def _settle(self, seconds: float) -> Work[bool]:
         """Wait for the end of what is still under way; nobody waits for its result any more.
         Whether it was to be cancelled."""
-        cancels, deadline = self.is_waiting, now() + ANSWER_SECONDS
+        cancels, deadline = self.is_waiting, now() + seconds
         while self.is_waiting and now() < deadline:
             try:
                 yield Blocking(self._open_connection().cancel)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from lockkit.engine.effects import Park
+from lockkit.model.clock import now
 from lockkit.runtime.wires import Lane
 from lockkit.stores.sessions.connection import Connection
 
@@ -37,9 +38,9 @@ def together(works: Mapping[K, Work[R]]) -> Work[dict[K, R | Exception]]:
     each = {key: _caught(work) for key, work in works.items()}
     try:
         firsts = {key: _first(work) for key, work in each.items()}
-        results = {}
+        results, sent = {}, now()
         for key, work in each.items():
-            results[key] = yield from _rest(work, firsts[key])
+            results[key] = yield from _rest(work, _left(firsts[key], sent))
         return results
     finally:
         for work in each.values():
@@ -62,6 +63,13 @@ def _first(work: Work[Any]) -> Wanted | _Over:
         return next(work)
     except StopIteration as end:
         return _Over(end.value)
+
+
+def _left(wanted: Wanted | _Over, since: float) -> Wanted | _Over:
+    """What it waits for, less the time for which others were waited for."""
+    if isinstance(wanted, Ready):
+        return wanted._replace(seconds=max(wanted.seconds - (now() - since), 0.0))
+    return wanted
 
 
 def _rest(work: Work[R], wanted: Wanted | _Over) -> Work[R]:

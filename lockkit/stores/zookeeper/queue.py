@@ -51,9 +51,10 @@ class ZooKeeperQueue(ZooKeeperListing):
         self._nodes = Nodes()
 
     def find(self, request: Request) -> Step[Node | None]:
-        """The node of an acquire that broke off, or of another store in this process."""
+        """The node of an acquire that broke off, or of another store in this process. Another
+        server may not have heard of it yet, unless it asks the leader."""
         folder, guid = self.folder(request.name), guid_of(request.token)
-        session, (names,) = yield from ask(route_of(request), children(folder))
+        session, (_, names) = yield from ask(route_of(request), sync(folder), children(folder))
         mine = next((n for n in in_order(told(names, NoNodeError)) if n.startswith(guid)), None)
         if mine is None:
             return None
@@ -202,12 +203,12 @@ class ZooKeeperQueue(ZooKeeperListing):
 
 
 def ask_of(node: Node, *requests: Ask) -> Step[list[Any]]:
-    """In the session of a node."""
-    session, answers = yield from ask(node.route, *requests)
-    if session is not node.session:
+    """In the session of a node: another one is asked nothing, and makes nothing."""
+    try:
+        return (yield from ask(node.route, *requests, session=node.session)).answers
+    except SessionEnded:
         node.is_over = True
-        raise SessionEnded("the session in ZooKeeper is over")
-    return answers
+        raise
 
 
 def _is_full(request: Request, ahead: int) -> bool:

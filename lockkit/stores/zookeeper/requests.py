@@ -21,6 +21,7 @@ class Batch(NamedTuple):
 
     requests: Sequence[Ask]
     patience: float | None = None  #: seconds to wait for a session; None: as configured
+    session: Session | None = None  #: the only one that may be asked; None: that of the route
 
 
 class Reply(NamedTuple):
@@ -28,9 +29,11 @@ class Reply(NamedTuple):
     answers: list[Any]  #: an error of the server's is one of them
 
 
-def ask(route: int, *requests: Ask, patience: float | None = None) -> Step[Reply]:
-    """``route``: the session's timeout in milliseconds."""
-    reply: Reply = yield Exchange(Batch(requests, patience), route)
+def ask(
+    route: int, *requests: Ask, patience: float | None = None, session: Session | None = None
+) -> Step[Reply]:
+    """``route``: the session's timeout in milliseconds. ``session``: no other one is asked."""
+    reply: Reply = yield Exchange(Batch(requests, patience, session), route)
     return reply
 
 

@@ -21,7 +21,7 @@ from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
-from lockkit.stores.zookeeper.failures import lost
+from lockkit.stores.zookeeper.failures import SessionEnded, lost
 from lockkit.stores.zookeeper.nodes import Nodes
 from lockkit.stores.zookeeper.requests import Reply
 from lockkit.stores.zookeeper.session import Answers, Session
@@ -67,8 +67,10 @@ class Sessions:
         self._tell()
 
     def _exchanging(self, exchange: Exchange) -> Step[Reply]:
-        (requests, patience), route = exchange
-        session = self._of(route)  # type: ignore[arg-type]  # all of ours are numbers
+        (requests, patience, only), route = exchange
+        session = only or self._of(route)  # type: ignore[arg-type]  # all of ours are numbers
+        if session.is_over:
+            raise SessionEnded("the session in ZooKeeper is over")
         if not session.is_open:
             longest = self._configuration.connect_timeout
             yield Park(session.opening(), longest if patience is None else patience)

@@ -1,0 +1,92 @@
+"""Sessions of one process do not disturb one another; and a primary that is one no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from servers_of_sessions import (
+    GET_LOCK,
+    MARIADB_ROW,
+    SERVERS,
+    SessionServer,
+    SilentNetwork,
+)
+
+import lockkit
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendError, BackendUnavailable
+from lockkit.stores.sessions.mysql_dialects import GetLock
+from lockkit.stores.sessions.pool import Route, Sessions
+from lockkit.testing.conformance.base import eventually
+
+TTL = 3.0
+
+
+@pytest.fixture(params=SERVERS, ids=lambda kind: kind.name)
+def server(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
+    with request.param.of(request) as found:
+        yield found
+
+
+def test_a_session_that_falls_silent_holds_up_no_other(
+    server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SilentNetwork(server.port) as network:
+        client = lockkit.connect(server.through(network.port), ttl=TTL)
+        silent = [client.lock(name).acquire() for name in ("a", "b")]
+        network.silence()
+        heard = client.lock("c").acquire()  # over a new connection
+        eventually(lambda: all(lease.lost for lease in silent))
+        end = now() + TTL
+        eventually(lambda: heard.lost or now() + heard.remaining() > end + 2.0)
+        assert not heard.lost
+        assert heard.release()
+        monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", 0.1)
+        for lease in silent:
+            with suppress(BackendError):
+                lease.release()
+        client.close()
+
+
+@pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)
+def test_a_primary_that_is_made_read_only_locks_no_more(server: SessionServer) -> None:
+    """It is a replica now, and its sessions go on."""
+    with lockkit.connect(server.url, ttl=TTL) as client:
+        lease = client.lock("a").acquire()
+        client.lock("b").acquire().release()
+        server.server.execute("set global read_only = 1")
+        try:
+            with pytest.raises(BackendUnavailable):
+                client.lock("b").acquire(timeout=0)  # in the session that is there
+            with pytest.raises(lockkit.LeaseLost):
+                lease.extend()
+            with pytest.raises(BackendUnavailable, match="read only"):
+                client.lock("b").acquire(timeout=0)
+        finally:
+            server.server.execute("set global read_only = 0")
+        assert client.lock("a").acquire().release()
+
+
+def test_over_a_unix_socket_no_session_is_taken_for_another() -> None:
+    """All come from ``localhost``, and a server that restarts counts them anew."""
+    assert GetLock().find("7", "localhost") == "select connection_id(), 0"
+    assert "id = 7 and host = '10.0.0.7:5123'" in GetLock().find("7", "10.0.0.7:5123")
+
+
+def test_two_sessions_that_come_free_at_once_are_for_two() -> None:
+    owner = object
+    sessions = Sessions(lambda: pytest.fail("nothing is asked"), 2)
+    routes: list[Route] = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")]
+    for route in routes[:2]:
+        session = sessions.pin(route, owner)
+        assert session is not None
+        session.keeps(60.0, now())
+    assert not any(sessions.pin(route, owner, waits=True) for route in routes[2:])
+    for route in routes[:2]:
+        sessions.unpin(route)
+    assert sessions.pin(routes[2], owner, waits=True)
+    following = sessions.waits(routes[3])
+    assert following is not None
+    assert following.is_set
