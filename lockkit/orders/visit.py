@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import refusals
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 Known = tuple[str | None, str | None, str | None]
+
+_DEFAULT_PORT = re.compile(r":(80|443)\Z")
 
 OPTIONS = "_lockkit_idempotent"
 """Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
@@ -232,6 +236,18 @@ class Visit(ABC):
         if answer is not None and not isinstance(answer, str):
             raise ConfigurationError(f"{path} must return a string or None, not {type(answer)}")
         return answer
+
+
+def leads_to(location: str | None, pages: Iterable[str], host: str, path: str) -> bool:
+    """Whether a redirect leads to the host and the path of one of these pages. ``host`` and
+    ``path`` are the request's own, to which it and they may be relative."""
+    own = _place(location, host, path) if location else None
+    return own is not None and any(own == _place(page, host, path) for page in pages)
+
+
+def _place(url: str, host: str, path: str) -> tuple[str, str]:
+    parts = urlsplit(urljoin(path, url))
+    return _DEFAULT_PORT.sub("", (parts.netloc or host).lower()), parts.path or "/"
 
 
 def sent_file(field: str, name: str, chunks: Iterable[bytes], content_type: str) -> SentFile:

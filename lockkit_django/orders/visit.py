@@ -7,14 +7,15 @@ from functools import cache, partial
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import HttpHeaders
 from django.middleware.csrf import get_token
 from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch
 from django.utils.translation import get_language
 
 from lockkit.leases.aio_client import AsyncLease
@@ -39,7 +40,7 @@ from lockkit.orders.forms import FormIds
 from lockkit.orders.gate import Thread
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import SOURCE
-from lockkit.orders.visit import ViewOptions, options_in
+from lockkit.orders.visit import ViewOptions, leads_to, options_in
 from lockkit_django import signals
 from lockkit_django.conf import kept_while
 from lockkit_django.leases.aliases import alocks, locks
@@ -176,10 +177,11 @@ class Visit(visit.Visit):
         """Whether it is the redirect to the login page of Django's decorators and mixins."""
         if response.status_code != HTTPStatus.FOUND:  # the header takes longer to look for
             return False
-        location = response.headers.get("Location", "")
-        match = self.request.resolver_match
-        pages = {getattr(getattr(match, "func", None), "login_url", None), settings.LOGIN_URL}
-        return urlsplit(location).path in {urlsplit(resolve_url(p)).path for p in pages if p}
+        request = self.request
+        view = getattr(request.resolver_match, "func", None)
+        pages = [*_pages_at(getattr(view, "login_url", None)), *_pages_at(settings.LOGIN_URL)]
+        location = response.headers.get("Location")
+        return leads_to(location, pages, _host(request), request.get_full_path())
 
     def recovered(self, answer: Any) -> OrderResponse:
         if not isinstance(answer, HttpResponseBase):
@@ -210,6 +212,21 @@ def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
     if language is None or LOCALE not in settings.MIDDLEWARE or "Content-Language" in response:
         return []
     return [("Content-Language", language)]
+
+
+def _pages_at(page: Any) -> list[str]:
+    """The URL of this page; none if it names a route that this request's URLs do not have."""
+    try:
+        return [resolve_url(page)] if page else []
+    except NoReverseMatch:
+        return []
+
+
+def _host(request: HttpRequest) -> str:
+    try:
+        return request.get_host()
+    except DisallowedHost:
+        return ""
 
 
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import isawaitable
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
-from flask import current_app, g, request, session, url_for
-from werkzeug.wsgi import get_input_stream
+from flask import current_app, g, request, session
+from werkzeug.routing import BuildError
+from werkzeug.wsgi import get_host, get_input_stream
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.order import FORMS, MULTIPART
-from lockkit.orders.visit import ViewOptions, options_in, sent_file
+from lockkit.orders.visit import ViewOptions, leads_to, options_in, sent_file
 from lockkit_flask import signals
 from lockkit_flask.conf import flask_login_user
 from lockkit_flask.leases import db_session, request_leases
@@ -125,8 +125,10 @@ class Visit(visit.Visit):
         manager = getattr(current_app, "login_manager", None)
         if manager is None or not 300 <= response.status_code < 400:  # noqa: PLR2004
             return False
-        view = manager.blueprint_login_views.get(self.request.blueprint) or manager.login_view
-        return view is not None and _path(response.location) == _path(_url_of(view))
+        request: Request = self.request
+        view = manager.blueprint_login_views.get(request.blueprint) or manager.login_view
+        path = f"{request.script_root}{request.path}"
+        return leads_to(response.location, _pages_at(view), get_host(request.environ), path)
 
     def answered(self, response: Response) -> OrderResponse | None:
         return self.captured
@@ -258,13 +260,13 @@ def _streams(response: Response, max_body: int) -> bool:
     return response.is_streamed and (length is None or length > max_body)
 
 
-def _url_of(view: str) -> str:
-    """Flask-Login takes an endpoint, or a URL."""
-    return view if view.startswith(("https://", "http://", "/")) else url_for(view)
-
-
-def _path(url: str | None) -> str:
-    return urlsplit(url or "").path
+def _pages_at(view: str | None) -> list[str]:
+    """Where Flask-Login redirects to, with and without ``next``; none if there is no such view."""
+    login_url = import_module("flask_login").login_url
+    try:
+        return [login_url(view), login_url(view, "/")] if view else []
+    except BuildError:
+        return []
 
 
 def _tokens() -> list[str]:

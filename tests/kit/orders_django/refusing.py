@@ -60,6 +60,11 @@ def to_login(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(f"{settings.LOGIN_URL}?wrong=1")
 
 
+def redirects(request: HttpRequest) -> HttpResponse:
+    guess()
+    return HttpResponseRedirect(request.GET["to"])
+
+
 def breaks(request: HttpRequest) -> HttpResponse:
     """Of which a middleware makes a refusal."""
     guess()
@@ -176,4 +181,5 @@ urlpatterns = [
     *(path(f"orders/exempt/{name}", non_atomic_requests(EXEMPT[name])) for name in EXEMPT),
     *(path(f"orders/{name}", view) for name, view in VIEWS.items()),
     path("orders/ninja/", api.urls),
+    path("orders/redirects", redirects),
 ]

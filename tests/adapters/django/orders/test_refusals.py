@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.conf import settings
@@ -55,8 +56,8 @@ def atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return is_on
 
 
-def send(kind: str, order_id: str | None, query: str = "") -> Any:
-    headers = {"Authorization": "x"}  # nobody has verified it
+def send(kind: str, order_id: str | None, query: str = "", **more: str) -> Any:
+    headers = {"Authorization": "x", **more}  # nobody has verified it
     if order_id is not None:
         headers["Idempotency-Key"] = order_id
     client = Client(raise_request_exception=False)
@@ -130,3 +131,56 @@ def test_other_exceptions_roll_back_whatever_is_made_of_them(kind: str) -> None:
         answer = send(kind, "A-1", "status=409")
     assert answer.status_code == (500 if kind == "api-broken" else 409)
     assert (saved(), OrderRecord.objects.count()) == ([], 0)
+
+
+SSO = "https://sso.example.com"
+
+
+def redirected(to: str, login_url: str, **headers: str) -> list[bool]:
+    """Whether each of two tries was answered by a replay."""
+    query = urlencode({"to": to})
+    with override_settings(LOGIN_URL=login_url):
+        tries = [send(f"redirects?{query}", "A-1", **headers) for _ in range(2)]
+    assert [answer.status_code for answer in tries] == [302, 302]
+    return ["Idempotent-Replayed" in answer.headers for answer in tries]
+
+
+@pytest.mark.parametrize(
+    ("to", "login_url"),
+    [
+        ("/", f"{SSO}/"),
+        ("https://pay.example/", f"{SSO}/"),
+        ("https://pay.example/accounts/login/", "/accounts/login/"),
+        ("?thanks", SSO),
+        ("?thanks", f"{SSO}/"),
+        ("https://testserver:8443/", "/"),
+        ("/thanks", "a-route-of-another-urlconf"),
+    ],
+)
+def test_a_redirect_to_another_host_or_path_is_an_answer(to: str, login_url: str) -> None:
+    assert redirected(to, login_url) == [False, True]
+    assert saved() == ["guess"]
+
+
+@pytest.mark.parametrize(
+    ("to", "login_url"),
+    [
+        (f"{SSO}/?next=/orders/", SSO),
+        (f"{SSO.upper()}:443/?wrong=1", f"{SSO}/"),
+        ("//sso.example.com/", f"{SSO}/"),
+        ("http://testserver/accounts/login/", "/accounts/login/"),
+        ("/accounts/login/", "https://testserver/accounts/login/"),
+        ("login/?wrong=1", "/orders/login/"),
+    ],
+)
+def test_a_redirect_to_the_login_page_is_a_refusal(to: str, login_url: str) -> None:
+    assert redirected(to, login_url) == [False, False]
+    assert (saved(), OrderRecord.objects.count()) == (["guess"] * 2, 0)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "[::::]"])
+def test_a_host_that_is_not_allowed_changes_no_ending(host: str) -> None:
+    with override_settings(ALLOWED_HOSTS=["testserver"]):
+        assert redirected("/login?wrong=1", "/login", Host=host) == [False, False]
+        assert (saved(), OrderRecord.objects.count()) == (["guess"] * 2, 0)
+        assert redirected("/", f"{SSO}/", Host=host) == [False, True]

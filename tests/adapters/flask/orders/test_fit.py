@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Blueprint, Flask, request
+from flask import Blueprint, Flask, redirect, request
 from flask.views import MethodView
 from flask_login import LoginManager, UserMixin, login_required, login_user, logout_user
 from flask_project import Order, db, put
@@ -329,6 +329,60 @@ def test_the_way_to_the_login_page_is_no_answer_to_keep(login_shop: Flask) -> No
         assert (answer.status_code, "Idempotent-Replayed" in answer.headers) == (302, False)
     with login_shop.app_context():
         assert not db.session.execute(sa.text(f"SELECT key FROM {TABLE_NAME}")).all()
+
+
+SSO = "https://sso.example.com"
+
+
+def redirected(shop: Flask, to: str, login_view: str) -> list[bool]:
+    """Whether each of two tries of somebody who is logged in was answered by a replay."""
+    shop.login_manager.login_view = login_view  # type: ignore[attr-defined]
+
+    def pay() -> ResponseReturnValue:
+        sell()
+        return redirect(to)
+
+    shop.add_url_rule("/covered/pay", view_func=pay, methods=["POST"])
+    client = shop.test_client()
+    client.get("/login?name=alice")
+    tries = [client.post("/covered/pay", headers={"X-Order-ID": "A-1"}) for _ in range(2)]
+    assert [answer.status_code for answer in tries] == [302, 302]
+    return ["Idempotent-Replayed" in answer.headers for answer in tries]
+
+
+@pytest.mark.parametrize(
+    ("to", "login_view"),
+    [
+        ("/", f"{SSO}/"),
+        ("https://pay.example/", f"{SSO}/"),
+        ("https://pay.example/login", "login"),
+        ("?thanks", SSO),
+        ("/thanks", "an-endpoint-of-another-app"),
+    ],
+)
+def test_a_redirect_to_another_host_or_path_is_an_answer(
+    login_shop: Flask, to: str, login_view: str
+) -> None:
+    assert redirected(login_shop, to, login_view) == [False, True]
+    assert sold(login_shop) == 1
+
+
+@pytest.mark.parametrize(
+    ("to", "login_view"),
+    [
+        (f"{SSO}/?next=/", SSO),
+        ("http://localhost/login", "login"),
+        ("/login?wrong=1", "http://localhost/login"),
+        ("../login", "login"),
+        ("https://www.shop.example/login?next=/", "login"),
+    ],
+)
+def test_a_redirect_to_the_login_page_is_a_refusal(
+    login_shop: Flask, to: str, login_view: str
+) -> None:
+    login_shop.config["FORCE_HOST_FOR_REDIRECTS"] = "www.shop.example"
+    assert redirected(login_shop, to, login_view) == [False, False]
+    assert sold(login_shop) == 2
 
 
 def test_signals(shop: Flask, caplog: pytest.LogCaptureFixture) -> None:
