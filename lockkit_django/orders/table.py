@@ -40,12 +40,15 @@ class OrderTable(Table):
     """
 
     def __init__(self, using: str | None) -> None:
-        self._using = using
+        self._using = self._written = using
 
     @property
     def using(self) -> str:
-        """Where records are written, with the order."""
-        return self._using or router.db_for_write(OrderRecord)
+        """Where records are written, with the order. Ask in the thread of the request: a router
+        may read its ``threading.local``. It is asked once, so an order ends where it began."""
+        if self._written is None:
+            self._written = router.db_for_write(OrderRecord)
+        return self._written
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest, HttpResponseBase
 
-    from lockkit.orders import Proceed, Record
-    from lockkit_django.orders.visit import Visit
+    from lockkit.orders import Record
 
 FIRST_ERROR = 400
 OK_CLASS = 2
@@ -43,11 +42,14 @@ class OrderInDatabase(OpenOrder):
     undone = False  #: after ``close``: what the view did was rolled back
     _before: SessionBefore | None = None
 
-    def __init__(self, visit: Visit, decision: Proceed) -> None:
-        super().__init__(visit, decision)
-        self._using = self.database = visit.records.using
+    @property
+    def _using(self) -> str:
+        """Not for the event loop, which makes this object: see ``OrderTable``."""
+        using: str = self.visit.records.using
+        return using
 
     def begin(self) -> None:
+        self.database = self._using
         self._before = SessionBefore(self.visit.request)
 
     def fail(self, error: BaseException) -> HttpResponseBase | None:
@@ -99,7 +101,7 @@ class SharedTransaction(OrderInDatabase):
         """The next ``atomic`` block is that of ATOMIC_REQUESTS: no savepoint for it."""
         connection = self._connection
         exempt = getattr(self.visit.view, "_non_atomic_requests", ())
-        if connection.settings_dict["ATOMIC_REQUESTS"] and self._using not in exempt:
+        if connection.settings_dict["ATOMIC_REQUESTS"] and connection.alias not in exempt:
             self.in_request_block = True
             vars(connection)["savepoint"] = lambda: vars(connection).pop("savepoint") and None
 
@@ -188,8 +190,9 @@ class SharedTransaction(OrderInDatabase):
         return response
 
     def _enter_block(self) -> None:
-        self._connection = connection = connections[self._using]
-        block = transaction.Atomic(self._using, savepoint=True, durable=True)
+        using = self._using
+        self._connection = connection = connections[using]
+        block = transaction.Atomic(using, savepoint=True, durable=True)
         try:
             _refuse_manual_commits(connection)
             block.__enter__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponse
@@ -196,11 +196,60 @@ def ends_it_and_waits(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('ends')}", status=201)
 
 
+tenant = threading.local()
+"""Of each thread: the database of whose request it works on."""
+
+
+class OfTenant:
+    """A router: what is no tenant's is in ``other``."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return getattr(tenant, "alias", "other")
+
+    db_for_write = db_for_read
+
+
+def for_tenant(get_response: Any) -> Any:
+    """A middleware that knows nothing of event loops: this is the request of ``orders``."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        tenant.alias = "orders"
+        try:
+            return cast(HttpResponse, get_response(request))
+        finally:
+            del tenant.alias
+
+    return middleware
+
+
+def of_tenant(request: HttpRequest) -> HttpResponse:
+    calls.append("of-tenant")
+    return HttpResponse(f"sold {Sale.objects.create(sku='of-tenant').pk}", status=201)
+
+
+async def of_tenant_async(request: HttpRequest) -> HttpResponse:
+    calls.append("of-tenant")
+    return HttpResponse(f"sold {(await Sale.objects.acreate(sku='of-tenant')).pk}", status=201)
+
+
+def of_tenant_until_refused(request: HttpRequest) -> HttpResponse:
+    """Says no, has its transaction rolled back, and leaves this thread to everybody."""
+    calls.append("of-tenant")
+    transaction.set_rollback(True, using="orders")
+    tenant.alias = "other"
+    return HttpResponse("no", status=422)
+
+
 def fenced(request: Any) -> HttpResponse:
     return HttpResponse(str(request.order.fencing_token), status=201)
 
 
 urlpatterns = [
+    path("orders/of-tenant", of_tenant),
+    path("orders/of-tenant-inside", idempotent(of_tenant)),
+    path("orders/of-tenant-async", of_tenant_async),
+    path("orders/of-tenant-async-inside", idempotent(of_tenant_async)),
+    path("orders/of-tenant-until-refused", of_tenant_until_refused),
     path("orders/fenced", fenced),
     path("orders/swallows-in-request", swallows_in_request),
     path("orders/ends-it", ends_it),

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asgi_scope import http_scope
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -118,3 +122,52 @@ def test_what_decides_is_not_read_from_a_replica() -> None:
         looks = [query["sql"] for query in asked if "lockkit_order" in query["sql"]]
         assert [sql.split()[0] for sql in looks] == ["SELECT"]  # for the second
     assert (elsewhere.calls, records("orders"), records("other")) == (["quick"], 1, 0)
+
+
+@pytest.fixture
+def tenants(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The database of everything is that of the tenant whose request this thread works on."""
+    for alias in ALIASES:  # coroutines have none
+        monkeypatch.setitem(connections.settings[alias], "ATOMIC_REQUESTS", False)
+    ours = "lockkit_django.middleware.IdempotentOrderMiddleware"
+    with (
+        override_settings(MIDDLEWARE=["orders_django.elsewhere.for_tenant", ours]),
+        override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"]}),
+        override_settings(DATABASE_ROUTERS=["orders_django.elsewhere.OfTenant"]),
+    ):
+        yield
+
+
+async def abuy(kind: str) -> dict[bytes, bytes]:
+    """The headers of the answer, by Django's ASGI handler."""
+    headers = (b"authorization", b"Token a"), (b"idempotency-key", b"A-1")
+    client = ApplicationCommunicator(ASGIHandler(), http_scope("POST", f"/orders/{kind}", *headers))
+    await client.send_input({"type": "http.request"})
+    start = await client.receive_output(60)
+    while (await client.receive_output(60)).get("more_body"):
+        pass
+    await client.wait(60)
+    return dict(start["headers"])
+
+
+@pytest.mark.usefixtures("tenants")
+@pytest.mark.parametrize(
+    "kind", ["of-tenant", "of-tenant-inside", "of-tenant-async", "of-tenant-async-inside"]
+)
+async def test_the_routers_are_asked_in_the_thread_of_the_request(kind: str, files: Path) -> None:
+    answers = [await abuy(kind) for _ in range(2)]
+    assert [REPLAYED.encode() in headers for headers in answers] == [False, True]
+    assert [await sync_to_async(records)(alias) for alias in ALIASES] == [1, 0]
+    assert [committed(files / alias) for alias in ALIASES] == [1, 0]
+    assert elsewhere.calls == ["of-tenant"]
+
+
+@pytest.mark.usefixtures("tenants")
+def test_an_order_keeps_its_database_whatever_the_view_tells_the_routers() -> None:
+    answers = [buy("of-tenant-until-refused") for _ in range(2)]
+    assert [(answer.status_code, REPLAYED in answer) for answer in answers] == [
+        (422, False),
+        (422, True),
+    ]
+    assert [records(alias) for alias in ALIASES] == [1, 0]
+    assert elsewhere.calls == ["of-tenant"]
