@@ -127,7 +127,8 @@ class ClaimedOrder(OpenOrder):
     def _end(self, response: Any) -> Any:
         self.ended = True  # an interrupt leaves an orphan
         failed = self.begun and self._is_accident(response)
-        reject = self._settle(self.visit.answered(response), failed=failed)
+        answered = self.visit.answered(response) if self.begun else NOT_RUN  # its lock was busy
+        reject = self._settle(answered, failed=failed)
         return response if reject is None else self.visit.refuse(reject)
 
     @abstractmethod

@@ -15,6 +15,7 @@ from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 
+from lockkit_django import lock_view
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders import IdempotentMixin, idempotent
 from orders_django.views import Broken, sell, template
@@ -98,6 +99,26 @@ def nothing_inside(request: HttpRequest) -> None:
 
 async def async_nothing(request: HttpRequest) -> None:
     await sync_to_async(sell)("nothing")
+
+
+def _please_wait(request: HttpRequest, error: Exception) -> HttpResponse:
+    return HttpResponse("wait", status=202)
+
+
+@lock_view("cart:1", timeout=0, on_busy=_please_wait)
+def polite(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {sell('polite')}", status=201)
+
+
+@idempotent
+@lock_view("cart:1", timeout=0, on_busy=_please_wait)
+def polite_inside(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {sell('polite')}", status=201)
+
+
+@lock_view("cart:1", timeout=0, on_busy=_please_wait)
+async def async_polite(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {await sync_to_async(sell)('polite')}", status=201)
 
 
 def reports(request: HttpRequest) -> HttpResponse:
@@ -214,6 +235,9 @@ VIEWS: dict[str, Any] = {
     "nothing-inside": nothing_inside,
     "async-nothing": async_nothing,
     "template": template,
+    "polite": polite,
+    "polite-inside": polite_inside,
+    "async-polite": async_polite,
     "reports": reports,
     "raises": raises,
     "raises-in-commit-in": raises_in_commit_in,

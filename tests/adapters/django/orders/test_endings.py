@@ -119,6 +119,38 @@ async def test_a_view_that_has_run_and_whose_answer_fails_leaves_an_orphan_under
     assert (is_code(found[1]), await Sale.objects.acount()) == ("order-orphaned", 1)
 
 
+POLITE = ["polite", "polite-inside", "async-polite"]
+
+
+@pytest.mark.usefixtures("in_redis")
+@pytest.mark.parametrize("kind", POLITE)
+def test_what_a_view_says_while_its_lock_is_busy_is_not_the_answer_of_its_order(kind: str) -> None:
+    def tries() -> list[tuple[int, bool]]:
+        return [(each.status_code, REPLAYED in each) for each in (send(kind), send(kind))]
+
+    with locks["default"].lock("cart:1"):
+        assert tries() == [(202, False)] * 2
+    assert tries() == [(201, False), (201, True)]
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.usefixtures("in_redis")
+@pytest.mark.parametrize("kind", POLITE)
+async def test_what_a_view_says_while_its_lock_is_busy_is_not_the_answer_under_asgi(
+    kind: str,
+) -> None:
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+
+    async def tries() -> list[tuple[int, bool]]:
+        found = [await AsyncClient().post(f"/orders/{kind}", headers=headers) for _ in range(2)]
+        return [(each.status_code, REPLAYED in each) for each in found]
+
+    async with alocks["default"].lock("cart:1"):
+        assert await tries() == [(202, False)] * 2
+    assert await tries() == [(201, False), (201, True)]
+    assert await Sale.objects.acount() == 1
+
+
 @pytest.mark.usefixtures("decorating")
 @pytest.mark.parametrize("kind", ["nothing", "nothing-inside", "template"])
 def test_in_a_database_a_view_whose_answer_fails_is_rolled_back(kind: str) -> None:
