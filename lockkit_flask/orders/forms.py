@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from flask import after_this_request, current_app, has_request_context, request, session
 from markupsafe import Markup
@@ -20,12 +22,14 @@ from lockkit.model.log import log
 from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret, tell_uncovered
 from lockkit.orders.settings import UNSAFE_METHODS
 from lockkit.web.view_lock import request_label
+from lockkit_flask.conf import flask_login_user
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from flask import Flask, Request, Response
 
     from lockkit.orders import OrderSettings
+    from lockkit_flask.conf import UserHook
 
 STATIC = "static"
 _GUEST = "lockkit_guest"
@@ -48,7 +52,7 @@ def new_order_id() -> str:
     """The value alone: for ``Idempotency-Key`` or a field that is written in another way."""
     _order_settings()
     after_this_request(_only_for_this_visitor)
-    return form_ids.issue(None if _user() is not None else _secret())
+    return form_ids.issue(_secret() if user_of(app_locks().config.user_pk) is None else None)
 
 
 def remember_guest() -> None:
@@ -72,6 +76,22 @@ def guest_of(user: str | None) -> str | None:
     if owner and (user is None or owner != _mark(secret, user)):
         return None
     return secret or None
+
+
+def user_of(user_pk: UserHook) -> str | None:
+    """The user, as the owner of orders and of a guest's secret. None for nobody.
+
+    Raises ConfigurationError for what may be another text at the next request.
+    """
+    user = user_pk()
+    if user is None or user == "":
+        return None
+    if isinstance(user, bool) or not isinstance(user, (str, int, UUID)):
+        raise ConfigurationError(
+            f"LOCKKIT_USER returns {type(user).__name__}; it must return the user's primary "
+            f"key, as a string, an integer or a UUID, or None for nobody"
+        )
+    return f"{_model_of_user(user_pk)}:{user}"
 
 
 def tell_if_uncovered(request: Request) -> None:
@@ -155,15 +175,20 @@ def _only_for_this_visitor(response: Response) -> Response:
     return response
 
 
-def _user() -> str | None:
-    user = app_locks().config.user_pk()
-    return None if user in (None, "") else f"user:{user}"
+def _model_of_user(user_pk: UserHook) -> str:
+    """The class of the user whom Flask-Login knows, or what stands for that of LOCKKIT_USER.
+
+    Its module is left out: that may be another one in another deployment of the same app.
+    """
+    if user_pk is not flask_login_user:
+        return "user"
+    return type(import_module("flask_login").current_user._get_current_object()).__qualname__
 
 
 def _user_if_known() -> str | None:
     """LOCKKIT_USER is the app's, and may refuse where there is no user to be had."""
     try:
-        return _user()
+        return user_of(app_locks().config.user_pk)
     except Exception as error:  # noqa: BLE001  no answer shall fail because of a cookie
         log.debug("LOCKKIT_USER failed after a request: %s", type(error).__name__)
         return None

@@ -7,23 +7,20 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import isawaitable
 from typing import IO, TYPE_CHECKING, Any
-from uuid import UUID
 
 from flask import current_app, g, request, session
 from werkzeug.routing import BuildError
 from werkzeug.wsgi import get_host, get_input_stream
 
-from lockkit.model.errors import ConfigurationError
 from lockkit.orders import OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.order import FORMS, MULTIPART
 from lockkit.orders.visit import ViewOptions, leads_to, options_in, sent_file
 from lockkit_flask import signals
-from lockkit_flask.conf import flask_login_user
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import ORDER
 from lockkit_flask.orders.authorize import checked_by, unknown_check
-from lockkit_flask.orders.forms import guest, guest_of
+from lockkit_flask.orders.forms import guest, guest_of, user_of
 from lockkit_flask.web.lock_view import places_of, view_of
 from lockkit_flask.web.refusals import ORDER_ID, refused
 
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from lockkit.orders import Order, Proceed, Refusal, Snapshot
     from lockkit.orders.decisions import Decision
     from lockkit.orders.record import SentFile
-    from lockkit_flask.conf import UserHook
     from lockkit_flask.orders.gate import Gate
     from lockkit_flask.orders.open_order import OpenOrder
 
@@ -181,7 +177,7 @@ class Visit(visit.Visit):
         return get_input_stream(environ, True, min(request.max_content_length or most, most))
 
     def known(self) -> visit.Known:
-        user = _user(self._gate.user_pk)
+        user = user_of(self._gate.user_pk)
         self.of_guest = user is None and "Authorization" not in self.request.headers
         return user, _session_key(), guest_of(user)
 
@@ -189,29 +185,6 @@ class Visit(visit.Visit):
 def options_of(view: Any, method: str) -> ViewOptions:
     """The options of a view: on this method, on the function, or on the class."""
     return options_in(reversed(places_of(view, method)))
-
-
-def _user(user_pk: UserHook) -> str | None:
-    """Raises ConfigurationError for what may be another text at the next request."""
-    user = user_pk()
-    if user is None or user == "":
-        return None
-    if isinstance(user, bool) or not isinstance(user, (str, int, UUID)):
-        raise ConfigurationError(
-            f"LOCKKIT_USER returns {type(user).__name__}; it must return the user's primary "
-            f"key, as a string, an integer or a UUID, or None for nobody"
-        )
-    return f"{_model_of_user(user_pk)}:{user}"
-
-
-def _model_of_user(user_pk: UserHook) -> str:
-    """The class of the user whom Flask-Login knows, or what stands for that of LOCKKIT_USER.
-
-    Its module is left out: that may be another one in another deployment of the same app.
-    """
-    if user_pk is not flask_login_user:
-        return "user"
-    return type(import_module("flask_login").current_user._get_current_object()).__qualname__
 
 
 def _is_unseen(environ: WSGIEnvironment) -> bool:

@@ -13,6 +13,7 @@ import requests
 import uvicorn
 from a2wsgi import WSGIMiddleware
 from flask import Flask, render_template_string, request, session
+from flask_login import LoginManager, UserMixin, login_user, logout_user
 from flask_project import Order, db
 from jinja2 import DictLoader
 
@@ -185,6 +186,65 @@ def test_whoever_logs_out_between_two_clicks_neither_sees_the_order_nor_orders_a
     for value in (of_guest, of_alice):
         assert answer(buy(client, value))[::2] == (201, True)
     assert len(sold(shop)) == 2
+
+
+class Customer(UserMixin):
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+class Clerk(Customer):
+    pass
+
+
+def load_user(name: str) -> Customer:
+    return (Clerk if name == "clerk" else Customer)("7")
+
+
+@pytest.fixture(params=["keeps", "clears"])
+def login_client(request: pytest.FixtureRequest, make_shop: Callable[..., Flask]) -> FlaskClient:
+    """Of a shop with Flask-Login, whose login keeps the session or clears it."""
+    shop = make_shop(LOCKKIT_ORDERS=ORDERS, LOCKKIT_USER=None)
+    LoginManager(shop).user_loader(lambda _: load_user(session["kind"]))
+
+    def enter(name: str) -> str:
+        if request.param == "clears":
+            session.clear()
+        session["kind"] = name
+        login_user(load_user(name))
+        return "in"
+
+    shop.add_url_rule("/page", view_func=page)
+    shop.add_url_rule("/log_in/<name>", view_func=enter)
+    shop.add_url_rule("/log_out", view_func=lambda: str(logout_user()))
+    shop.add_url_rule("/orders", view_func=orders, methods=["POST"])
+    return shop.test_client()
+
+
+def test_a_form_from_before_the_login_with_flask_login_orders_after_it(
+    login_client: FlaskClient,
+) -> None:
+    value = form(login_client)
+    login_client.get("/log_in/customer")
+    first, second = answer(buy(login_client, value)), answer(buy(login_client, value))
+    assert (first[0], second) == (201, (201, first[1], True))
+    assert len(sold(login_client.application)) == 1
+
+
+def test_an_order_from_before_the_login_with_flask_login_is_repeated_after_it(
+    login_client: FlaskClient,
+) -> None:
+    value = form(login_client)
+    first = answer(buy(login_client, value))
+    login_client.get("/log_in/customer")
+    assert answer(buy(login_client, value)) == (201, first[1], True)
+    login_client.get("/log_out")
+    assert code(buy(login_client, value)) == "order-form-of-another"
+    login_client.get("/log_in/clerk")  # of the same number
+    assert code(buy(login_client, value)) == "order-form-of-another"
+    login_client.get("/log_in/customer")
+    assert answer(buy(login_client, value)) == (201, first[1], True)
+    assert len(sold(login_client.application)) == 1
 
 
 def test_an_old_cookie_shows_no_guest_what_the_user_has_ordered(
