@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from lockkit.orders import (
     drive,
     read_order_settings,
 )
-from lockkit.orders.forms import FormIds, hidden_field
+from lockkit.orders.forms import FormIds, hidden_field, tell_uncovered
 from lockkit.orders.order import MalformedOrderIdError
 from lockkit.orders.refusals import FORM_EXPIRED
 
@@ -213,3 +214,26 @@ def test_a_duplicate_of_a_guest_who_has_logged_in_waits_for_the_first() -> None:
     assert code(drive(rules.admit(other), Records(), locks)) == "order-id-reused"
     give_back(first.lease)
     locks.close()
+
+
+class Fields(dict[str, list[str]]):
+    def lists(self) -> Any:
+        return self.items()
+
+
+@pytest.mark.parametrize("where", ["body", "form"])
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_large_request_that_is_not_an_order_is_not_copied(
+    where: str, signed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even one that is not text, and has the order ID at its end."""
+    body = b"\xff\xe2lk1.\xf0\x9f " * 100_000 + (FORMS.issue(None).encode() if signed else b"")
+    sent = (None, body) if where == "body" else (Fields(x=[body.decode("latin-1")]), None)
+    tracemalloc.start()
+    try:
+        tell_uncovered(FORMS, "POST /", *sent)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(caplog.records) == int(signed)
+    assert most < len(body) / 10
