@@ -253,9 +253,9 @@ def send(connection: Connection[Any], steps: Sequence[Step], *, commit: bool) ->
     """
     error_of, execute, escaping = _psycopg()
     pgconn = connection.pgconn
-    escaped = escaping(pgconn).escape_literal
+    escape = escaping(pgconn).escape_literal
     said = [
-        sql.encode() % tuple([b"%d" % v if type(v) is int else escaped(_raw(v)) for v in values])
+        sql.encode() % tuple([b"%d" % v if isinstance(v, int) else escape(_raw(v)) for v in values])
         for sql, values in steps
     ]
     if not connection.autocommit and pgconn.transaction_status == IDLE:

@@ -169,7 +169,7 @@ class Visit(visit.Visit):
         """A rendered response, without CSRF tokens; one that streams has no body here."""
         body = None if response.streaming else bytes(getattr(response, "content", b""))
         headers = [*response.items(), *_language(response)]
-        answered = OrderResponse(response.status_code, headers, body)
+        answered = OrderResponse(int(response.status_code), headers, body)
         known = self.request.META.get("CSRF_COOKIE")
         return without_tokens(answered, tokens_in(known, body or b"")) if known else answered
 

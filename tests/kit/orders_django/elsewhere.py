@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, cast
 
 from django.db import DatabaseError, connections, transaction
@@ -33,6 +34,12 @@ def sell(kind: str, using: str = "orders") -> int:
 
 def quick(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('quick')}", status=201)
+
+
+def created(request: HttpRequest) -> HttpResponse:
+    response = HttpResponse(f"sold {sell('created')}")
+    response.status_code = HTTPStatus.CREATED
+    return response
 
 
 def clears(request: HttpRequest) -> HttpResponse:
@@ -255,6 +262,7 @@ urlpatterns = [
     path("orders/ends-it", ends_it),
     path("orders/ends-it-and-waits", ends_it_and_waits),
     path("orders/quick", quick),
+    path("orders/created", created),
     path("orders/clears", clears),
     path("orders/waits", waits),
     path("orders/swallows", swallows),

@@ -104,6 +104,13 @@ def counts() -> tuple[int, int]:
     return Sale.objects.using("orders").count(), OrderRecord.objects.using("orders").count()
 
 
+def test_a_status_may_be_one_of_an_enumeration() -> None:
+    first, again = buy("created"), buy("created")
+    assert (first.status_code, REPLAYED in first) == (201, False)
+    assert (again.status_code, again[REPLAYED], again.content) == (201, "true", first.content)
+    assert counts() == (1, 1)
+
+
 @pytest.mark.parametrize("kind", ["quick", "commits"])
 def test_of_many_at_once_one_takes_effect(kind: str, send: Any) -> None:
     answers = [future.result(SECONDS) for future in [send(kind) for _ in range(6)]]
