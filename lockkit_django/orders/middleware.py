@@ -108,7 +108,7 @@ class IdempotentOrderMiddleware:
 
 def _note_failure(*, request: Any = None, **_: object) -> None:
     """Django has failed after the view, where ``process_exception`` is not called: at an answer
-    that is none. Called on any thread. What is in a database is rolled back anyway."""
+    that is none. Called on any thread. A database rolls back anyway."""
     opened = open_order(request)
     if opened is not None and opened.orders.claims:
         opened.failed = True

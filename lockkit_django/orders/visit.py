@@ -179,7 +179,8 @@ class Visit(visit.Visit):
             return False
         request = self.request
         view = getattr(request.resolver_match, "func", None)
-        pages = [*_pages_at(getattr(view, "login_url", None)), *_pages_at(settings.LOGIN_URL)]
+        named = {getattr(each, "login_url", None) for each in (view, class_of(view))}
+        pages = [url for page in (*named, settings.LOGIN_URL) for url in _pages_at(page)]
         location = response.headers.get("Location")
         return leads_to(location, pages, _host(request), request.get_full_path())
 

@@ -124,7 +124,8 @@ class Visit(visit.Visit):
         request: Request = self.request
         view = manager.blueprint_login_views.get(request.blueprint) or manager.login_view
         path = f"{request.script_root}{request.path}"
-        return leads_to(response.location, _pages_at(view), get_host(request.environ), path)
+        pages = [*_pages_at(view), *_pages_at(manager.refresh_view)]
+        return leads_to(response.location, pages, get_host(request.environ), path)
 
     def answered(self, response: Response) -> OrderResponse | None:
         return self.captured

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, transaction
 from django.db.transaction import non_atomic_requests
@@ -14,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.urls import path
+from django.views import View
 from django_project.shop.models import Sale
 from ninja import NinjaAPI
 from ninja.errors import HttpError
@@ -63,6 +65,14 @@ def to_login(request: HttpRequest) -> HttpResponse:
 def redirects(request: HttpRequest) -> HttpResponse:
     guess()
     return HttpResponseRedirect(request.GET["to"])
+
+
+class OfStaff(LoginRequiredMixin, View):
+    login_url = "/staff/login/"
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        guess()
+        return HttpResponse(status=201)
 
 
 def breaks(request: HttpRequest) -> HttpResponse:
@@ -182,4 +192,5 @@ urlpatterns = [
     *(path(f"orders/{name}", view) for name, view in VIEWS.items()),
     path("orders/ninja/", api.urls),
     path("orders/redirects", redirects),
+    path("orders/of-staff", OfStaff.as_view()),
 ]

@@ -178,6 +178,15 @@ def test_a_redirect_to_the_login_page_is_a_refusal(to: str, login_url: str) -> N
     assert (saved(), OrderRecord.objects.count()) == (["guess"] * 2, 0)
 
 
+def test_a_redirect_to_the_login_page_of_a_mixin_is_a_refusal() -> None:
+    answers = [send("of-staff", "A-1") for _ in range(2)]
+    assert [answer.headers.get("Location", "").partition("?")[0] for answer in answers] == [
+        "/staff/login/",
+        "/staff/login/",
+    ]
+    assert (saved(), OrderRecord.objects.count()) == ([], 0)
+
+
 @pytest.mark.parametrize("host", ["evil.example", "[::::]"])
 def test_a_host_that_is_not_allowed_changes_no_ending(host: str) -> None:
     with override_settings(ALLOWED_HOSTS=["testserver"]):

@@ -385,6 +385,13 @@ def test_a_redirect_to_the_login_page_is_a_refusal(
     assert sold(login_shop) == 2
 
 
+def test_a_redirect_to_the_page_that_renews_a_login_is_a_refusal(login_shop: Flask) -> None:
+    manager = login_shop.login_manager  # type: ignore[attr-defined]
+    manager.refresh_view = "https://sso.example.com/again"
+    assert redirected(login_shop, "https://sso.example.com/again?next=/", "login") == [False, False]
+    assert sold(login_shop) == 2
+
+
 def test_signals(shop: Flask, caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[str, str]] = []
 
