@@ -165,8 +165,8 @@ class Gone(NamedTuple):
 class Renewal(NamedTuple):
     """The answer to one extend: the seconds left, or None if the lease is not held any more.
 
-    ``error``: the record cannot be read, so the lease is neither extended nor lost. The others of
-    the same batch have answers of their own.
+    ``error``: the record cannot be read or written now, so it is not known whether the lease is
+    extended or lost. The others of the same batch have answers of their own.
     """
 
     left: float | None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import NoneType
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from lockkit.model.types import Kind, Mode, Request
 from lockkit.stores.sql import codec, guard
 from lockkit.stores.sql.rules import stored
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
+from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
 
@@ -247,6 +249,22 @@ def test_only_a_release_that_nobody_awaits_is_committed_later(
         waits_for_standby(False)
         assert held.release()
         assert client.lock("awaited").acquire(timeout=20).release()
+
+
+def test_a_row_that_somebody_has_locked_keeps_no_other_from_being_renewed(
+    lock_table_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "STEP_SECONDS", 0.3)
+    with lockkit.connect(lock_table_url, ttl=60) as client:
+        requests = [claim(name, ttl=60.0) for name in ("a", "b", "c")]
+        for request in requests:
+            granted(client, request)
+        with closing(psycopg.connect(lock_table_url)) as other:
+            other.execute("SELECT 1 FROM lockkit_lock WHERE name = 'b' FOR UPDATE")
+            renewals = client.perform(client.store.extend([r._replace(number=1) for r in requests]))
+        errors = [renewal.error for renewal in renewals]
+        assert [type(error) for error in errors] == [NoneType, lockkit.OutcomeUnknown, NoneType]
+        assert all(renewal.left for renewal in renewals[::2])
 
 
 # What is known without a look

@@ -11,7 +11,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -73,8 +73,8 @@ def _released(request: Request, state: grant.State, now: int) -> grant.Outcome[R
 class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, Durable):
     """Locks in a table, through a connector. Thread-safe and fork-safe.
 
-    Two connections per process: one for steps, and one for renewals, so that they do not queue
-    behind steps. ``busy_seconds`` bounds how long a step waits for other writers.
+    Two connections: renewals do not queue behind steps. ``busy_seconds`` bounds how long a step
+    waits for other writers.
     """
 
     def __init__(
@@ -112,10 +112,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
 
     def asked(self, request: Request) -> Exchange:
         first = None if request.mode is Mode.POLL else partial(take, request)
-
-        def decide(state: grant.State, now: int) -> grant.Outcome[Grant | Busy | Gone]:
-            return self._decide(stored(request), state, now)
-
+        decide = partial(self._decide, stored(request))
         work = partial(self._step, request.name, decide, None, first)
         return Exchange(Call(work), request.token)
 
@@ -171,7 +168,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
             names: dict[str, list[Request]] = {}
             for request in batch:
                 names.setdefault(request.name, []).append(request)
-            told = {name: iter(self._extend_if_readable(name, names[name], rows)) for name in names}
+            told = dict(self._extend_each(names, rows))
             renewals += [next(told[request.name]) for request in batch]
         return renewals
 
@@ -234,9 +231,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
             values |= {"version": version, "told": json.dumps(told)}
         if not connection.execute(statement, values).changed:
             raise Missed
-        if told and not dialect.tell:
-            for message, channel in told.items():
-                self.connector.tell(channel, message.partition(" ")[0])
+        for message, channel in () if dialect.tell else told.items():
+            self.connector.tell(channel, message.partition(" ")[0])
         return Applied(outcome.reply, version is None, state)
 
     def _extend(
@@ -256,14 +252,20 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self._note(name, state, self._renewals)
         return reply
 
-    def _extend_if_readable(
-        self, name: str, requests: Sequence[Request], rows: dict[str, Row]
-    ) -> list[Renewal]:
-        """One row that cannot be read does not keep the others from being renewed."""
-        try:
-            return self._extend(name, requests, rows)
-        except (LayoutMismatch, DamagedRecord) as error:
-            return [Renewal(None, error)] * len(requests)
+    def _extend_each(
+        self, names: dict[str, list[Request]], rows: dict[str, Row]
+    ) -> Iterator[tuple[str, Iterator[Renewal]]]:
+        """One row that cannot be read, or that somebody has locked, does not keep the others from
+        being renewed. If a second one is refused, the store is."""
+        failed = False
+        for name, requests in names.items():
+            try:
+                yield name, iter(self._extend(name, requests, rows))
+            except (LayoutMismatch, BackendError) as error:
+                if failed and not isinstance(error, LayoutMismatch | DamagedRecord):
+                    raise
+                failed |= not isinstance(error, LayoutMismatch | DamagedRecord)
+                yield name, iter([Renewal(None, error)] * len(requests))
 
     def _read_many(self, ids: set[str]) -> dict[str, Row]:
         statement = expanded(self._dialect.read_many, len(ids))

@@ -115,19 +115,21 @@ local function install(token, form, till, rest)
   return fence
 end
 
--- The record of the name, by which it is listed and known to be in use.
+-- The record of the name, by which it is listed and known to be in use. Its number of permits is
+-- also that of holders that are handed over and late: their first extension may still come.
 local function save()
   if not next(holders) and redis.call('ZCARD', KEYS[2]) == 0 then
     redis.call('HDEL', KEYS[1], field)
     return
   end
-  local last, excludes = 0, 0
+  local last, excludes, most = 0, 0, HOLD_MOST
   for _, holder in pairs(holders) do
+    if holder.permits > 0 and holder.permits < most then most = holder.permits end
     if holder.till > last then last = holder.till end
     if holder.form == 'X' then excludes = 1 end
   end
   redis.call('HSET', KEYS[1], 'f', counter, field,
-    kind .. '1' .. string.format('%-32.0f', kind == 'S' and live().most or excludes) .. us(last))
+    kind .. '1' .. string.format('%-32.0f', kind == 'S' and most or excludes) .. us(last))
   redis.call('PEXPIRE', KEYS[6], math.max(math.ceil((last - now + DAY) / 1000), 1))
 end
 
