@@ -34,6 +34,9 @@ NUMBERED = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
 NOTED = "_lockkit_noted"
 """Attribute of a connection: SQLite's own, and how many rows it had changed."""
 
+KEEPER = "_lockkit_transaction"
+"""Attribute of a connection, while its transaction keeps a lease until its end."""
+
 OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
 
@@ -104,7 +107,7 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
     They are there when the lock is inside the callback that the handler made atomic: on a method
     of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. They are
     opened again at the end. Raises OpenTransaction if something was changed in one of them, which
-    would be committed before the view is.
+    would be committed before the view is, or if it keeps a lease, which would be given back.
     """
 
     def __init__(self, request: HttpRequest) -> None:
@@ -117,13 +120,12 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
 
     def __enter__(self) -> None:
         for connection, _ in self._blocks:
-            if has_written(connection):
+            if contents := what_may_not_end(connection):
                 raise OpenTransaction(
-                    f"the view asks for its lock after something was changed in its transaction "
-                    f"(ATOMIC_REQUESTS) on the database {connection.alias!r}"
-                    f"{why_assumed(connection)}: put the decorator above what changes it, such as "
-                    f"on the view itself instead of its method, or let the view be "
-                    f"@transaction.non_atomic_requests(using={connection.alias!r})"
+                    f"the view asks for its lock inside a transaction (ATOMIC_REQUESTS) on the "
+                    f"database {connection.alias!r} with {contents}: put the decorator above what "
+                    f"made that, such as on the view itself instead of its method, or let the view "
+                    f"be @transaction.non_atomic_requests(using={connection.alias!r})"
                 )
         for _, block in self._blocks:
             block.__exit__(None, None, None)
@@ -148,13 +150,24 @@ def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
     """With autocommit off the first query opened a transaction, and with it a snapshot."""
     if connection.connection is None or connection.autocommit or connection.in_atomic_block:
         return
-    if has_written(connection):
+    if contents := what_may_not_end(connection):
         raise OpenTransaction(
             f"the lock {name!r} was asked for while the database {connection.alias!r} has a "
-            f"transaction with changes{why_assumed(connection)}: commit or roll it back before",
+            f"transaction with {contents}: commit or roll it back before",
             name=name,
         )
     connection.rollback()
+
+
+def what_may_not_end(connection: BaseDatabaseWrapper) -> str:
+    """For people: why what is open on it is not ended for a lock. Empty if it may be."""
+    keeper = vars(connection).get(KEEPER)
+    if keeper is not None and keeper.holds():
+        return "a lock until its COMMIT"
+    if not has_written(connection):
+        return ""
+    tells = connection.vendor in {"postgresql", "sqlite"}
+    return "changes" if tells else f"changes (assumed: {connection.vendor} does not tell)"
 
 
 def has_written(connection: BaseDatabaseWrapper) -> bool:
@@ -166,12 +179,6 @@ def has_written(connection: BaseDatabaseWrapper) -> bool:
     if connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]
         return bool(asked(connection, "SELECT @@in_transaction")[0])
     return True
-
-
-def why_assumed(connection: BaseDatabaseWrapper) -> str:
-    """For people: the answer is not the database's."""
-    tells = connection.vendor in {"postgresql", "sqlite"}
-    return "" if tells else f" (assumed: {connection.vendor} does not tell)"
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
-from lockkit_django.leases.transactions import asked, opened, user_blocks
+from lockkit_django.leases.transactions import KEEPER, asked, opened, user_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from lockkit.leases.client import Lease
-
-KEEPER = "_lockkit_transaction"
-"""Attribute of a connection, while its transaction keeps a lease."""
 
 OF_SAVEPOINTS = ("savepoint_commit", "savepoint_rollback")
 """For blocks: of a test, the outermost may be a savepoint."""
@@ -69,6 +66,10 @@ class _Outermost(Transaction):
     def is_over(self) -> bool:
         """Nothing tells of the end of a block without a savepoint inside that of a test."""
         return self._block is not None and self._is_left()
+
+    def holds(self) -> bool:
+        """Whether somebody still counts on a lease of its."""
+        return not self.is_over() and any(not lease.released for lease in self._leases)
 
     def refuse_snapshot(self, name: str) -> None:
         refuse_level(_level_in_use(self._connection), name)

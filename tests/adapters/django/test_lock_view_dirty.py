@@ -75,6 +75,12 @@ def test_who_has_only_read_gets_the_lock(what: str, view: str, using: str) -> No
     assert len(skus(using)) == (3 if view == "dirty" else 5)
 
 
+def test_a_lease_until_the_commit_is_not_given_back_by_a_lock_inside(using: str) -> None:
+    """The code above still counts on it."""
+    refused(f"/dirty/{using}/keeps-a-lease", "a lock until its COMMIT")
+    assert skus(using) == ["first"]
+
+
 OF_TABLES = ("reads", "groups")
 
 
@@ -99,6 +105,21 @@ def test_without_autocommit_what_was_rolled_back_is_in_nobodys_way(using: str) -
     connection.rollback()
     with locks["default"].lock("stock"):
         pass
+    connection.set_autocommit(True)
+
+
+def test_without_autocommit_a_lease_until_the_commit_is_kept_by_another_lock(using: str) -> None:
+    connection = connections[using]
+    connection.set_autocommit(False)
+    lease = locks["default"].lock("shop", until="commit").acquire()
+    with pytest.raises(OpenTransaction, match=r"a lock until its COMMIT.*commit or roll it back"):
+        locks["default"].lock("stock").acquire()
+    with locks["default"].lock("stock", until="commit"):
+        assert not lease.released
+    connection.commit()
+    with locks["default"].lock("stock"):
+        assert lease.released
+    connection.rollback()
     connection.set_autocommit(True)
 
 

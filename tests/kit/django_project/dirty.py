@@ -13,7 +13,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_project.shop.models import Sale
-from lockkit_django import lock_view
+from lockkit_django import lock_view, locks
 
 Before = Callable[[str], object]
 
@@ -50,7 +50,10 @@ OF_POSTGRESQL: dict[str, Before] = {
     "cte-writes": _execute("WITH a AS (DELETE FROM shop_sale RETURNING 1) SELECT * FROM a"),
     "function-writes": _execute("SELECT sell()"),
 }
-BEFORE = {**READS, **WRITES, **OF_POSTGRESQL}
+KEEPS: dict[str, Before] = {
+    "keeps-a-lease": lambda _: locks["default"].lock("shop", until="commit").acquire(),
+}
+BEFORE = {**READS, **WRITES, **OF_POSTGRESQL, **KEEPS}
 
 
 class Dirty(View):
