@@ -73,8 +73,7 @@ def _released(request: Request, state: grant.State, now: int) -> grant.Outcome[R
 class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, Durable):
     """Locks in a table, through a connector. Thread-safe and fork-safe.
 
-    Two connections: renewals do not queue behind steps. ``busy_seconds`` bounds how long a step
-    waits for other writers.
+    Renewals have a connection of their own. ``busy_seconds``: how long a step waits for others.
     """
 
     def __init__(
