@@ -13,6 +13,7 @@ from lockkit.model.clock import now
 from lockkit.model.log import log
 from lockkit.runtime import process
 from lockkit.runtime.background import LONGEST_SLEEP
+from lockkit.runtime.hold import Hold
 from lockkit.runtime.notices import BaseNotices, said
 from lockkit.runtime.schedule import Deadlines
 
@@ -42,14 +43,26 @@ class AsyncNotices(BaseNotices):
         self._wake = asyncio.get_running_loop().call_later(pause, self._look)
 
     def _look(self) -> None:
-        for hold in self._deadlines.take_lost(now()):
-            for returned in said(hold):
-                if isinstance(returned, Awaitable):
-                    task = asyncio.ensure_future(_awaited(returned, hold.name))
-                    self._telling.add(task)
-                    task.add_done_callback(self._telling.discard)
+        lost = self._deadlines.take_lost(now())
+        try:
+            while lost:
+                self._tell(lost[0])
+                del lost[0]
+        finally:  # sys.exit ends the loop, which may be run again
+            self._look_again(lost)
+
+    def _tell(self, hold: Hold) -> None:
+        for returned in said(hold, (KeyboardInterrupt, SystemExit)):
+            if isinstance(returned, Awaitable):
+                task = asyncio.ensure_future(_awaited(returned, hold.name))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
+
+    def _look_again(self, untold: list[Hold]) -> None:
+        for hold in untold:
+            self._deadlines.add(hold)
         moment = now()
-        pause = self._deadlines.sleep_until(moment) - moment
+        pause = 0.0 if untold else self._deadlines.sleep_until(moment) - moment
         if math.isinf(pause):
             self._wake = None
         else:

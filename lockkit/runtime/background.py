@@ -78,5 +78,10 @@ def _work(reference: weakref.ref[Background], wake: native.Wake) -> None:
         except Exception:  # noqa: BLE001  a defect must not end the work: say it, go on
             log.exception("the thread %s failed; it goes on", owner.thread_name)
             pause = 1.0
+        except BaseException:
+            with owner._starting:
+                if owner._wake is wake:
+                    owner._wake = None  # so that whoever needs it starts another
+            raise
         del owner
         wake.wait(min(max(pause, 0.0), LONGEST_SLEEP))

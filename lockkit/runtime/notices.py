@@ -8,7 +8,7 @@ the renewals.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lockkit.model.clock import now
@@ -63,22 +63,27 @@ class Notices(Background, BaseNotices):
     def work(self) -> float:
         """Tell those that have lost; returns the seconds until the next may have."""
         for hold in self._deadlines.take_lost(now()):
-            said(hold)
+            for _ in said(hold):
+                pass
         moment = now()
         return self._deadlines.sleep_until(moment) - moment
 
 
-def said(hold: Hold) -> list[object]:
-    """Call each callback once, and return what they return. An error is logged: nobody waits for
-    it."""
+def said(hold: Hold, ends: tuple[type[BaseException], ...] = ()) -> Iterator[object]:
+    """Call each callback once; yields what they return. An error is logged: nobody waits for it.
+
+    Those of ``ends`` are raised. The next call goes on with the callbacks that are left.
+    """
     waiting = hold.on_lost or {}
-    returned = []
     for who in list(waiting):
         tell = waiting.pop(who, None)
         if tell is None:
             continue  # it has just left
         try:
-            returned.append(tell())
-        except Exception:  # noqa: BLE001  of the user's, who has no caller here
+            returned = tell()
+        except ends:
+            raise
+        except BaseException:  # noqa: BLE001  of the user's, who has no caller here: also sys.exit
             log.exception("on_lost of %r failed", hold.name)
-    return returned
+        else:
+            yield returned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -158,6 +159,20 @@ class TestWithThreads:
         assert "ZeroDivisionError" in caplog.text
         lease.release()
 
+    def test_an_exit_in_it_is_logged_and_others_are_told(
+        self, locks: lockkit.LockClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It would end the thread alone, and with it all notices to come."""
+        told = Told()
+        with caplog.at_level(logging.ERROR, "lockkit"):
+            lease = locks.lock("wrong", on_lost=lambda _: sys.exit(1)).acquire()
+            broken(lease, locks)
+            renew(locks, lease)
+            eventually(lambda: "on_lost of 'wrong' failed" in caplog.text)
+            self._told_last(locks, told)
+        assert len(told.leases) == 1
+        lease.release()
+
     def test_a_slow_one_does_not_delay_renewals(self) -> None:
         client = lockkit.connect("memory://", ttl=0.5)
         slow, entered = threading.Event(), threading.Event()
@@ -294,6 +309,57 @@ class TestInAnEventLoop:
             await _until(lambda: "on_lost of 'wrong' failed" in caplog.text)
         await lease.release()
         await client.close()
+
+    async def test_one_that_raises_a_cancellation_ends_nothing(self) -> None:
+        client = aio.connect("memory://", ttl=0.2, max_hold=0)
+        told = asyncio.Event()
+
+        def fail(_: object) -> None:
+            raise asyncio.CancelledError
+
+        leases = [
+            await client.lock(name, on_lost=tell).acquire()
+            for name, tell in (("a", fail), ("b", lambda _: told.set()))
+        ]
+        await asyncio.wait_for(told.wait(), SOON)
+        for lease in leases:
+            await lease.release()
+        await client.close()
+
+    def test_an_exit_in_it_ends_the_loop_and_no_notice(self) -> None:
+        """Those that are lost by then and those that are lost later are told all the same."""
+        told: list[str] = []
+
+        def leave(lease: aio.AsyncLease) -> None:
+            told.append(lease.name)
+            sys.exit(3)
+
+        client = aio.connect("memory://", ttl=TTL)
+
+        async def lose(*names: str) -> None:
+            for name in names:
+                lease = await client.lock(name, on_lost=leave).acquire()
+                await client.break_(name, fence=lease.fencing_token)
+                with pytest.raises(lockkit.LeaseLost):
+                    await lease.extend()
+                leases.append(lease)
+            await asyncio.sleep(SOON)
+
+        leases: list[aio.AsyncLease] = []
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            tasks = [loop.create_task(lose("a", "b"))]
+            for names in (["a"], ["a", "b"]):
+                with pytest.raises(SystemExit):
+                    loop.run_until_complete(tasks[0])
+                assert told == names
+            tasks.append(loop.create_task(lose("c")))
+            with pytest.raises(SystemExit):
+                loop.run_until_complete(tasks[1])
+            assert told == ["a", "b", "c"]
+            for lease in leases:
+                runner.run(lease.release())
+            runner.run(client.close())
 
     async def test_each_who_has_entered_is_told(self) -> None:
         client = aio.connect("memory://", ttl=TTL)
