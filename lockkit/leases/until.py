@@ -93,6 +93,10 @@ class Transaction(ABC):
         """The lease that it has already, if it serves: a service may be called twice."""
         return next((lease for lease in self._leases if lock._is_served_by(lease)), None)
 
+    def has_leases(self) -> bool:
+        """Whether one is left that its end is to give back."""
+        return any(not lease.released for lease in self._leases)
+
     def check(self) -> None:
         """The last look before COMMIT. Raises LeaseLost."""
         for lease in self._leases:
@@ -138,11 +142,11 @@ class CommitLock(Lock):
 
         Raises OpenTransaction if the transaction has a snapshot that is older than the grant.
         """
-        transactions = self._open()
         kept = self._kept()
         if kept is None and not self._is_inside():
-            for transaction in transactions:
+            for transaction in self._open():
                 transaction.refuse_snapshot(self.name)
+        transactions = self._open()  # one that had only read may just have been ended
         lease = kept
         if lease is None:
             lease = yield from super()._acquiring(timeout)

@@ -178,7 +178,10 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin_nested()"
     if getattr(session, "_trans_context_manager", None) is not None:  # no other way
         return "is inside begin()"
-    return "has locked rows" if seen_in(session).locked else ""
+    seen = seen_in(session)
+    if seen.keeper is not None and seen.keeper.is_open() and seen.keeper.has_leases():
+        return "keeps a lock until its COMMIT"
+    return "has locked rows" if seen.locked else ""
 
 
 def _has_changed(session: Session) -> bool:

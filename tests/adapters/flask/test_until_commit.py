@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -273,6 +274,91 @@ def test_in_a_session_it_is_held_until_its_transaction_ends(
     assert lease.released
     with locks["default"].lock("stock:42", timeout=0):
         pass
+
+
+@pytest.fixture
+def renewed(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> dict[str, Event]:
+    """Is set when the lease of that name is renewed."""
+    backend = app_locks(shop)["default"].store
+    extend, events = backend.extend, {name: Event() for name in ("stock:1", "stock:2")}
+
+    def extending(requests: Any) -> Any:
+        for request in requests:
+            events[request.name].set()
+        return extend(requests)
+
+    monkeypatch.setattr(backend, "extend", extending)
+    return events
+
+
+def test_a_second_one_after_a_read_joins_the_transaction(
+    context: Flask, at_release: list[int], renewed: dict[str, Event]
+) -> None:
+    with locks["default"].lock("stock:1", until="commit", ttl=1) as first:
+        user = db.session.get(User, 1)
+        assert user is not None
+        left = user.seen
+        with locks["default"].lock("stock:2", until="commit", ttl=1) as second:
+            user.seen = left - 1
+            db.session.add(Order(name="x"))
+    for event in renewed.values():
+        assert event.wait(30)
+    assert at_release == []
+    assert not (first.lost or second.lost)
+    db.session.commit()
+    assert at_release == [1, 1]
+    assert first.released
+    assert second.released
+
+
+def test_a_second_one_after_a_read_is_renewed_if_the_first_was_released(
+    context: Flask, renewed: dict[str, Event]
+) -> None:
+    with locks["default"].lock("stock:1", until="commit"):
+        pass
+    db.session.get(User, 1)
+    with locks["default"].lock("stock:2", until="commit", ttl=1) as second:
+        assert renewed["stock:2"].wait(30)
+        db.session.add(Order(name="x"))
+    db.session.commit()
+    assert second.released
+
+
+@pytest.mark.parametrize("how", BY_HAND)
+def test_a_lock_by_hand_does_not_end_what_keeps_a_lock(
+    context: Flask, at_release: list[int], how: str
+) -> None:
+    with locks["default"].lock("stock:1", until="commit") as lease:
+        db.session.get(User, 1)
+        with pytest.raises(OpenTransaction, match=r"keeps a lock until its COMMIT.*'commit'"):
+            BY_HAND[how]()
+        assert not lease.lost
+        db.session.add(Order(name="x"))
+    assert at_release == []
+    db.session.commit()
+    assert at_release == [1]
+
+
+def test_a_lock_by_hand_before_a_read_is_taken_beside_one_until_the_commit(context: Flask) -> None:
+    with locks["default"].lock("stock:1", until="commit") as lease, locks["default"].lock("a"):
+        db.session.add(Order(name="x"))
+        assert not lease.lost
+        db.session.commit()
+        assert lease.released
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_second_one_does_not_join_an_older_snapshot(make_shop: MakeApp) -> None:
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": "REPEATABLE READ"})
+    with shop.app_context():
+        with locks["default"].lock("stock:1", until="commit") as lease:
+            db.session.get(User, 1)
+            with pytest.raises(OpenTransaction, match="READ COMMITTED"):
+                locks["default"].lock("stock:2", until="commit").acquire()
+            assert not lease.lost
+            assert is_free("stock:2")
+        db.session.rollback()
+        assert lease.released
 
 
 @pytest.mark.parametrize("write", WRITES)
