@@ -188,8 +188,8 @@ class BaseLock(Generic[AnyLease]):
         try:
             if lease._entry.is_too_short(self.ttl):
                 yield from lease._extending(self.ttl)
-                lease._entry.extended(self.ttl)
-            if lease._tell_when_lost(self.on_lost):
+            is_longer = lease._entry.extended(self.ttl)
+            if lease._tell_when_lost(self.on_lost) or is_longer:
                 client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted as well: nobody would leave this entry
             yield from lease._releasing()

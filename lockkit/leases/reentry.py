@@ -31,16 +31,18 @@ class Entry:
             hold.on_lost = {}  # before several threads may want to be told
 
     def is_too_short(self, ttl: float) -> bool:
-        """Whether the claim must be extended for a lease of this ttl: it is renewed for less."""
+        """Whether the claim must be extended for a lease of this ttl. If it ends later anyway, to
+        extend it would shorten it."""
         moment = now()
-        if ttl > self.hold.ttl:
-            return True
-        return not self.hold.renewable(moment) and moment + ttl > self.hold.deadline
+        renewed = ttl <= self.hold.ttl and self.hold.renewable(moment)
+        return not renewed and moment + ttl > self.hold.deadline
 
-    def extended(self, ttl: float) -> None:
-        """It is renewed for at least so long from now on."""
-        if ttl > self.hold.ttl:
-            self.hold.request = self.hold.request._replace(ttl=ttl)
+    def extended(self, ttl: float) -> bool:
+        """It is renewed for at least so long from now on; whether that is longer than before."""
+        is_longer = ttl > self.hold.ttl
+        if is_longer:
+            self.hold.renew_to(ttl, now())
+        return is_longer
 
 
 class Entries:

@@ -128,6 +128,11 @@ class Hold:
         ttl: float = self._terms[_TTL]
         return ttl
 
+    def renew_to(self, ttl: float, now: float) -> None:
+        """Renew it to so many seconds from now on, which are more than before."""
+        self.request = self.request._replace(ttl=ttl)
+        self.due = min(self.due, _due(self.deadline, ttl, now))
+
     @property
     def whole(self) -> bool:
         """Whether it is for its whole ttl. If not, it was handed to a waiter."""

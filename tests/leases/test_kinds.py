@@ -230,6 +230,27 @@ class TestReentrant:
                 assert inner.remaining() > TTL / 2
         locks.stop() if isinstance(locks, BlockingClient) else locks.close()
 
+    @pytest.mark.parametrize("api", ["sync", "async"])
+    def test_who_enters_for_longer_takes_nothing_of_an_extension(self, api: Api) -> None:
+        locks = connect(api, "memory://", ttl=TTL)
+        use = {"reentrant": True, "owner": "job-17"}
+        with locks.lock("stock", **use).acquire() as outer:
+            outer.extend(60 * TTL)
+            with locks.lock("stock", ttl=2 * TTL, **use).acquire():
+                assert outer.remaining() > 50 * TTL
+            assert outer.remaining() > 50 * TTL
+            outer.extend()  # to what it is renewed to
+            assert outer.remaining() > TTL
+        locks.stop() if isinstance(locks, BlockingClient) else locks.close()
+
+    def test_an_extended_claim_is_renewed_in_time_for_who_enters_for_longer(self) -> None:
+        locks = lockkit.connect("memory://", ttl=TTL)
+        with locks.lock("stock", reentrant=True).acquire() as outer:
+            outer.extend(60 * TTL)
+            with locks.lock("stock", ttl=3 * TTL, reentrant=True).acquire():
+                assert outer._hold.deadline - outer._hold.due > TTL
+        locks.close()
+
     def test_who_cannot_be_let_in_for_so_long_is_not_inside(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
