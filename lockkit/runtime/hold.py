@@ -22,12 +22,7 @@ _HANDED = -1
 _TTL, _MAX_HOLD = 0, 4
 """Where they stand in a request, after its name and its token."""
 
-
-def _same(one: tuple[Any, ...]) -> tuple[Any, ...]:
-    return one
-
-
-_terms_once, _asked_once = lru_cache(256)(_same), lru_cache(8)(_same)
+_terms_once, _asked_once = lru_cache(256)(tuple), lru_cache(8)(tuple)
 """The same object for equal terms: thousands of leases of a process have few."""
 
 
@@ -290,9 +285,7 @@ class Hold:
 
         A lease that was handed to a waiter is always made whole: until then it is shorter.
         """
-        if self.is_over(now):
-            return False
-        return now < self.renew_until or not self.whole
+        return not self.is_over(now) and (now < self.renew_until or not self.whole)
 
 
 def _is_used(reference: weakref.ref[_Lease] | None) -> bool:
