@@ -44,6 +44,12 @@ T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])
 OnBusy = Callable[[Any, AcquireTimeout], Any]
 
+LENT = "_lockkit_lent"
+"""Attribute of a request: the leases of all lock_views around it, the outermost first."""
+
+STAYS = "_lockkit_stays"
+"""Attribute of a request: a lock_view has committed, or run without a transaction."""
+
 
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     """Have a view hold the lock of this name, or of all these names, while it runs.
@@ -140,20 +146,25 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         aliases = call.atomic_requests()
         before = call.lend(lease)
         looks = False
+        stays = not aliases  # what the view has done by now
         try:
             with atomic_blocks(call.http, aliases, durable=True) if aliases else nullcontext():
                 response = await call.response()
                 looks = True  # for the last time before the COMMIT, if there is one
-                lease.check()
+                for each in (*before[LENT], lease) if aliases else (lease,):
+                    each.check()
                 looks = False
+                stays = True
         except BaseException as error:  # the view's own, or cancelled: what it left running ends
             is_lost = looks and isinstance(error, LeaseLost)
             await call.give_back(lease, when_idle=not is_lost)
-            if not is_lost or not aliases:
+            if not is_lost or stays or call.something_stays:
                 raise
             return self._refuse(call.request, cast(LeaseLost, error))  # nothing was committed
         finally:
-            call.http.lease = before
+            vars(call.http).update(before)
+            if stays:
+                setattr(call.http, STAYS, True)
         await call.give_back(lease)
         return response
 
@@ -170,7 +181,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             with atomic_blocks(call.http, blocks, durable=False):
                 return await call.response()
         finally:
-            call.http.lease = before
+            vars(call.http).update(before)
 
     def _refuse(self, request: Any, error: LockError) -> Any:
         """The answer to a request that did not run; what is a defect raises."""
@@ -205,11 +216,18 @@ class _Call:
     def atomic_requests(self) -> Sequence[str]:
         return () if self._exempt is None else atomic_requests(self._exempt.by_user)
 
-    def lend(self, lease: AnyLease | AnyAsyncLease) -> Any:
-        """``request.lease`` is that of the innermost lock_view. Returns that of the next one."""
-        before = getattr(self.http, "lease", None)
-        self.http.lease = lease
+    def lend(self, lease: AnyLease | AnyAsyncLease) -> dict[str, Any]:
+        """``request.lease`` is that of the innermost lock_view. Returns what is to be put back."""
+        attributes = vars(self.http)
+        further_out = attributes.get(LENT, ())
+        before = {"lease": attributes.get("lease"), LENT: further_out}
+        attributes.update({"lease": lease, LENT: (*further_out, lease)})
         return before
+
+    @property
+    def something_stays(self) -> bool:
+        """Whether a lock_view inside this one has left what no ROLLBACK takes back."""
+        return getattr(self.http, STAYS, False)
 
     async def do(self, function: Callable[..., T], *args: Any) -> T:
         """On the thread that has this request's connections."""
