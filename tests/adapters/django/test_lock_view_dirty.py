@@ -5,18 +5,20 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 
 import pytest
 from django.db import connections, transaction
-from django.test import Client, override_settings
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory, override_settings
 from django_project.dirty import OF_POSTGRESQL, READS, WRITES
 from django_project.servers import KINDS, place
 from django_project.shop.models import Sale
 from orders_django import mysql
 
-from lockkit_django import OpenTransaction, locks
+from lockkit.model.errors import LeaseLost
+from lockkit_django import OpenTransaction, lock_view, locks
 
 __all__ = ["mysql"]
 
@@ -121,6 +123,28 @@ def test_without_autocommit_a_lease_until_the_commit_is_kept_by_another_lock(usi
         assert lease.released
     connection.rollback()
     connection.set_autocommit(True)
+
+
+@pytest.mark.parametrize("using", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("both", [False, True])
+def test_a_lost_lease_rolls_back_the_databases_that_have_atomic_requests(
+    both: bool, using: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", both)
+
+    @lock_view("stock")
+    def view(request: HttpRequest) -> HttpResponse:
+        lease = request.lease  # type: ignore[attr-defined]
+        for alias in (using, "default"):
+            Sale.objects.using(alias).create(sku="view")
+        locks["default"].break_("stock", fence=lease.fencing_token)
+        with suppress(LeaseLost):
+            lease.extend()
+        return HttpResponse()
+
+    assert view(RequestFactory().post("/")).status_code == 503
+    assert skus(using) == ["first"]
+    assert skus("default") == ([] if both else ["view"])
 
 
 def test_the_remedy_of_the_message(using: str) -> None:
