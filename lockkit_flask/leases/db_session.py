@@ -38,15 +38,13 @@ does, has another ``g`` and another session, and belongs to the order all the sa
 _SEEN = "lockkit.seen"
 _NOTE = "lockkit.note"
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
-_HARMLESS = r"(select|show|set|pragma|explain|values|begin|savepoint|release|rollback)\b"
+_PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
+_HARMLESS = rf"((select|show|set|pragma|values|begin|savepoint|release|rollback)\b|{_PLAN})"
 _READS = re.compile(_START + _HARMLESS, re.IGNORECASE)
 _WITH = re.compile(_START + r"with\b", re.IGNORECASE)
-_CHANGES = re.compile(r"\b(insert|update|delete|merge)\b", re.IGNORECASE)
-_LOCKS = re.compile(
-    r"\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b", re.IGNORECASE
-)
-LAST_WORDS = 100
-"""Characters at the end of a statement in which it says that it locks what it reads."""
+_CHANGES = re.compile(r"\b(insert|update|delete|merge|into)\b", re.IGNORECASE)
+_INTO = re.compile(r"\binto\b")
+_LOCKS = re.compile(r"\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
 
 class Seen:
@@ -117,7 +115,17 @@ def only_reads(sql: str) -> bool:
     """Whether a statement is known to change nothing, or only where its transaction stands."""
     if _WITH.match(sql):
         return not _CHANGES.search(sql)
-    return bool(_READS.match(sql))
+    return bool(_READS.match(sql)) and not _says(_INTO, "into", sql)
+
+
+def locks_rows(sql: str) -> bool:
+    return _says(_LOCKS, "for", sql) or _says(_LOCKS, "share", sql)
+
+
+def _says(what: re.Pattern[str], word: str, sql: str) -> bool:
+    """Anywhere: names and comments may follow. A word is found much faster than a pattern."""
+    lower = sql.lower()
+    return word in lower and bool(what.search(lower))
 
 
 def end_read(name: str | None = None) -> None:
@@ -211,7 +219,7 @@ def _note_statement(
     if not only_reads(sql):
         if order_of_app() is None or current_session() is session:  # in an order several share it
             seen_in(session).wrote = True
-    elif _LOCKS.search(sql, max(0, len(sql) - LAST_WORDS)):
+    elif locks_rows(sql):
         seen_in(session).locked = True
 
 

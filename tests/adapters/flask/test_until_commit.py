@@ -166,6 +166,30 @@ def test_rows_that_are_locked_stay_locked(context: Flask) -> None:
     assert is_free()
 
 
+LOCKED = {
+    "comment": 'SELECT seen FROM "user" FOR UPDATE /*' + "traceparent" * 20 + "*/",
+    "tables": 'SELECT * FROM "user" AS ' + "u" * 60 + " FOR SHARE OF " + "u" * 60 + " " * 60,
+}
+CHANGED = {
+    "explain": 'EXPLAIN ANALYZE DELETE FROM "order"',
+    "explain into": 'EXPLAIN ANALYZE CREATE TEMPORARY TABLE x AS SELECT * FROM "order"',
+    "into": 'SELECT * INTO TEMPORARY x FROM "order"',
+    "cte into": 'WITH o AS (SELECT * FROM "order") SELECT * INTO TEMPORARY x FROM o',
+}
+
+
+@pytest.mark.parametrize("sql", [*LOCKED.values(), *CHANGED.values()], ids=[*LOCKED, *CHANGED])
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_statement_that_looks_like_a_read_stays(context: Flask, sql: str) -> None:
+    db.session.execute(sa.text(sql))
+    why = "has locked rows" if sql in LOCKED.values() else "has changes"
+    with pytest.raises(OpenTransaction, match=why):
+        locks["default"].lock("stock:42").acquire()
+    assert is_free()
+    assert db.session().in_transaction()
+    db.session.rollback()
+
+
 def test_a_lock_by_hand_ends_what_has_only_read(make_shop: MakeApp, database: str) -> None:
     """Else a snapshot would hide what the last holder has committed."""
     level = "SERIALIZABLE" if database.startswith("sqlite") else "REPEATABLE READ"
@@ -187,6 +211,8 @@ READS: dict[str, Callable[[], object]] = {
     "cte": lambda: db.session.scalar(sa.select(sa.select(User).cte().c.seen)),
     "union": lambda: db.session.scalar(sa.union(sa.select(User.id), sa.select(User.seen))),
     "driver": lambda: db.session.connection().exec_driver_sql("SELECT 1").all(),
+    "explain": lambda: db.session.execute(sa.text("EXPLAIN SELECT 1")).all(),
+    "words": lambda: db.session.scalar(sa.text("SELECT 1 AS information_shared_into")),
     "comment": lambda: db.session.scalar(sa.text("/* traced: 7 */ -- INSERT\n SELECT 1")),
 }
 
