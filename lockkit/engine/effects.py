@@ -65,9 +65,11 @@ class Listen(NamedTuple):
 
 
 class Later(NamedTuple):
-    """Release this claim in the background, again and again until the store has heard of it."""
+    """Release this claim in the background, again and again until the store has heard of it, or it
+    has expired: after the ttl, and that moment."""
 
     request: Request
+    until: float = 0.0
 
 
 class Made:

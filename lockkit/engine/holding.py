@@ -40,15 +40,18 @@ def broke_off(error: BackendError, seconds: float) -> bool:
     return isinstance(error, OutcomeUnknown) and seconds < RETRY_WITHIN
 
 
-def give_back(store: Store, request: Request, made: Made | None = None) -> Step[Release]:
-    """Release. Interrupted in it, the watchdog does so. ``made``: as of ``release``."""
+def give_back(
+    store: Store, request: Request, made: Made | None = None, until: float = 0.0
+) -> Step[Release]:
+    """Release. Interrupted in it, the watchdog does so. ``made``: as of ``release``; ``until``: as
+    of ``Later``."""
     try:
         found: Release | None = made.result() if made else None
         return (yield from store.release(request)) if found is None else found
     except (GeneratorExit, BackendError):
         raise
     except BaseException:  # interrupted once more, by an impatient user
-        yield Later(request)
+        yield Later(request, until)
         raise
 
 
@@ -75,12 +78,12 @@ def release(
     ours = made is not None or not hold.is_over(sent)  # or may be
     in_time = ours and sent < hold.deadline
     try:
-        found = yield from give_back(store, request, made)
+        found = yield from give_back(store, request, made, hold.latest)
     except BackendError as error:
         if not broke_off(error, now() - sent):
-            yield Later(request)
+            yield Later(request, hold.latest)
             raise
-        found = yield from _release_again(store, request, error)
+        found = yield from _release_again(store, request, hold.latest, error)
         if in_time and found is Release.ABSENT:
             return True
     if ours and found is not Release.RELEASED:
@@ -88,11 +91,13 @@ def release(
     return ours and found is Release.RELEASED
 
 
-def _release_again(store: Store, request: Request, error: BackendError) -> Step[Release]:
+def _release_again(
+    store: Store, request: Request, until: float, error: BackendError
+) -> Step[Release]:
     try:
-        return (yield from give_back(store, request))
+        return (yield from give_back(store, request, until=until))
     except BackendError:
-        yield Later(request)
+        yield Later(request, until)
         raise error from error.__cause__
 
 

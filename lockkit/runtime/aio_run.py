@@ -19,7 +19,7 @@ R = TypeVar("R")
 async def arun(  # noqa: C901  as ``run``
     step: Step[R],
     wire: AsyncWire,
-    later: Callable[[Request], object] = forget,
+    later: Callable[[Request, float], object] = forget,
     error: BaseException | None = None,
 ) -> R:
     """Perform a step to its end, awaiting each effect. A cancellation is thrown into the step.
@@ -58,11 +58,11 @@ async def arun(  # noqa: C901  as ``run``
         return await arun(step, wire, later, interruption)
 
 
-async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request], object]) -> Any:
+async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request, float], object]) -> Any:
     if isinstance(effect, Park):
         await wire.park(effect)
     elif isinstance(effect, Later):
-        later(effect.request)
+        later(effect.request, effect.until)
     elif isinstance(effect, Listen):
         await wire.listen(effect)
     elif isinstance(effect, Gather):

@@ -51,9 +51,9 @@ class AsyncWatchdog(BaseWatchdog):
         self._withdrawing: set[asyncio.Task[None]] = set()
         self._left: list[Hold] = []  #: to be released at exit
 
-    def withdraw_later(self, request: Request) -> None:
+    def withdraw_later(self, request: Request, until: float) -> None:
         """At once, in a task that a ``stop`` waits for; if that fails, again and again."""
-        task = asyncio.get_running_loop().create_task(self._withdraw_first(request))
+        task = asyncio.get_running_loop().create_task(self._withdraw_first(request, until))
         self._withdrawing.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._withdrawing.discard)
 
@@ -115,11 +115,11 @@ class AsyncWatchdog(BaseWatchdog):
             if not task.cancelled():  # as at the end of its loop: the next lease goes on
                 self._hurry()
 
-    async def _withdraw_first(self, request: Request) -> None:
+    async def _withdraw_first(self, request: Request, until: float) -> None:
         try:
             await arun(self._store.release(request), self._wire)
         except BackendError:
-            self._schedule.withdraw(request, now())
+            self._schedule.withdraw(request, now(), until)
             self._hurry()
 
     def _begin_exit(self) -> None:

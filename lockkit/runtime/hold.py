@@ -151,6 +151,12 @@ class Hold:
         return deadline
 
     @property
+    def latest(self) -> float:
+        """Until when the store may keep it, whichever of the open extensions are done."""
+        ends: float = max(self.granted, self._last[1], *self._asked[1::2])
+        return ends + 2 * drift(ends - self.granted)  # which was taken off when it was asked for
+
+    @property
     def ended(self) -> str:
         """What the store says of its end."""
         return self.dead if isinstance(self.dead, str) else ""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def forget(_request: Request) -> None:
+def forget(_request: Request, _until: float) -> None:
     """The ``later`` of those who try again by themselves."""
 
 
 def run(  # noqa: C901  one loop, whose every line may be interrupted
     step: Step[R],
     wire: Wire,
-    later: Callable[[Request], object] = forget,
+    later: Callable[[Request, float], object] = forget,
     error: BaseException | None = None,
 ) -> R:
     """Perform a step to its end with blocking calls. ``error``: is raised where it waits.
@@ -58,11 +58,11 @@ def has_ended(step: Step[Any]) -> bool:
     return step.gi_frame is None  # type: ignore[attr-defined]  # all of them are generators
 
 
-def _rare(effect: Effect, wire: Wire, later: Callable[[Request], object]) -> Any:
+def _rare(effect: Effect, wire: Wire, later: Callable[[Request, float], object]) -> Any:
     if isinstance(effect, Park):
         wire.park(effect)
     elif isinstance(effect, Later):
-        later(effect.request)
+        later(effect.request, effect.until)
     elif isinstance(effect, Listen):
         wire.listen(effect)
     elif isinstance(effect, Gather):

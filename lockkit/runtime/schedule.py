@@ -45,10 +45,11 @@ class Schedule:
                 hold.doubt(now)
             return self.holds_any and self._sooner(now)
 
-    def withdraw(self, request: Request, now: float) -> None:
-        """Keep trying until the TTL has passed: by then it has expired by itself."""
+    def withdraw(self, request: Request, now: float, until: float = 0.0) -> None:
+        """Keep trying until the TTL and that moment, to which it may have been extended, have
+        passed: by then it has expired by itself."""
         with self._lock:
-            self._withdrawals[request.token] = (request, now + request.ttl)
+            self._withdrawals[request.token] = (request, max(now + request.ttl, until))
             self._sooner(now + RETRY)
 
     def withdrawn(self, request: Request) -> None:

@@ -119,9 +119,9 @@ class Watchdog(Background, BaseWatchdog):
         self._schedule = Schedule()
         self._exit: native.Wake | None = None
 
-    def withdraw_later(self, request: Request) -> None:
-        """Withdraw again and again until the store has heard it or the TTL has passed."""
-        self._schedule.withdraw(request, now())
+    def withdraw_later(self, request: Request, until: float) -> None:
+        """Withdraw again and again until the store has heard it, or it has expired."""
+        self._schedule.withdraw(request, now(), until)
         self._hurry()
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import Schedule
 from lockkit.runtime.watchdog import Watchdog
 from lockkit.stores.registry import load_store
+from lockkit.testing.blocking import Api, BlockingClient, client_of
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -307,3 +309,50 @@ async def test_leases_are_renewed_after_a_pass_that_somebody_cancelled() -> None
             assert cancelled.cancelled()
         async with locks.lock("afterwards"):
             await asyncio.wait_for(renewing(), 10)
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_an_extended_lease_is_given_back_when_its_store_is_down_for_more_than_the_ttl(
+    api: Api,
+) -> None:
+    settings = settings_from_url("memory://", ttl=2.0)
+    store = load_store(settings)
+    release, up_at = store.release, math.inf
+
+    def down(request: Request) -> Step[Release]:
+        if now() < up_at:
+            raise BackendUnavailable("it is down")
+        return (yield from release(request))
+
+    store.release = down  # type: ignore[method-assign]
+    client = client_of(api, store, settings)
+    lease = client.lock("stock:42").acquire()
+    lease.extend(3600)
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    up_at = now() + 2.5
+    eventually(lambda: client.inspect("stock:42") is None)
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_what_cannot_be_given_back_is_tried_until_the_last_extension_has_expired(
+    is_answered: bool,
+) -> None:
+    """Also if its reply was lost, and whatever a later one asks for."""
+    held, schedule = hold(), Schedule()
+    asked = held.ask(20 * TTL, START)
+    if is_answered:
+        held.renewed(asked.number, START, 20 * TTL, START)
+    held.ask(TTL / 10, START)
+    schedule.withdraw(held.request, START, held.latest)
+    assert schedule.take_due(START + 20 * TTL) == ([], [held.request])
+    assert schedule.take_due(START + 21 * TTL) == ([], [])
+
+
+def test_what_is_done_after_a_long_extension_counts_instead_of_it() -> None:
+    held = hold()
+    held.ask(20 * TTL, START)
+    asked = held.ask(TTL, START)
+    held.renewed(asked.number, START, TTL, START)
+    assert START + TTL <= held.latest < START + 2 * TTL

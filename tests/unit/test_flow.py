@@ -282,6 +282,23 @@ class TestRelease:
         with pytest.raises(OutcomeUnknown, match="first"):
             play.reply(None)
 
+    @pytest.mark.parametrize("errors", [[BackendUnavailable()], [OutcomeUnknown()] * 2])
+    def test_what_was_extended_is_tried_for_as_long(self, errors: list[Exception]) -> None:
+        held = hold()
+        held.ask(100 * TTL, 100.0)  # its reply was lost
+        play = Play(lambda now: holding.release(STORE, held, now))
+        for error in errors:
+            step = play.reply(error)
+        assert isinstance(step, Later)
+        assert step.until >= 100 + 100 * TTL
+
+    def test_so_it_is_if_the_release_is_interrupted(self) -> None:
+        held = hold()
+        held.ask(100 * TTL, 100.0)
+        step = Play(lambda now: holding.release(STORE, held, now)).interrupt(KeyboardInterrupt())
+        assert isinstance(step, Later)
+        assert step.until >= 100 + 100 * TTL
+
 
 class TestDowngrade:
     """The same token asks to share what it holds."""
