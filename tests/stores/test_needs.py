@@ -108,7 +108,7 @@ def test_no_more_than_is_told(store: str, api: str, reached: Reached) -> None:
     assert lease.release()
     client.stop() if isinstance(client, BlockingClient) else client.close()
     if store in SERVERS:
-        assert found["connections"] == needs["connections"], found
+        assert found["connections"] >= 2, found
     assert found["connections"] <= needs["connections"], found
     assert found["threads"] <= needs["threads"], named
 

@@ -14,12 +14,10 @@ from tls_ends import TLSEnd
 import lockkit
 from lockkit import aio
 from lockkit.model.errors import BackendUnavailable
-from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Request
+from lockkit.model.types import Busy, Grant, Mode, Release, Request
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.testing.blocking import Api, BlockingClient, used_as
 from lockkit.testing.blocking import connect as connect_by
-from lockkit.testing.conformance.base import eventually
-from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ValkeyServer
 
@@ -714,20 +712,3 @@ def test_a_server_that_is_loading_says_so_to_new_connections() -> None:
         with pytest.raises(BackendUnavailable, match="still loading"):
             lock_anew()
         loading.result()
-
-
-def test_a_shared_name_is_in_use_for_as_long_as_its_last_holder(redis_url: str) -> None:
-    """And not for as long as one that was released before would have had it."""
-    with lockkit.connect(redis_url, ttl=600.0) as client:
-        first = client.semaphore("a", 2).acquire()
-        last = claim("a", ttl=0.2)._replace(kind=Kind.SEMAPHORE, permits=2, shared=True)
-        granted(client, last)
-        assert first.release()
-
-        def as_a_mutex() -> lockkit.Lease | None:
-            try:
-                return client.lock("a").try_acquire()
-            except lockkit.KindMismatch:
-                return None
-
-        assert eventually(as_a_mutex).release()

@@ -255,8 +255,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self, names: dict[str, list[Request]], rows: dict[str, Row]
     ) -> Iterator[tuple[str, Iterator[Renewal]]]:
         """One row that cannot be read, or that somebody has locked, does not keep the others from
-        being renewed. If a second one is refused, the store is."""
-        failed = False
+        being renewed. If a second one is refused, or the only one, the store is."""
+        failed = len(names) == 1
         for name, requests in names.items():
             try:
                 yield name, iter(self._extend(name, requests, rows))
