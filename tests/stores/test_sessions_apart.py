@@ -67,6 +67,7 @@ def test_a_primary_that_is_made_read_only_locks_no_more(server: SessionServer) -
                 client.lock("b").acquire(timeout=0)
         finally:
             server.server.execute("set global read_only = 0")
+        assert not lease.release()
         assert client.lock("a").acquire().release()
 
 
