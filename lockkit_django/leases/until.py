@@ -69,7 +69,7 @@ class _Outermost(Transaction):
 
     def holds(self) -> bool:
         """Whether somebody still counts on a lease of its."""
-        return not self.is_over() and any(not lease.released for lease in self._leases)
+        return not self.is_over() and self.has_leases()
 
     def refuse_snapshot(self, name: str) -> None:
         refuse_level(_level_in_use(self._connection), name)
