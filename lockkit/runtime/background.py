@@ -25,7 +25,7 @@ class Background(ABC):
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._starting = native.lock()
+        self._starting = native.mutex()
         self._wake: native.Wake | None = None  #: of the thread that works; None: there is none
 
     @abstractmethod

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from lockkit.model.errors import BackendUnavailable
+
 
 def is_patched() -> bool:
     """Whether a thread that is started now would be a greenlet."""
@@ -24,6 +26,19 @@ def is_patched() -> bool:
 def lock() -> Any:
     """A real lock: for the few instructions in which no greenlet can be switched."""
     return _original("allocate_lock")()
+
+
+def mutex() -> Any:
+    """A real RLock: the garbage collector may end a block, and the handler of a signal may take a
+    lock, while their thread is in here."""
+    return _original("RLock")()
+
+
+def refuse_return(mutex: Any) -> None:
+    """Raise BackendUnavailable in the garbage collector, or in the handler of a signal, if it came
+    while its thread is in there, half-way through a step. A release is made up for later."""
+    if mutex._is_owned():
+        raise BackendUnavailable("this thread is in the middle of another step of the same store")
 
 
 def start(target: Callable[..., object], arguments: tuple[Any, ...], name: str) -> None:

@@ -44,7 +44,7 @@ class _Process:
         self.host = os.uname().nodename
         self.renew()
         self.known_as = self.pid
-        self.noticing = threading.Lock()
+        self.noticing = threading.RLock()
 
     def renew(self) -> None:
         self.generation += 1

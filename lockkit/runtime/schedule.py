@@ -23,7 +23,7 @@ class Schedule:
     """
 
     def __init__(self) -> None:
-        self._lock = native.lock()
+        self._lock = native.mutex()
         self._holds: dict[str, Hold] = {}
         self._withdrawals: dict[str, tuple[Request, float]] = {}
         self._wake_at = math.inf
@@ -125,7 +125,7 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._lock = native.lock()
+        self._lock = native.mutex()
         self._holds: dict[str, Hold] = {}
         self._wake_at = math.inf
         self._asked = math.inf

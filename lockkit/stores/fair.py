@@ -7,7 +7,6 @@ name. Nothing is promised between processes: which of their first waiters asks n
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Sequence
 
 from lockkit.engine.effects import Park, Signal, Step
@@ -25,7 +24,7 @@ from lockkit.model.types import (
     Request,
     alive_for,
 )
-from lockkit.runtime import process
+from lockkit.runtime import native, process
 from lockkit.stores.contract import Store, Waited
 from lockkit.stores.wires import AsyncWire, Wire
 
@@ -50,7 +49,7 @@ class FairQueue(Waited):
         process.after_fork(self._forget)
 
     def _forget(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = native.mutex()
         self._queues: dict[str, list[_Waiter]] = {}
 
     @classmethod
@@ -64,6 +63,7 @@ class FairQueue(Waited):
         return self._store.async_wire(is_shared=is_shared)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        native.refuse_return(self._mutex)
         ahead, waiter = self._place(request)
         busy = Busy()
         if not ahead:
@@ -104,6 +104,7 @@ class FairQueue(Waited):
         return None
 
     def release(self, request: Request) -> Step[Release]:
+        native.refuse_return(self._mutex)
         waiter = self._leave(request)
         if waiter is not None and not request.unsure:
             if not waiter.asks:

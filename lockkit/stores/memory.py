@@ -6,7 +6,6 @@ with one key prefix share theirs, as they would share a server.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -29,7 +28,7 @@ from lockkit.model.types import (
     Renewal,
     Request,
 )
-from lockkit.runtime import process
+from lockkit.runtime import native, process
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.contract import (
     Buried,
@@ -91,7 +90,7 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
             return any(True for n, s in self._states.items() for _ in infos_of(n, s, moment))
 
     def _forget(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = native.mutex()
         self._states: OrderedDict[str, grant.State] = OrderedDict()
         self._parked: dict[str, Signal] = {}
         self._words: OrderedDict[str, Words] = OrderedDict()
@@ -146,6 +145,7 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
         return at_once([info for info in infos if info is not None])
 
     def _step(self, name: str, rule: Callable[[grant.State, int], grant.Outcome[T]]) -> T:
+        native.refuse_return(self._mutex)
         with self._mutex:
             state = self._states.get(name)
             moment = _now()
@@ -192,7 +192,7 @@ class _Shared:
         process.after_fork(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = native.mutex()
 
     def named(self, name: tuple[str, str], make: Callable[[], MemoryStore]) -> MemoryStore:
         with self._mutex:

@@ -5,7 +5,7 @@ Of these stores themselves: the code that all stores share is interrupted there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -71,6 +71,29 @@ def test_a_release(locks: LockClient, server: SessionServer, works: Works) -> No
     assert interrupted_everywhere(step, works, STORE) > 40
     kept[:] = [lease for lease in kept if lease.released]
     nothing_is_held(server, "r")
+
+
+def test_a_block_that_the_garbage_collector_ends(
+    locks: LockClient, server: SessionServer, works: Works
+) -> None:
+    open_blocks: list[Generator[None, None, None]] = []
+
+    def step(at: int) -> Callable[[], object]:
+        def rows() -> Generator[None, None, None]:
+            with locks.lock(f"g{at}", ttl=LONG_TTL):
+                yield
+
+        open_blocks[:] = [rows()]
+        next(open_blocks[0])
+        return lambda: locks.lock(f"o{at}").acquire().release()
+
+    def end() -> None:
+        open_blocks[0].close()
+
+    assert interrupted_everywhere(step, works, STORE, end) > 40
+    end()
+    nothing_is_held(server, "g")
+    nothing_is_held(server, "o")
 
 
 def test_an_extension(locks: LockClient, server: SessionServer, works: Works) -> None:

@@ -11,8 +11,9 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import django
 import pytest
@@ -141,6 +142,55 @@ def test_a_block(url: str, locks: LockClient, other: LockClient, works: Works) -
         return block
 
     assert interrupted_everywhere(step, works, below(url)) > 40
+    nothing_is_held(other, locks)
+
+
+@on_every_store
+def test_a_block_that_the_garbage_collector_ends(
+    url: str, locks: LockClient, other: LockClient, works: Works
+) -> None:
+    """That of a generator that nobody goes on with: it is given back in the middle of whatever
+    its thread does, at the latest by the watchdog."""
+    open_blocks: list[Generator[None, None, None]] = []
+
+    def step(at: int) -> Callable[[], object]:
+        def rows() -> Generator[None, None, None]:
+            with locks.lock(f"g{at}", ttl=LONG_TTL):
+                yield
+
+        open_blocks[:] = [rows()]
+        next(open_blocks[0])
+        return lambda: locks.lock(f"o{at}").acquire().release()
+
+    def end() -> None:
+        open_blocks[0].close()
+
+    assert interrupted_everywhere(step, works, below(url), end) > 20
+    end()
+    nothing_is_held(other, locks)
+
+
+@on_every_store
+def test_a_wait_with_one_in_the_handler_of_a_signal(
+    url: str, locks: LockClient, other: LockClient, works: Works
+) -> None:
+    holder = other.lock("held").acquire()
+    threads: list[threading.Timer] = []
+
+    def step(at: int) -> Callable[[], object]:
+        first = other.lock(f"h{at}").acquire()
+        threads.append(threading.Timer(MOMENT, first.release))
+        threads[-1].start()
+        return lambda: locks.lock(f"h{at}", timeout=PATIENT).acquire().release()
+
+    def handle() -> None:
+        with suppress(lockkit.AcquireTimeout, lockkit.BackendUnavailable):
+            locks.lock("held").acquire(MOMENT).release()
+
+    assert interrupted_everywhere(step, works.hands_on, below(url), handle) > 40
+    for thread in threads:
+        thread.join()
+    assert holder.release()
     nothing_is_held(other, locks)
 
 

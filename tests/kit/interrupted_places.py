@@ -16,23 +16,26 @@ from lockkit.stores.contract import Pushed
 from lockkit.testing.conformance.base import eventually
 
 Step = Callable[[int], Callable[[], object]]
+Do = Callable[[], object] | None
 
 
-def interrupted_everywhere(step: Step, works: Callable[[str], object], below: str = "") -> int:
+def interrupted_everywhere(
+    step: Step, works: Callable[[str], object], below: str = "", do: Do = None
+) -> int:
     """Run it again and again, each time interrupted one place later, until it ends before that.
-    ``step`` gets a number that no other run has. ``below``: see ``Interrupting``."""
+    ``step`` gets a number that no other run has. ``below``, ``do``: see ``Interrupting``."""
     numbers = itertools.count(1)
     for at in range(1, MOST):
-        where = soon(lambda: interrupted(at, step(next(numbers)), below))  # noqa: B023
+        where = soon(lambda: interrupted(at, step(next(numbers)), below, do))  # noqa: B023
         works(where)
         if not where:
             return at - 1
     raise AssertionError(f"more than {MOST} places")
 
 
-def interrupted(at: int, run: Callable[[], object], below: str) -> tuple[float, str]:
+def interrupted(at: int, run: Callable[[], object], below: str, do: Do) -> tuple[float, str]:
     began = now()
-    with Interrupting(at, below) as interrupting:
+    with Interrupting(at, below, do) as interrupting:
         run()
     return now() - began, interrupting.where
 

@@ -46,10 +46,12 @@ class Interrupting:
     """``with Interrupting(n):`` raises in the n-th such place, counted from 1, that this thread
     comes to, or this task; in code of lockkit's, and in what that calls of ``STOOD_ON``.
     A place is the first time in one line of calls: not each turn of a loop is another one.
-    ``below``: and of these only what a file with this in its path has, or has called."""
+    ``below``: and of these only what a file with this in its path has, or has called.
+    ``do``: is called there instead, as the garbage collector calls finalizers, and all goes on."""
 
-    def __init__(self, at: int, below: str = "") -> None:
+    def __init__(self, at: int, below: str = "", do: Callable[[], object] | None = None) -> None:
         self._at = at
+        self._do = do
         self._below = below
         self._ways: set[tuple[int, ...]] = set()
         self.places = 0
@@ -73,7 +75,7 @@ class Interrupting:
         """The interrupt ends here; that it came so far is part of what is tested."""
         _end()
         del self._outside
-        if self.where:
+        if self.where and self._do is None:
             assert kind is Interrupt, f"interrupted at {self.where}: {error!r}"
         return kind is Interrupt
 
@@ -109,7 +111,9 @@ class Interrupting:
             code = frame.f_code
             self.where = f"{code.co_filename}:{frame.f_lineno}, in {code.co_qualname}"
             _end()
-            raise Interrupt
+            if self._do is None:
+                raise Interrupt
+            self._do()
 
 
 Each = Callable[[FrameType, int, int], None]

@@ -43,7 +43,7 @@ class RedisWire:
         self._waiting: dict[Signal, native.Wake] = {}
         self._leader: Signal | None = None  #: as long as it waits
         self._choosing = threading.RLock()  # the handler of a signal may come to wait, too
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._connection: Connection | None = None  #: of the subscription
 
     @property
@@ -194,6 +194,9 @@ class RedisWire:
             if not isinstance(said, NoPermissionError):
                 raise from_reply(said) from said
             self._inbox.forbid()
+            return
+        if self._connection is not None:  # the handler of a signal has opened one meanwhile
+            connection.disconnect()
             return
         self._replies, self._connection = replies, connection
         self._inbox.opened(Pulse(connection))

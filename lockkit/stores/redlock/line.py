@@ -183,7 +183,7 @@ class Lines:
 
     def _forget(self) -> None:
         self._idle = deque[Line]()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._attempt: Attempt | None = None
         self._closed = 0  #: how often
 

@@ -61,7 +61,7 @@ class Sessions:
         process.after_fork(self._forget)
 
     def _reset(self) -> None:
-        self._mutex = native.lock()
+        self._mutex = native.mutex()
         self._pinned: dict[Route, Session] = {}
         self._idle: list[Session] = []
         self._places: dict[Route, _Place] = {}  #: in the order in which they came

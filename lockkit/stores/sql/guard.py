@@ -6,12 +6,12 @@ down, so that the driver fails as when the server had gone.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
 from lockkit.model.clock import now
+from lockkit.runtime import native
 from lockkit.runtime.background import LONGEST_SLEEP, Background
 from lockkit.stores.servers import shut_down
 
@@ -29,7 +29,7 @@ class Guard(Background):
 
     def _reset(self) -> None:
         super()._reset()
-        self._ending = threading.Lock()
+        self._ending = native.mutex()
         self._numbers = count()
         self._steps: dict[int, tuple[float, int]] = {}  #: number: (deadline, socket)
         self._sleeps = True

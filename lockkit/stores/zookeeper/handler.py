@@ -71,7 +71,7 @@ class Bell:
     def __init__(self, read: socket.socket, write: socket.socket) -> None:
         self._read, self._write = read, write
         self._bytes = 0
-        self._mutex = threading.Lock()  # the thread that stops kazoo writes as well
+        self._mutex = threading.RLock()  # the thread that stops kazoo writes as well
         self.fileno = read.fileno
 
     def send(self, data: bytes) -> int:

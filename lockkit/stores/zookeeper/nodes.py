@@ -115,7 +115,7 @@ class Nodes(Background):
     def _reset(self) -> None:
         super()._reset()
         self._nodes: dict[str, Node] = {}
-        self._lock = native.lock()
+        self._lock = native.mutex()
         self._wake_at = math.inf
 
     def get(self, token: str) -> Node | None:

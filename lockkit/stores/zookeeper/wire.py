@@ -52,7 +52,7 @@ class Sessions:
         process.after_fork(self._in_child)
 
     def _forget(self) -> None:
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self._sessions: dict[int, Session] = {}
 
     def _in_child(self) -> None:
