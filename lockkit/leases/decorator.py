@@ -12,7 +12,7 @@ from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.default_store import chosen_url
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl
-from lockkit.model.errors import AcquireTimeout, ConfigurationError
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, TooManySessions
 from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
 from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
@@ -112,7 +112,7 @@ class _Call:
         self._lease_as = lease_as
         self.shown = _shown(function)
         self.options = {**options, "label": self.shown}
-        self.skip = skip
+        self._skip = skip
         signature = inspect.signature(function)
         self._check_parameters(signature)
         self._lease_at = _place(signature, lease_as)
@@ -125,6 +125,10 @@ class _Call:
         bound.apply_defaults()
         values = {**bound.kwargs, **bound.arguments}
         return self._template.fill(lambda field: values.get(field.path[0]))
+
+    def skips(self, error: AcquireTimeout) -> bool:
+        """Whether somebody else has the lock, and the call is left out then."""
+        return self._skip and not isinstance(error, TooManySessions)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], lease: object) -> Any:
         if self._lease_as is None:
@@ -218,8 +222,8 @@ def _function(
         lock = blocking().lock(call.name(args, kwargs), **call.options)
         try:
             lease = lock.acquire()
-        except AcquireTimeout:
-            if call.skip:
+        except AcquireTimeout as error:
+            if call.skips(error):
                 return None
             raise
         with lease:
@@ -236,8 +240,8 @@ def _coroutine(
         lock = in_loop().lock(call.name(args, kwargs), **call.options)
         try:
             lease = await lock.acquire()
-        except AcquireTimeout:
-            if call.skip:
+        except AcquireTimeout as error:
+            if call.skips(error):
                 return None
             raise
         async with lease:

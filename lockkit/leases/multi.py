@@ -108,14 +108,13 @@ class _MultiLease(Generic[AnyLease]):
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
         """Leases that the body has released itself are left alone."""
         ours = [lease for lease in self._leases.values() if not lease.released]
-        lost = next((lease for lease in ours if lease.lost), None)
         try:
             kept = yield from releasing_all(ours)
         except BackendError as failure:
             log.warning("release of %r not confirmed: %s", failure.name, failure)
             return
         if not kept and error is None:
-            raise _loss(ours, lost)
+            raise _loss(ours)
 
 
 class MultiLease(_MultiLease["Lease"], ThreadLease):
@@ -151,9 +150,9 @@ def _graver(one: BaseException | None, other: BaseException) -> BaseException:
     return other if one is None or is_graver else one
 
 
-def _loss(leases: Sequence[BaseLease], lost: BaseLease | None) -> LeaseLost:
+def _loss(leases: Sequence[BaseLease]) -> LeaseLost:
     """The loss of the lease that was known to be lost, or that its store did not have any more."""
-    found = lost or next((lease for lease in leases if lease._hold.ended), leases[0])
+    found = next((lease for lease in leases if lease._hold.dead or lease._hold.ended), leases[0])
     return found._hold.loss(now())
 
 

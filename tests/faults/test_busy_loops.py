@@ -95,6 +95,27 @@ async def test_it_is_released(handed: Handed, other: LockClient) -> None:
     assert other.inspect(NAME) is None
 
 
+async def test_a_block_of_several_names_ends_without_an_error(
+    locks: aio.AsyncLockClient, other: LockClient
+) -> None:
+    """As one of a single name does: nobody has taken them."""
+
+    async def blocked() -> bool:
+        async with await waiting:
+            is_handed = any(not lease._hold.whole for lease in waiting.result()._leases.values())
+            block_until(other, 0)
+            return is_handed
+
+    for _ in range(TRIES):
+        holder = other.lock(NAME).acquire()
+        waiting = asyncio.create_task(locks.multi(NAME, "stock:43").acquire())
+        await queued(other)
+        assert holder.release()
+        if await blocked():
+            return
+    raise AssertionError(f"granted by a message in none of {TRIES} tries")
+
+
 async def test_another_task_asks_for_it_first(
     handed: Handed, locks: aio.AsyncLockClient, other: LockClient
 ) -> None:

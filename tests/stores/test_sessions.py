@@ -455,6 +455,30 @@ def test_the_url_says_how_many_sessions(connect: Connect, server: SessionServer)
         connect(f"{server.url}&max_sessions=1", options={"max_sessions": 2})
 
 
+def test_a_call_is_skipped_for_a_lock_that_is_held_and_not_for_want_of_a_session(
+    connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}&max_sessions=1"
+    monkeypatch.setenv("LOCKKIT_URL", url)
+
+    @lockkit.locked("b", when_held="skip")
+    def job() -> str:
+        return "done"
+
+    @lockkit.locked("b", when_held="skip")
+    async def coroutine() -> str:
+        return "done"
+
+    with connect(url).lock("a").acquire():
+        with pytest.raises(TooManySessions):
+            job()
+        with pytest.raises(TooManySessions):
+            asyncio.run(coroutine())
+    with connect().lock("b").acquire():
+        assert job() is None
+    assert job() == "done"
+
+
 def test_no_url_and_no_password_is_shown(connect: Connect, server: SessionServer) -> None:
     secret = "a-canary"
     url = server.url.replace("@", f":{secret}@", 1)
