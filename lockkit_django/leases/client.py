@@ -43,7 +43,7 @@ class _AsyncDjangoLock(AsyncEnclosingLock):
     ) -> None:
         try:
             if kind is not None:  # a query that was cancelled goes on in its thread
-                await to_its_end(_until_thread_is_idle())
+                await to_its_end(until_thread_is_idle())
         finally:
             await super().__aexit__(kind, error, traceback)
 
@@ -64,7 +64,7 @@ async def give_back_from_loop(lease: AnyLease | AnyAsyncLease, *, when_idle: boo
     was cancelled may have left a query behind, which goes on in its thread."""
     try:
         if when_idle:
-            await _until_thread_is_idle()
+            await until_thread_is_idle()
     finally:
         if isinstance(lease, (AsyncLease, AsyncMultiLease)):
             await give_back_async(lease)
@@ -72,7 +72,7 @@ async def give_back_from_loop(lease: AnyLease | AnyAsyncLease, *, when_idle: boo
             await sync_to_async(give_back, thread_sensitive=False)(lease)
 
 
-async def _until_thread_is_idle() -> None:
+async def until_thread_is_idle() -> None:
     """Wait until the thread with this request's connections has done what it was told.
 
     A ``sync_to_async`` that is cancelled ends at once, and its function runs on: it may be about

@@ -14,6 +14,7 @@ after COMMIT, too.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,7 @@ from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.view_lock import view_locks_of
+from lockkit_django.leases.client import until_thread_is_idle
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.forms import tell_if_uncovered
 from lockkit_django.orders.idempotent import MIDDLEWARE_MODE
@@ -78,6 +80,9 @@ class IdempotentOrderMiddleware:
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
         try:
             return await _finish(request, await self.get_response(request), LOOP)
+        except CancelledError:  # a sync view goes on in its thread, and may open its order yet
+            await to_its_end(until_thread_is_idle())
+            raise
         finally:
             if open_order(request) is not None:
                 await to_its_end(_leave(request, LOOP))

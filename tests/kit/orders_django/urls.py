@@ -52,6 +52,8 @@ KINDS = {
     "closes": views.closes_connection,
     "waits": views.waits,
     "async-waits": views.async_waits,
+    "late-inside": views.late_inside,
+    "api-late-mixed": views.ApiLateMixed.as_view(),
     "slow": views.slow,
     "dies": views.dies,
     "async": views.async_function,

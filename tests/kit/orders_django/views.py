@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,24 @@ async def async_waits(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sale.pk}", status=201)
 
 
+def _late(view: Any) -> Any:
+    """A check above the order that takes until the test lets it go on."""
+
+    @wraps(view)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        started.set()
+        go_on.wait(60)
+        return view(*args, **kwargs)
+
+    return checked
+
+
+@_late
+@idempotent
+def late_inside(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {sell('late-inside')}", status=201)
+
+
 def slow(request: HttpRequest) -> HttpResponse:
     """Long enough for duplicates to meet it while it runs."""
     number = sell("slow")
@@ -133,6 +152,10 @@ class Api(APIView):
 class ApiMixed(IdempotentMixin, Api):
     def post(self, request: Any) -> Response:
         return Response({"sold": sell("api-mixed"), "to": request.user.username}, status=201)
+
+
+class ApiLateMixed(ApiMixed):
+    check_permissions = _late(Api.check_permissions)
 
 
 class ApiSession(APIView):

@@ -168,6 +168,25 @@ async def test_a_client_that_goes_away_leaves_no_half_order(
     )
 
 
+@pytest.mark.parametrize("kind", ["late-inside", "api-late-mixed"])
+async def test_what_a_thread_opens_after_the_client_went_away_is_ended(
+    kind: str, application: ASGIHandler
+) -> None:
+    gone = Exchange(kind)
+    task = asyncio.create_task(application(gone.scope, gone.receive, gone.send))
+    assert await asyncio.to_thread(views.started.wait, 30)
+    gone.leave()
+    for _ in range(50):  # the handler hears of it and ends, while a check above the order runs
+        await asyncio.sleep(0)
+    views.go_on.set()
+    await asyncio.wait_for(task, 60)
+    assert await nothing_is_held()
+    assert (await Sale.objects.acount(), await OrderRecord.objects.acount()) == (0, 0)
+    again = await buy(application, kind)
+    assert (again.status, REPLAYED in again.headers) == (201, False)
+    assert await Sale.objects.acount() == 1
+
+
 @pytest.fixture
 def closed_at_last() -> Iterator[None]:
     """Django closes nothing if its handler is cancelled at its own end."""
