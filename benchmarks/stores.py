@@ -58,10 +58,8 @@ def _mariadb(mode: str) -> Iterator[str]:
 
 
 def with_table(url: str) -> str:
-    client = lockkit.connect(url)
-    if not url.endswith("?mode=advisory"):
-        client.store.create_table()  # type: ignore[attr-defined]
-    client.close()
+    with lockkit.connect(url) as client:
+        client.store.create_table()
     return url
 
 

@@ -66,9 +66,7 @@ class LockKit:
         """
         locks = app_locks()
         for alias in locks:
-            make = getattr(locks[alias].store, "create_table", None)
-            if make is not None:
-                make()
+            locks[alias].store.create_table()
         for table in locks.orders.tables() if locks.orders is not None else ():
             table.create()
 

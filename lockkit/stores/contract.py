@@ -114,6 +114,10 @@ class Store(ABC):
         none, or makes them itself."""
         return ""
 
+    def create_table(self) -> None:  # noqa: B027  most need none
+        """Make its tables, if they are not there. Blocks. Raises BackendError. Default: it needs
+        none, or makes them itself."""
+
     def records(self) -> Records | None:
         """Records beside the locks, if this store can keep any; no I/O."""
         return None

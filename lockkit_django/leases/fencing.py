@@ -155,6 +155,10 @@ class FencedQuerySet(models.QuerySet[M]):
 class FencedManager(models.Manager.from_queryset(FencedQuerySet)):  # type: ignore[misc]
     """``objects`` of a FencedModel."""
 
+    if TYPE_CHECKING:
+
+        def fenced(self, lease: BaseLease) -> FencedQuerySet[Any]: ...
+
 
 if TYPE_CHECKING:
     _BigInteger = models.BigIntegerField[int, int]

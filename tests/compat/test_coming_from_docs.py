@@ -69,7 +69,7 @@ from django.test import TransactionTestCase
 from lockkit.compat.redis import Lock
 from lockkit_django import OpenTransaction, locks
 from shop.models import Stock
-from shop.services import buy, restock
+from shop.stock import buy, restock
 
 def held():
     return locks["default"].inspect("stock:A1") is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,27 @@ def test_every_block_runs(page: str) -> None:
     for block in blocks:
         exec(compile(block, page, "exec"), names)
     names["locks"].close()
+
+
+def test_fenced_writes(tmp_path: Path) -> None:
+    """Those of docs/stores.md, but for Django's: tests/adapters/django/test_docs.py."""
+    with closing(sqlite3.connect(tmp_path / "stock.sqlite3")) as database:
+        database.execute("CREATE TABLE stock (sku TEXT PRIMARY KEY, count INT, fence INT)")
+        database.execute("INSERT INTO stock VALUES ('42', 2, 0)")
+        database.commit()
+        text = (PAGES / "stores.md").read_text().replace("/var/lib/shop/", f"{tmp_path}/")
+        names: dict[str, Any] = {"__name__": "page"}
+        written = []
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            if not block.startswith("# "):
+                exec(compile(block, "docs/stores.md", "exec", dont_inherit=True), names)
+                written += database.execute("SELECT count, fence FROM stock").fetchall()
+    names["locks"].close()
+    names["database"].close()
+    names["engine"].dispose()
+    (first, fence), (second, later) = written
+    assert (first, second) == (1, 5)
+    assert later > fence > 0
 
 
 CLAIM = re.compile(r"`((?:conformance|tests)/[\w/]+\.py)`: ((?:`test_\w+`(?:, )?)+)")

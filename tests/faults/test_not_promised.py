@@ -71,7 +71,7 @@ def skewed_mariadb() -> Iterator[SkewedMariaDB]:
 def with_table(server: AnySkewed) -> AnySkewed:
     make_table(server.url)
     client = lockkit.connect(server.url + "?mode=row")
-    client.store.create_table()  # type: ignore[attr-defined]
+    client.store.create_table()
     client.close()
     return server
 

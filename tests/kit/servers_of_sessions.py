@@ -279,7 +279,7 @@ def with_table(url: str) -> None:
     """Make the table of ``mode=row``."""
     if "mode=row" in url:
         with lockkit.connect(url) as locks:
-            locks.store.create_table()  # type: ignore[attr-defined]
+            locks.store.create_table()
 
 
 class SilentNetwork:

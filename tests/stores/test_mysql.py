@@ -126,7 +126,7 @@ def test_neither_a_lock_nor_its_table_commits_what_the_application_does(
         connection.exec_driver_sql("INSERT INTO stock VALUES (1)")
         create_table(engine)
         with client.lock("stock"):
-            client.store.create_table()  # type: ignore[attr-defined]
+            client.store.create_table()
         transaction.rollback()
         assert connection.exec_driver_sql("SELECT count(*) FROM stock").scalar() == 0
 

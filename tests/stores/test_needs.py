@@ -82,10 +82,8 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> Itera
 
 
 def prepare(url: str) -> None:
-    client = lockkit.connect(url)
-    if make := getattr(client.store, "create_table", None):
-        make()
-    client.close()
+    with lockkit.connect(url) as client:
+        client.store.create_table()
 
 
 @pytest.mark.parametrize("api", ["sync", "asyncio"])

@@ -558,7 +558,7 @@ def test_a_missing_table_is_said_and_made(rows: SessionServer) -> None:
         with pytest.raises(ConfigurationError, match="CREATE TABLE IF NOT EXISTS lockkit_row"):
             locks.lock("a").acquire()
         for _ in range(2):
-            locks.store.create_table()  # type: ignore[attr-defined]
+            locks.store.create_table()
         with locks.lock("a", timeout=0):
             pass
 

@@ -91,7 +91,7 @@ def served(
             url = stack.enter_context(mariadb).url
             said = "ssl_ca=", "ssl_mode=DISABLED", "ssl_mode=required"
         with lockkit.connect(url) as client:
-            client.store.create_table()  # type: ignore[attr-defined]
+            client.store.create_table()
         yield Served(url, *said, own, other)
 
 

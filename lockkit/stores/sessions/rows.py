@@ -14,7 +14,6 @@ class RowStore(SessionStore):
     """A store that has a table."""
 
     def create_table(self) -> None:
-        """Make it, if it is not there. Blocks. Raises BackendError."""
         run(self._creating(), self.wire())
 
     def ddl(self) -> str:

@@ -57,12 +57,6 @@ class SQLAlchemyStore(SQLStore):
             takes_over=takes_over(settings) and is_file,
         )
 
-    def create_table(self) -> None:
-        """Make the lock table, if it is not there. A SQLite file gets its own at the first lock.
-        Blocks. Raises BackendError."""
-        if sql := self.ddl():
-            self._rows(sql, {})
-
 
 class SQLAlchemyFile(HintedTable, SQLAlchemyStore, HostLocal):
     """A file beside an SQLite database."""

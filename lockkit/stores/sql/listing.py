@@ -1,4 +1,4 @@
-"""What operators see of a table. Looking writes nothing."""
+"""What operators see of a table, and how it is made. Looking writes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TableListing(Listed):
 
     @abstractmethod
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
-        """Of one statement that reads."""
+        """Of one statement, in no transaction."""
 
     @property
     def _dialect(self) -> Dialect:
@@ -60,6 +60,14 @@ class TableListing(Listed):
 
     def database(self) -> str:
         return self.connector.described()
+
+    def ddl(self) -> str:
+        """A file gets its table at the first lock."""
+        return "" if self._dialect.name == "sqlite" else self._dialect.create
+
+    def create_table(self) -> None:
+        if sql := self.ddl():
+            self._rows(sql, {})
 
     def _last_words(self, name: str | None) -> list[LockInfo]:
         if not self.connector.has_anything():  # whoever only looks must not own the file

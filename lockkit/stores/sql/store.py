@@ -146,10 +146,6 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         row = row_id(self._prefix, name)
         return call(lambda: self._try(self._steps, lambda c: repaired(c, row)))
 
-    def ddl(self) -> str:
-        """A file gets its table at the first lock."""
-        return "" if self._dialect.name == "sqlite" else self._dialect.create
-
     def close(self) -> None:
         self._steps.close()
         self._renewals.close()

@@ -1,4 +1,5 @@
-"""The blocks of docs/django.md are the files of a project, and the page's own tests pass in it."""
+"""The blocks of docs/django.md are the files of a project, and the page's own tests pass in it.
+The block of docs/stores.md for Django is one of them."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from places import ROOT
 import lockkit_django
 
 PAGE = ROOT / "docs" / "django.md"
+STORES = ROOT / "docs" / "stores.md"
 BEFORE = """
 SECRET_KEY = "x"
 ROOT_URLCONF = "urls"
@@ -27,6 +29,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.test import RequestFactory
 from shop.more import Count, Restock, checkout
 from shop.nightly import report, report_async
+from shop.shelves import Shelf, sell
 from shop.stocktaking import stocktaking
 
 class Others(TestCase):
@@ -41,12 +44,16 @@ class Others(TestCase):
         Stock.objects.create(sku="A1", left=1)
         stocktaking()
         assert Stock.objects.get().left == 10
+        Shelf.objects.create(sku="A1", count=2)
+        sell("A1")
+        assert (Shelf.objects.get().count, Shelf.objects.get().fence > 0) == (1, True)
 """
 
 
 def test_the_page_is_a_project(tmp_path: Path) -> None:
     files = {"settings.py": BEFORE, "shop/__init__.py": ""}
-    for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+    text = PAGE.read_text() + STORES.read_text()
+    for block in re.findall(r"^```python\n(# .*?)^```", text, re.DOTALL | re.MULTILINE):
         name = block.partition("\n")[0].removeprefix("# ")
         files[name] = files.get(name, "") + block
     files["tests.py"] += AFTER
