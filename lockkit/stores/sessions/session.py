@@ -15,6 +15,7 @@ from typing import TypeVar
 from lockkit.engine.effects import Park, Signal
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.types import Request
 from lockkit.runtime.wires import Lane
 from lockkit.stores.servers import shut_down
 from lockkit.stores.sessions.connection import (
@@ -101,6 +102,13 @@ class Session:
         """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
         return self._in_turn(claim, self._saying(statement, seconds or ANSWER_SECONDS))
 
+    def beat(
+        self, claim: Hashable, request: Request, statement: Callable[[], Statement], seconds: float
+    ) -> Work[Rows | None]:
+        """Like ``say``, to have it for another TTL. None: a later request is done already, so this
+        one is not sent, for the server goes by the last that it hears."""
+        return self._in_turn(claim, self._beating(request, statement, seconds))
+
     def post(self, claim: Hashable, statement: Statement) -> Work[None]:
         """Send a statement that waits for a lock; ``look`` says what has come of it."""
         return self._in_turn(claim, self._posting(statement))
@@ -134,6 +142,17 @@ class Session:
                 if not (cancelled and refusal.code in CANCELLED):
                     raise
                 cancelled = False  # it was this one that was cancelled, too late
+
+    def _beating(
+        self, request: Request, statement: Callable[[], Statement], seconds: float
+    ) -> Work[Rows | None]:
+        if request.number < self.number:
+            return None
+        self.number, sent = request.number, now()
+        rows = yield from self._saying(statement(), seconds)
+        self.keeps(request.ttl, sent)
+        self.is_told(request.ttl)
+        return rows
 
     def _posting(self, statement: Statement) -> Work[None]:
         yield from self._settle(ANSWER_SECONDS)

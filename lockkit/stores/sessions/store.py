@@ -110,18 +110,12 @@ class SessionStore(Attempts, Sessioned):
         works = {}
         for request in requests:
             session = self._sessions.of(route_of(request))
-            if session is not None and session.holds and request.number >= session.number:
-                session.number = request.number
-                works[route_of(request)] = self._beat(session, request)
-        replies: dict[Route, Rows | Exception] = {}
+            if session is not None and session.holds:
+                seconds = min(ANSWER_SECONDS, request.ttl / 6)
+                works[route_of(request)] = self._beat(session, request, seconds)
+        replies: dict[Route, Rows | Exception | None] = {}
         if works:
-            sent = now()
             replies = yield Exchange(partial(together, works))
-            for request in requests:
-                session = self._sessions.of(route_of(request))
-                if session is not None and isinstance(replies.get(route_of(request)), list):
-                    session.keeps(request.ttl, sent)
-                    session.is_told(request.ttl if session.number == request.number else None)
         return [self._renewal(request, replies.get(route_of(request))) for request in requests]
 
     def check(self) -> Step[None]:
@@ -202,19 +196,17 @@ class SessionStore(Attempts, Sessioned):
 
     def _granted(self, session: Session, request: Request) -> Step[Grant | None]:
         """The server may have granted it long ago: its silence begins anew."""
-        sent = now()
         session.holds = True
-        beat = self._sql.beat(self._silence(session, request.ttl))
-        rows = yield from self._say(session, route_of(request), beat)
-        session.keeps(request.ttl, sent)
-        session.is_told(request.ttl)
-        session.holds = is_taken(rows)
+        beat = partial(self._beat, session, request, ANSWER_SECONDS)
+        rows = yield Exchange(beat, route_of(request))
+        session.holds = rows is None or is_taken(rows)
         return Grant(request.token, None, request.ttl) if session.holds else None
 
-    def _beat(self, session: Session, request: Request) -> Work[Rows]:
-        seconds = min(ANSWER_SECONDS, request.ttl / 6)
-        beat = self._sql.beat(self._silence(session, request.ttl))
-        return session.say(route_of(request), beat, seconds)
+    def _beat(self, session: Session, request: Request, seconds: float) -> Work[Rows | None]:
+        def statement() -> Statement:
+            return self._sql.beat(self._silence(session, request.ttl))
+
+        return session.beat(route_of(request), request, statement, seconds)
 
     def _renewal(self, request: Request, reply: Rows | Exception | None) -> Renewal:
         session = self._sessions.of(route_of(request))
