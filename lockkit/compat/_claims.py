@@ -30,7 +30,8 @@ OURS = "_lockkit"
 """The attribute of a pool by which lockkit's client for it is found, and ends with it."""
 
 UNKNOWN = "0" * 32 + ":"
-"""Stands for the token of an acquisition of which only the value of the key is known."""
+"""Stands for the token of an acquisition of which only the value of the key is known. Such a one is
+not released later: by then another may have been given the same token by its user."""
 
 
 class Acquisition:

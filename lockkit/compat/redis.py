@@ -33,12 +33,21 @@ except ImportError as error:
         "lockkit.compat.redis needs redis-py: pip install 'lockkit[redis]'"
     ) from error
 
-from lockkit.compat._claims import Queueing, acquiring, client_for, errors_of_redis, hold_of
+from lockkit.compat._claims import (
+    UNKNOWN,
+    Queueing,
+    acquiring,
+    client_for,
+    errors_of_redis,
+    hold_of,
+)
 from lockkit.engine import holding
 from lockkit.leases.aio_client import AsyncLockClient
 from lockkit.leases.client import LockClient
 from lockkit.model.clock import now
 from lockkit.runtime import process
+from lockkit.runtime.aio_run import arun
+from lockkit.runtime.run import run
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
 from lockkit.stores.redis.handed import LentStore
 
@@ -97,7 +106,10 @@ class Lock(Queueing, redis.lock.Lock):
         client = client_for(self.redis, LockClient)
         hold = self._released(client, self._encoded(expected_token))
         with errors_of_redis():
-            released = client._release(cast(LentStore, client.store), hold, now())
+            if hold.token.startswith(UNKNOWN):
+                released = run(holding.release(client._queue, hold), client._wire)
+            else:
+                released = client._release(cast(LentStore, client.store), hold, now())
         if not released:
             raise self._not_owned()
 
@@ -145,7 +157,11 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         client = client_for(self.redis, AsyncLockClient)
         hold = self._released(client, self._encoded(expected_token))
         with errors_of_redis():
-            released = await client.perform(holding.release(client._queue, hold))
+            step = holding.release(client._queue, hold)
+            if hold.token.startswith(UNKNOWN):
+                released = await arun(step, client._wire)
+            else:
+                released = await client.perform(step)
         if not released:
             raise self._not_owned()
 

@@ -282,6 +282,65 @@ async def test_cancelling_who_waits_leaves_nothing(aclient: AsyncRedis) -> None:
     await second.release()
 
 
+async def test_cancelling_leaves_the_key_to_another_with_the_same_token(
+    aclient: AsyncRedis, locks: lockkit.LockClient
+) -> None:
+    first = aclient.lock(NAME, timeout=LONG)
+    assert await first.acquire(token="mine")
+    task = asyncio.create_task(aclient.lock(NAME, timeout=LONG).acquire(token="mine"))
+    deadline = time.monotonic() + SOON
+    while not _waiters(locks):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await aclient.get(NAME) == b"mine"
+    await first.release()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_late_release_leaves_the_key_to_another_with_the_same_token(
+    client: Redis, redis_server: RedisServer, is_known: bool
+) -> None:
+    """It is told to a server that was out of reach, again and again."""
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        far = Redis(port=proxy.port, socket_timeout=10, retry=Retry(NoBackoff(), 0))
+        first, last = far.lock(NAME, timeout=LONG), far.lock("last", timeout=LONG)
+        assert first.acquire(token="mine")
+        assert last.acquire()
+        if not is_known:
+            first.local.acquisition = None  # as where only its token was sent
+        proxy.refuse()
+        proxy.cut()
+        for lock in (first, last):
+            with pytest.raises(redis.ConnectionError):
+                lock.release()
+        client.delete(NAME)  # it expires
+        second = client.lock(NAME, timeout=LONG)
+        assert second.acquire(token="mine")
+        proxy.refuse(False)
+        eventually(lambda: not client.exists("last"))
+        assert second.owned()
+        second.release()
+        far.close()
+
+
+def test_what_expired_leaves_the_key_to_another_with_the_same_token(client: Redis) -> None:
+    """It is neither renewed nor released."""
+    first = client.lock(NAME, timeout=0.6, lock_class=functools.partial(Lock, renew=True))
+    assert first.acquire(token="mine")
+    client.delete(NAME)  # it expires
+    second = client.lock(NAME, timeout=LONG)
+    assert second.acquire(blocking=False, token="mine")
+    hold = first.local.acquisition.hold
+    eventually(lambda: hold.dead)
+    assert client.pttl(NAME) > 1000
+    with pytest.raises(LockNotOwnedError):
+        first.release()
+    second.release()
+
+
 async def test_tasks_wait_for_one_another(redis_url: str) -> None:
     """And nothing is left open: a subscription ends with the last who waits."""
     before = _open_transports()

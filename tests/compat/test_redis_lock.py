@@ -222,6 +222,21 @@ def test_a_token_of_the_users(way: Driver, server: redis.Redis, token: str | byt
     assert server.get(NAME) is None
 
 
+@pytest.mark.parametrize("theirs", [None, redis.lock.Lock])
+def test_giving_up_leaves_the_key_to_another_with_the_same_token(
+    way: Driver, server: redis.Redis, theirs: type | None
+) -> None:
+    """A task that is delivered twice, whose ID is the token."""
+    first = server.lock(NAME, timeout=LONG, lock_class=theirs) if theirs else way.lock(timeout=LONG)
+    assert way.do(first.acquire, token="mine")
+    second = way.lock(timeout=LONG, sleep=0.05, blocking_timeout=0.3)
+    assert way.do(second.acquire, token="mine") is False
+    assert server.get(NAME) == b"mine"
+    assert way.do(first.owned)
+    way.do(first.release)
+    assert server.get(NAME) is None
+
+
 def test_a_waiter_with_a_token_of_the_users(way: Driver, server: redis.Redis) -> None:
     first = way.lock(timeout=LONG)
     assert way.do(first.acquire)

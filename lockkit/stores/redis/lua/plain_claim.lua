@@ -8,6 +8,15 @@ local function look()
   ours = value and record and holder and value == value_of(holder)
 end
 
+-- Whether the key is of this very claim: users may give one token to several. Of noughts nothing but
+-- the value is known. What lies beside the key may be lost: then the value decides, but for a claim
+-- that may have been granted nothing (waits).
+local function is_mine(token, waits)
+  if not value or value ~= value_of(token) then return false end
+  if ours then return holder == token or string.find(token, '^0+:') ~= nil end
+  return not (waits and string.find(token, ':', 1, true))
+end
+
 local function expire_after(ttl)
   if ttl < FOREVER then
     redis.call('PEXPIRE', KEYS[6], milliseconds(ttl))

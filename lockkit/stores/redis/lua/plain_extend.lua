@@ -1,7 +1,7 @@
 -- Set what is left of one lease. ARGV: token ttl number. Replies as of extend, in a list of one.
 -- The token decides; what is remembered beside the key may be gone.
 local token, ttl, number = ARGV[1], tonumber(ARGV[2]), us(ARGV[3])
-if not value or value ~= value_of(token) then return { 0 } end
+if not is_mine(token) then return { 0 } end
 local known = record and holder == token
 if known and number < string.sub(record, 99, 114) then return { left < 0 and -ttl or -left * 1000 } end
 expire_after(ttl)

@@ -3,7 +3,7 @@
 -- 2 broken by an operator.
 local token, reply, found = ARGV[1], 0, 0
 if ARGV[3] == '1' then found = leave(token) end
-if value and value == value_of(token) then
+if is_mine(token, ARGV[3] == '1') then
   redis.call('DEL', KEYS[6])
   redis.call('PEXPIRE', KEYS[1], KEPT)
   reply, found = 1, 1
