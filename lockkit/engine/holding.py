@@ -198,8 +198,8 @@ def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[N
 
 def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
     sent = now()
-    requests = [holds[0].ask(holds[0].ttl, sent)]
-    requests += [hold.ask(hold.ttl, sent, requests[0].number) for hold in holds[1:]]
+    requests = [holds[0].ask(holds[0].wanted(sent), sent)]
+    requests += [hold.ask(hold.wanted(sent), sent, requests[0].number) for hold in holds[1:]]
     sent = now()
     renewals = yield from store.extend(requests)
     moment = now()

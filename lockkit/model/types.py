@@ -277,6 +277,11 @@ def drift(ttl: float) -> float:
     return ttl / 100 + 0.002
 
 
+def before_drift(left: float) -> float:
+    """The ttl of which so much can be relied on."""
+    return (left + 0.002) / 0.99
+
+
 def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted | None:
     """None: its reply took longer than the lease."""
     left = grant.left

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from lockkit.model.errors import LeaseLost
-from lockkit.model.types import Request, drift
+from lockkit.model.types import Request, before_drift, drift
 from lockkit.runtime import process
 
 _numbers = count(1)
@@ -40,9 +40,9 @@ def _extended(terms: tuple[Any, ...], ttl: float, number: int) -> tuple[Any, ...
 
 @lru_cache(8)
 def _due(deadline: float, ttl: float, now: float) -> float:
-    """After a third of what is left; later if the holder asked for more than the ttl."""
-    left = deadline - now
-    return now + max(left / 3, left - ttl * 2 / 3)
+    """After a third of what is left, and of the ttl: if it is held for longer, its holder must
+    still hear in time that it is lost."""
+    return now + min(deadline - now, ttl) / 3
 
 
 LOOK_AGAIN = 0.25  #: seconds
@@ -119,9 +119,13 @@ class Hold:
 
     @property
     def ttl(self) -> float:
-        """Seconds to which it is renewed."""
+        """Seconds to which it is renewed, or more."""
         ttl: float = self._terms[_TTL]
         return ttl
+
+    def wanted(self, now: float) -> float:
+        """Seconds to which it is renewed now: ``extend`` may have set more than its ttl."""
+        return max(self.ttl, before_drift(self.deadline - now))
 
     def renew_to(self, ttl: float, now: float) -> None:
         """Renew it to so many seconds from now on, which are more than before."""

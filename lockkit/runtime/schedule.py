@@ -88,7 +88,7 @@ class Schedule:
                     self._holds.pop(token, None)  # it may have been released just now
                 elif not hold.renewable(now):
                     hold.due = hold.deadline  # still held, and to be released at exit
-                elif hold.due <= now + (hold.deadline - now) * BATCH_AHEAD:
+                elif hold.due <= now + min(hold.deadline - now, hold.ttl) * BATCH_AHEAD:
                     due.append(hold)
             for token, (_, until) in list(self._withdrawals.items()):
                 if until <= now:

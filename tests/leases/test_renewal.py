@@ -58,9 +58,12 @@ def test_a_renewal_never_leaves_less_than_the_holder_asked_for(extended: float) 
     moment, step = START, extended / 200
     while schedule.take_due(moment) == ([], []):
         moment += step
-    left = START + extended - moment
-    assert 0 < left < TTL  # so that a renewal to the ttl gives it more
-    assert left > min(extended, TTL) / 2  # and while there is time to try again
+    before, left = held.deadline, START + extended - moment
+    assert left > min(extended, TTL) / 2  # while there is time to try again
+    assert moment - START <= TTL / 3  # and to hear of a loss
+    asked = held.ask(held.wanted(moment), moment)
+    held.renewed(asked.number, moment, asked.ttl, moment)
+    assert held.deadline >= before - 1e-6
 
 
 class TestASchedule:
@@ -332,6 +335,28 @@ def test_an_extended_lease_is_given_back_when_its_store_is_down_for_more_than_th
         lease.release()
     up_at = now() + 2.5
     eventually(lambda: client.inspect("stock:42") is None)
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_an_extended_lease_is_asked_for_as_often_and_keeps_what_it_has(api: Api) -> None:
+    """Its holder hears in time that it is lost."""
+    settings = settings_from_url("memory://", ttl=0.6)
+    client = client_of(api, load_store(settings), settings)
+    kept, lost = client.lock("kept").acquire(), client.lock("lost").acquire()
+    began = now()
+    for lease in (kept, lost):
+        lease.extend(3600)
+    info = client.inspect("lost")
+    assert info is not None
+    assert client.break_("lost", fence=info.fence)
+    eventually(lambda: lost.lost)
+    assert not lost.release()
+    assert kept.remaining() >= 3600 * 0.99 - 0.1 - (now() - began)
+    found = client.inspect("kept")
+    assert found is not None and found.left is not None
+    assert found.left <= 3600
+    assert kept.release()
     client.stop() if isinstance(client, BlockingClient) else client.close()
 
 
