@@ -84,7 +84,7 @@ class Admission:
                 return refusals.DIFFERENT
             return await self._wait()
         if left_running(found):
-            return await self.look_again(lease)
+            return await self._look_again(lease)
         return await self._let_in(self._proceed(lease, found))
 
     def _proceed(self, lease: Any, found: Record | None) -> Proceed:
@@ -102,12 +102,12 @@ class Admission:
             found = self._without_the_lock(await self._find(fresh=True))
             known = judge(self.order, found) or refusals.running(late.retry_after)
             return await self._told(known)
-        return await self.look_again(lease)
+        return await self._look_again(lease)
 
-    async def look_again(self, lease: Any, *, is_sure: bool = True) -> Decision:
+    async def _look_again(self, lease: Any) -> Decision:
         """Look where writes go, under the lock. Releases the lock unless the view may run."""
         try:
-            answer = await self._decide(lease, is_sure=is_sure)
+            answer = await self.decide(lease)
         except BaseException:  # also if interrupted: nobody else has the lease
             await self._give_back(lease)
             raise
@@ -116,8 +116,8 @@ class Admission:
         await self._give_back(lease)
         return answer
 
-    async def _decide(self, lease: Any, *, is_sure: bool = True) -> Decision:
-        """``is_sure``: it is certain that nobody else has the lock."""
+    async def decide(self, lease: Any, *, is_sure: bool = True) -> Decision:
+        """Look where writes go. Keeps the lease. ``is_sure``: nobody else has the lock."""
         found = await self._find(fresh=True)
         seen = found if is_sure else self._without_the_lock(found)
         known = judge(self.order, seen)
@@ -162,7 +162,7 @@ class Admission:
         except LeaseLost:
             return refusals.LEASE_LOST
         except DuplicateKeyError:
-            return await self._decide(decision.lease)
+            return await self.decide(decision.lease)
         return decision
 
     async def _told(self, known: Replay | Refusal) -> Replay | Refusal:

@@ -117,14 +117,17 @@ class Orders:
         return known != key
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
-        """After a duplicate key: another try was first, and one of the two has lost its lease."""
+        """After a duplicate key: another try was first, and one of the two has lost its lease.
+
+        The caller still has to release the lease.
+        """
         order, lease, until = decision.order, decision.lease, decision.until
 
         async def looked(means: Means) -> Decision:
             try:
                 locks = lease is not NO_LEASE
                 admission = Admission(self, order, means, until, locks=locks)
-                return await admission.look_again(lease, is_sure=False)
+                return await admission.decide(lease, is_sure=False)
             except BackendError as failure:
                 return _down(failure)
 

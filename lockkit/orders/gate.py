@@ -74,8 +74,9 @@ class Way(Protocol):
     async def do(self, function: Callable[..., R], *args: object) -> R:
         """Call it on the thread that has the request's database connections."""
 
-    async def ask(self, flow: Flow[R], visit: Visit, lease: Any = None) -> R:
-        """Perform a flow of the engine. ``lease``: the one that it has already, if any."""
+    async def ask(self, flow: Flow[R], visit: Visit) -> R:
+        """Perform a flow of the engine. It never gives back a lease that it did not take: that one
+        may be of the other way."""
 
     async def give_back(self, lease: Any) -> None: ...
 
@@ -89,7 +90,7 @@ class Thread:
     async def do(self, function: Callable[..., R], *args: object) -> R:
         return function(*args)
 
-    async def ask(self, flow: Flow[R], visit: Visit, lease: Any = None) -> R:
+    async def ask(self, flow: Flow[R], visit: Visit) -> R:
         client = self._client(visit.orders.settings.alias)
         return await flow(Means(visit.records, client, visit.recover, give_back, value))
 
@@ -273,8 +274,7 @@ async def leave(opened: OpenOrder, way: Way) -> None:
 
 
 async def _reconsidered(opened: OpenOrder, way: Way) -> Decision:
-    decision = opened.decision
-    return await way.ask(opened.orders.reconsider(decision), opened.visit, decision.lease)
+    return await way.ask(opened.orders.reconsider(opened.decision), opened.visit)
 
 
 def _answer(visit: Visit, order: Order, decision: Replay | Refusal) -> Any:

@@ -18,8 +18,6 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 from django.utils.translation import get_language
 
-from lockkit.leases.aio_client import AsyncLease
-from lockkit.leases.lease import result_of
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
     Order,
@@ -71,9 +69,7 @@ class _Loop:
     async def do(self, function: Callable[..., R], *args: object) -> R:
         return await in_thread(function, *args)
 
-    async def ask(self, flow: Flow[R], visit: visit.Visit, lease: Any = None) -> R:
-        if lease is not None and not isinstance(lease, AsyncLease):  # a thread has acquired it
-            return await in_thread(lambda: result_of(THREAD.ask(flow, visit)))
+    async def ask(self, flow: Flow[R], visit: visit.Visit) -> R:
         client = alocks[visit.orders.settings.alias]
         if visit.orders.claims:
             records: Any = RedisRecords.of(client)

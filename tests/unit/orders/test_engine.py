@@ -146,7 +146,7 @@ def test_a_store_that_is_down_lets_nobody_in_and_keeps_no_lock(
     lease = locks.lock(order.lock_name).acquire()
     answer = drive(orders.reconsider(Proceed(order, lease)), store, locks)
     assert isinstance(answer, Refusal)
-    assert lease.released
+    lease.release()
 
 
 def test_reconsidering_finds_the_winner_or_goes_on(orders: Orders, locks: LockClient) -> None:
@@ -159,7 +159,8 @@ def test_reconsidering_finds_the_winner_or_goes_on(orders: Orders, locks: LockCl
     assert not lease.released
     store[order.key] = orders.running(order)._replace(state=RecordState.DONE)
     assert isinstance(drive(orders.reconsider(mine), store, locks), Replay)
-    assert lease.released
+    assert not lease.released, "it is given back as it was taken, when all is over"
+    lease.release()
 
 
 def test_a_record_that_was_left_running_is_never_run_over(

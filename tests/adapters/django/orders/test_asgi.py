@@ -104,6 +104,18 @@ async def test_a_duplicate_gets_the_same_bytes(kind: str, application: ASGIHandl
     assert await nothing_is_held()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_duplicate_in_a_process_that_has_not_seen_the_order_is_a_replay(
+    kind: str, application: ASGIHandler
+) -> None:
+    first = await buy(application, kind)
+    with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"]}):
+        second = await buy(application, kind)
+    assert (second.status, second.headers.get(REPLAYED), second.body) == (201, b"true", first.body)
+    assert len(views.calls) == 1
+    assert await nothing_is_held()
+
+
 @pytest.mark.parametrize("kind", ["async-locked/s1", "async-inside"])
 def test_async_views_with_locks_and_orders_under_wsgi(kind: str) -> None:
     from django.test import Client
