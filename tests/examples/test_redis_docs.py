@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,52 @@ from places import ROOT
 from redis_family import ClusterGroup, SentinelGroup
 
 import lockkit
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ValkeyServer
 
 PAGE = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
 URL = "redis://127.0.0.1:6379/0"
+
+
+def test_tls() -> None:
+    with RedisServer(tls=True) as server:
+        address, certificate = f"127.0.0.1:{server.tls_port}", str(server.certificate)
+        run_block(
+            "rediss://redis",
+            {"redis.example.com:6380": address, "/etc/ssl/shop/ca.pem": certificate},
+        )
+
+
+def test_a_socket(redis_server: RedisServer, redis_url: str) -> None:
+    run_block("unix://", {"/run/redis/redis.sock": str(redis_server.socket_path)})
+
+
+def test_a_valkey_server_has_the_same_urls(valkey_server: ValkeyServer, valkey_url: str) -> None:
+    run_block("unix://", {"/run/redis/redis.sock": str(valkey_server.socket_path)})
+    run_block("client=client", {URL: valkey_url})["client"].close()
+
+
+CACHES = """
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["lockkit_django"], CACHES=CACHES, LOCKKIT=LOCKKIT)
+django.setup()
+{block}
+other = aliases["orders"].lock("stock:42")
+with aliases["default"].lock("stock:42"):
+    assert other.try_acquire() is None
+print(*{{type(aliases[alias].store).__name__ for alias in aliases}})
+"""
+
+
+def test_the_redis_of_a_django_cache(redis_url: str) -> None:
+    """Over both pools they lock the same keys, because it is the same database."""
+    settings, block = (each for each in blocks("python") if "django-" in each or "alias" in each)
+    assert settings.count("redis://127.0.0.1:6379/0") == 2
+    program = settings.replace("redis://127.0.0.1:6379/0", redis_url) + CACHES.format(block=block)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert set(ran.stdout.split()) == {"DjangoCacheStore", "DjangoRedisStore"}
 
 
 def test_a_client_that_you_have_already(redis_url: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import database_settings
 import pytest
-from places import ROOT
+from places import KIT, ROOT
 
 import lockkit
 from lockkit.model.settings import read_settings
@@ -43,7 +46,10 @@ def engine(lock_table_url: str) -> Iterator[Any]:
 
 
 def test_there_are_no_other_blocks() -> None:
-    marks = ("import lockkit\n", "mariadb://", "client=engine", '"engine"', "django://", "def pass")
+    marks = (
+        "import lockkit\n", "mariadb://", "client=engine", '"engine"', "django://",
+        "lockkit_django", "def pass",
+    )  # fmt: skip
     assert {block(mark) for mark in marks} == set(BLOCKS)
 
 
@@ -62,10 +68,40 @@ def test_an_engine_and_its_settings(engine: Any) -> None:
     store.wire().close()
 
 
-def test_the_settings_of_django() -> None:
-    settings = run_block("django://", {})["LOCKKIT"]
-    read = read_settings(settings, default_location="memory://", environ={})
-    assert read["reports"].location == "django://reports"
+PROJECT = """
+import sys
+import django
+from django.conf import settings
+from django.core.management import call_command
+sys.path.append({kit!r})
+import orders_django.mysql
+DATABASES = dict.fromkeys(["default", "reports"], {database!r})
+settings.configure(INSTALLED_APPS=["lockkit_django"], DATABASES=DATABASES, LOCKKIT=LOCKKIT)
+django.setup()
+call_command("migrate", "lockkit_django", verbosity=0)
+{block}
+print(*{{type(aliases[alias].store).__name__ for alias in LOCKKIT}})
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+def test_databases_of_django(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if kind == "sqlite":
+        database = database_settings.sqlite(tmp_path / "shop.sqlite3")
+    else:
+        url = request.getfixturevalue({"postgresql": "postgres_url"}.get(kind, "mariadb_url"))
+        database = getattr(database_settings, kind)(url)
+    program = PROJECT.format(kit=str(KIT), database=database, block=block("lockkit_django"))
+    command = [sys.executable, "-W", "error", "-c", block("django://") + program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [OF_DJANGO[kind]]
+
+
+OF_DJANGO = {
+    "sqlite": "DatabaseFile",
+    "postgresql": "DatabasePostgreSQL",
+    "mariadb": "DatabaseMySQL",
+}
 
 
 def test_a_password_that_is_read(
