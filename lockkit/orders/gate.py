@@ -198,7 +198,7 @@ class OpenOrder(ABC):
         its view has saved elsewhere what nobody can undo.
         """
         try:
-            if response.status_code >= HTTPStatus.BAD_REQUEST:
+            if record.snapshot.status >= HTTPStatus.BAD_REQUEST:
                 self.check_leases()
             with suppress(BackendError), self.visit.records.begin() as database:
                 self._insert(database, record)

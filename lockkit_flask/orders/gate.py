@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
+from http import HTTPStatus
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
@@ -167,11 +168,10 @@ def _answer_of(opened: OpenOrder) -> Callable[[], Any] | None:
 def _capture(response: Response) -> Response:
     """What decides about the order: the response as the view made it.
 
-    Flask asks again, with a 500, when a later hook has raised. Where nothing can be undone,
-    that says nothing about what the view did.
+    Flask asks again, with a 500, when a later hook has raised.
     """
     opened = of_request()
-    if opened is not None and (opened.visit.captured is None or opened.can_undo):
+    if opened is not None and opened.visit.captured is None:
         opened.visit.capture(response)
     return response
 
@@ -181,8 +181,8 @@ def _finish(response: Response) -> Response:
     opened = of_request()
     if opened is None:
         return response
-    if opened.visit.status != response.status_code:  # a hook made another answer of it
-        _capture(response)
+    if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        opened.overrule()
     try:
         return current_app.make_response(
             result_of(gate.close(opened, response, opened.visit.thread))
@@ -203,10 +203,12 @@ def _database(app: Flask) -> SQLAlchemy:
 
 
 def _note_failure(_: Flask, *, exception: BaseException, **__: object) -> None:
-    """What the view returned could not be made a response: it has failed, after all."""
+    """What the view returned could not be made a response, or a later hook has raised."""
     opened = of_request()
     if opened is not None and opened.visit.captured is None:
         opened.fail(exception)
+    elif opened is not None:
+        opened.overrule()
 
 
 def _abandon() -> None:

@@ -24,12 +24,17 @@ class OpenOrder(gate.OpenOrder):
     visit: Visit
     app: Flask
     active = False  #: the app's sessions work inside its transaction
-    can_undo = True  #: what the view did; then an ``after_request`` hook may yet make it a failure
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
 
     environ: Any  #: of its request
     outer: OpenOrder | None = None  #: whose view has sent the app this order
     check_leases = staticmethod(request_leases.check_all)
+
+    def overrule(self) -> None:
+        """An ``after_request`` hook has failed, or has made a failure of the view's answer. No
+        other status that it makes of it says how the view has ended."""
+        if self.visit.captured is not None:
+            self.visit.captured = self.visit.captured._replace(status=500)
 
 
 class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
@@ -38,7 +43,8 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     Nor does what an error handler makes of that, unless it ends the order.
     """
 
-    can_undo = False
+    def overrule(self) -> None:
+        """What the view did cannot be undone."""
 
     def _is_accident(self, response: Any) -> bool:
         return self.failed and not isinstance(self.error, HTTPException)

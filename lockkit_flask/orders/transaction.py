@@ -139,7 +139,7 @@ class SharedTransaction(OpenOrder):
 
         A database that does not take it does no harm: the next try is refused anew.
         """
-        if response.status_code < HTTPStatus.BAD_REQUEST:
+        if record.snapshot.status < HTTPStatus.BAD_REQUEST:
             if not self.committed:
                 return response
             raise ConfigurationError(
@@ -155,7 +155,7 @@ class SharedTransaction(OpenOrder):
 
         ``record``: None to delete it, because the view has refused.
         """
-        is_success = record is not None and response.status_code < HTTPStatus.BAD_REQUEST
+        is_success = record is not None and record.snapshot.status < HTTPStatus.BAD_REQUEST
         if is_success and db_session.has_writes():
             raise ConfigurationError(
                 "the view of an order answers with success, but has changes in db.session that "

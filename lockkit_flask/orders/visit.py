@@ -43,7 +43,6 @@ class Visit(visit.Visit):
     above the view."""
 
     captured: OrderResponse | None = None  #: what the view has answered
-    status = 0  #: of the response that it was taken from
 
     def __init__(self, gate: Gate, options: ViewOptions, *, below: Any) -> None:
         current = request._get_current_object()  # type: ignore[attr-defined]
@@ -132,7 +131,7 @@ class Visit(visit.Visit):
 
     def capture(self, response: Response) -> None:
         """Take the answer from the response as it is now: hooks of the app will change it."""
-        self.captured, self.status = super().answered(response), response.status_code
+        self.captured = super().answered(response)
 
     def recover(self, order: Order) -> OrderResponse | None:
         found = super().recover(order)

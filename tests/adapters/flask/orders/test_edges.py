@@ -188,6 +188,84 @@ def test_a_hook_that_makes_a_failure_of_it_rolls_back(
     assert sold(shop) == 1
 
 
+@pytest.mark.parametrize("status", [302, 403, 404, 409])
+def test_a_hook_that_changes_the_status_overrules_no_view_that_has_sold(
+    shop: Flask, status: int
+) -> None:
+    """Such as one that sends the visitor to the login page, or counts requests."""
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    answer_with(shop, status)
+    answers = [post(shop, "/sell") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [status, status]
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert sold(shop) == 1
+
+
+def refuses_to_sell() -> ResponseReturnValue:
+    return "sold out", 409
+
+
+def sells_half() -> ResponseReturnValue:
+    sell()
+    return "no more", 503
+
+
+def fails_to_sell() -> ResponseReturnValue:
+    sell()
+    raise ValueError
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("view", [refuses_to_sell, sells_half, fails_to_sell])
+def test_a_hook_that_changes_the_status_overrules_no_view_that_has_not(
+    make_shop: Callable[..., Flask], view: Callable[[], ResponseReturnValue], status: int
+) -> None:
+    """Such as one that always answers 200, for a client that understands nothing else."""
+    shop = make_shop(PROPAGATE_EXCEPTIONS=False)
+    shop.add_url_rule("/sell", view_func=view, methods=["POST"])
+    answer_with(shop, status)
+    assert [replayed(post(shop, "/sell")) for _ in range(2)] == [False, False]
+    assert not records(shop)
+    assert sold(shop) == 0
+
+
+def answer_with(shop: Flask, status: int) -> None:
+    @shop.after_request
+    def answer(response: Response) -> Response:
+        response.status_code = status
+        return response
+
+
+@pytest.mark.parametrize("status", [200, 410])
+def test_a_hook_that_raises_undoes_it_whatever_the_page_of_errors_says(
+    make_shop: Callable[..., Flask], status: int
+) -> None:
+    shop = make_shop(PROPAGATE_EXCEPTIONS=False)
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    shop.register_error_handler(500, lambda _: ("sorry", status))
+
+    @shop.after_request
+    def fail(response: Response) -> Response:
+        if response.status_code == 201:
+            raise RuntimeError
+        return response
+
+    assert post(shop, "/sell").status_code == status
+    assert not records(shop)
+    assert sold(shop) == 0
+
+
+def test_changes_that_are_left_are_an_error_whatever_a_hook_answers(
+    make_shop: Callable[..., Flask],
+) -> None:
+    shop = make_shop(TESTING=True)
+    shop.add_url_rule("/sell", view_func=lambda: put("sold") and "ok", methods=["POST"])
+    answer_with(shop, 404)
+    with pytest.raises(ConfigurationError, match="not committed"):
+        post(shop, "/sell")
+    assert sold(shop) == 0
+
+
 def test_what_cannot_be_made_a_response_is_a_failure(make_shop: Callable[..., Flask]) -> None:
     shop = make_shop(PROPAGATE_EXCEPTIONS=False)
     shop.add_url_rule("/none", view_func=lambda: sell() and None, methods=["POST"])
