@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import lockkit
+from lockkit.stores.sql import guard
 from lockkit.testing.conformance.base import eventually
 
 Locks = Callable[..., lockkit.LockClient]
@@ -112,6 +113,22 @@ def test_a_row_that_somebody_has_locked_is_waited_for(
         assert not taking.done()
         other.commit()
         assert taking.result(10).release()
+
+
+def test_a_step_that_takes_too_long_leaves_nothing_waiting_in_the_server(
+    locks: Locks, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that waits for a lock does not notice that its client has gone."""
+    monkeypatch.setattr(guard, "STEP_SECONDS", 0.3)
+    client = locks()
+    client.lock("a").acquire().release()
+    with psycopg.connect(admin.info.dsn) as other:
+        other.execute("SELECT * FROM lockkit_lock FOR UPDATE")
+        for _ in range(3):
+            with pytest.raises(lockkit.OutcomeUnknown):
+                client.lock("a").acquire(timeout=0)
+        client.close()
+        eventually(lambda: not waits(admin))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import hashlib
 import re
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -27,6 +28,9 @@ from lockkit.stores.sql.driver import PARAMETER, DriverConnection
 
 NOT_PREPARED: Final = {"26000", "42P05", "0A000"}
 """No statement of this name, or one of which we do not know; or the table is another one by now."""
+
+CANCEL_SECONDS: Final = 2.0
+"""What a step may take longer, to have the server end what it did not answer in time."""
 
 MOST_PREPARED: Final = 50
 """Statements of one connection. Those on many rows are many."""
@@ -126,7 +130,15 @@ class PsycopgConnection(DriverConnection):
         is_late = not poll(max(deadline - now(), 0.0) * 1000)
         self._libpq.consume_input()
         if is_late and waits():
+            self._cancel()
             raise psycopg.OperationalError("the server did not answer in time")
+
+    def _cancel(self) -> None:
+        """A session of PostgreSQL's that waits, for a lock say, does not notice that its client has
+        gone. Older libpq may wait itself without end."""
+        if psycopg.capabilities.has_cancel_safe():
+            with suppress(psycopg.Error):
+                self.driver.cancel_safe(timeout=CANCEL_SECONDS)
 
 
 def rows_of(result: Any, read: Callable[[bytes], str]) -> list[list[int | str | None]]:
