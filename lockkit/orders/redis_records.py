@@ -125,7 +125,6 @@ class ClaimedOrder(OpenOrder):
             self._settle(NOT_RUN, failed=False)
 
     def _end(self, response: Any) -> Any:
-        self.ended = True  # an interrupt leaves an orphan
         failed = self.begun and self._is_accident(response)
         answered = self.visit.answered(response) if self.begun else NOT_RUN  # its lock was busy
         reject = self._settle(answered, failed=failed)

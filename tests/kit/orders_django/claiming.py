@@ -89,6 +89,24 @@ def waits(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"paid {number}", status=201)
 
 
+class _TakesLong(HttpResponse):
+    """To be stored it is read, which takes until the test lets it go on."""
+
+    @property
+    def content(self) -> bytes:
+        started.set()
+        go_on.wait(60)
+        return super().content
+
+    @content.setter
+    def content(self, value: object) -> None:
+        HttpResponse.content.fset(self, value)  # type: ignore[attr-defined]
+
+
+def takes_long_to_store(request: HttpRequest) -> HttpResponse:
+    return _TakesLong(f"paid {pay(request)}", status=201)
+
+
 def outlasts(request: Any) -> HttpResponse:
     """Until its lease is renewed, or has ended."""
     pay(request)
@@ -172,6 +190,7 @@ VIEWS: dict[str, Any] = {
     "permitted": permitted,
     "permitted-class": PermittedClass.as_view(),
     "waits": waits,
+    "takes-long-to-store": takes_long_to_store,
     "outlasts": outlasts,
     "async-outlasts": async_outlasts,
     "locked": locked,

@@ -217,6 +217,23 @@ async def test_a_client_that_goes_away_before_the_view_leaves_no_orphan() -> Non
     assert (answer.status_code, len(claiming.payments)) == (201, 1)
 
 
+async def test_a_response_is_stored_under_the_lock_even_if_the_client_goes_away() -> None:
+    kind = "takes-long-to-store"
+    gone = asyncio.create_task(AsyncClient().post(f"/orders/{kind}", headers=HEADERS))
+    assert await asyncio.to_thread(claiming.started.wait, 30)
+    gone.cancel()
+    for _ in range(50):  # the handler hears of it and ends, while its thread stores the response
+        await asyncio.sleep(0)
+    assert [info.name async for info in alocks["default"].holders()]
+    claiming.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    again = await AsyncClient().post(f"/orders/{kind}", headers=HEADERS)
+    assert (again.status_code, again.content, again[REPLAYED]) == (201, b"paid 1", "true")
+    assert len(claiming.payments) == 1
+    assert not [info async for info in alocks["default"].holders()]
+
+
 async def is_awaited(name: str) -> bool:
     info = await alocks["default"].inspect(name)
     return info is not None and info.waiters > 0
