@@ -11,6 +11,7 @@ from redis_family import HOST, WITHOUT_DELAY, until
 
 import lockkit
 from lockkit import aio
+from lockkit.model.types import Request
 from lockkit.testing.blocking import AnyClient, Api, connect
 from lockkit.testing.servers import RedisServer
 
@@ -95,6 +96,36 @@ def test_without_a_replica_nothing_is_granted(
     kept.extend(120)
     assert kept.remaining() > 100
     assert kept.release()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_what_is_extended_beside_an_unreadable_one_is_confirmed_too(
+    api: Api, pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"socket_timeout": 20.0}
+    client = connect(api, f"{pair[0].url}?protocol=plain&wait_replicas=1", options=options)
+    leases = [client.lock(name).acquire() for name in ("unreadable", "kept")]
+    requests = [
+        Request(lease.name, lease.token, ttl=60.0, owner="", number=1 << 40) for lease in leases
+    ]
+    with pair[0].client() as admin:
+        admin.delete("unreadable")
+        admin.lpush("unreadable", "somebody else's")
+        first, second = client.perform(client.store.extend(requests))
+        assert isinstance(first.error, lockkit.DamagedRecord)
+        assert second.left == 60.0
+        monkeypatch.setitem(client.store._connections.fresh.arguments, "socket_timeout", 0.5)
+        pair[1].pause()
+        try:
+            with pytest.raises(lockkit.OutcomeUnknown, match="0 of 1 replicas"):
+                client.perform(client.store.extend(requests))
+        finally:
+            pair[1].resume()
+            monkeypatch.undo()
+            admin.delete("unreadable")
+    for lease in leases:
+        lease.release()
+    client.close()
 
 
 @pytest.mark.parametrize("module", [lockkit, aio])

@@ -237,7 +237,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         replies = list[Any]()
         for command in commands:  # that the server refuses one says nothing of the others
             try:
-                replies.append((yield from call(command)))
+                replies.append((yield from self._confirmed([command]))[0])
             except LockError as error:
                 if not refused(error):
                     raise
