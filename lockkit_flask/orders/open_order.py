@@ -46,6 +46,15 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     def overrule(self) -> None:
         """What the view did cannot be undone."""
 
+    def abandon(self) -> None:
+        """A hook that fails for the page of its error, too, has Flask end the request without us:
+        what the view has answered stands."""
+        captured = self.visit.captured
+        if captured is None:
+            super().abandon()
+        else:
+            self._settle(captured, failed=self._is_accident(None))
+
     def _is_accident(self, response: Any) -> bool:
         return self.failed and not isinstance(self.error, HTTPException)
 

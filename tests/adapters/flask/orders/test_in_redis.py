@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,6 +145,38 @@ def test_a_hook_after_the_view_does_not_have_it_run_again(shop: Flask, how: str)
     assert not orphans_of(shop)
     if how == "raises once":
         assert [answer.status_code for answer in answers[1:]] == [201, 201]
+
+
+@pytest.mark.parametrize("propagates", [False, True])
+def test_a_hook_that_fails_whatever_the_answer_is_has_nothing_run_again(
+    make_shop: Callable[..., Flask], propagates: bool
+) -> None:
+    """Flask runs it for the page of the error as well, and sends that without those before it."""
+    shop = make_shop(ORPHANS="retry")
+    shop.config["PROPAGATE_EXCEPTIONS"] = propagates
+
+    @shop.after_request
+    def fail(response: Response) -> Response:
+        raise RuntimeError
+
+    for _ in range(3):
+        with suppress(RuntimeError):
+            assert post(shop, "/answers").status_code == 500
+        assert not orphans_of(shop)
+        assert nothing_is_held(shop)
+    assert effects(shop) == 1
+
+
+def test_a_hook_that_always_fails_says_nothing_of_a_view_that_has_raised(shop: Flask) -> None:
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+
+    @shop.after_request
+    def fail(response: Response) -> Response:
+        raise RuntimeError
+
+    for status in ("raises", "refuses"):
+        assert post(shop, f"/{status}", **{"X-Status": "409", "X-Order-ID": status}).status_code
+    assert len(orphans_of(shop)) == 2
 
 
 def test_what_cannot_be_made_a_response_leaves_an_orphan(shop: Flask) -> None:
