@@ -190,21 +190,23 @@ class Record(NamedTuple):
     version: int = VERSION
 
 
-def unreadable(key: str) -> Record:
+def unreadable(key: str, version: int = VERSION) -> Record:
     """A record that cannot be read: its order is neither run nor replayed."""
-    return Record(key, "", "", "", 0.0, state="unreadable")
+    return Record(key, "", "", "", 0.0, state="unreadable", version=version)
 
 
 def recorded(row: Sequence[Any]) -> Record:
     """A record from a row of ``rows.find``, with any values in it."""
-    key, order_id, request, fingerprint, version, state, status, headers, body, expires, left = row
+    key, order_id, request, fingerprint, version, state, status, headers, body, expires, now = row
+    if type(version) is int and version > VERSION:
+        return unreadable(str(key), version)
     texts, numbers = (order_id, request, fingerprint, state, headers), (version, status, expires)
     is_read = {*map(type, texts)} == {str} and {*map(type, numbers)} == {int}
     if not (is_read and status in STATUSES and isinstance(body, bytes | memoryview)):
         return unreadable(str(key))
     try:
         answer = Snapshot(status, load_headers(headers), bytes(body))
-        known, seconds = RecordState(state), int(left) / MICROSECONDS
+        known, seconds = RecordState(state), (expires - now) / MICROSECONDS
     except (ValueError, TypeError, OverflowError, RecursionError):
         return unreadable(str(key))
     return Record(str(key), order_id, request, fingerprint, seconds, known, answer, version)

@@ -108,7 +108,7 @@ def _statements(vendor: str, now: str) -> _Statements:
         finish += f"UPDATE SET {changes}, created = {mine} RETURNING 1 / created"  # see update()
         expired = f"WHERE ctid IN (SELECT ctid FROM {TABLE} {expired} FOR UPDATE SKIP LOCKED)"
     return _Statements(
-        f"SELECT {columns}, expires, expires - {now} FROM {TABLE} {of_key}",
+        f"SELECT {columns}, expires, {now} FROM {TABLE} {of_key}",
         insert,
         f"DELETE FROM {TABLE} {expired}",
         update,

@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-from lockkit.orders.order import FINGERPRINT_VERSION
-from lockkit.orders.record import VERSION, RecordState, is_damaged
-from lockkit.orders.rows import TABLE, Database, clock_of, find, forget, marks, quoted
+from lockkit.orders.record import VERSION, is_damaged, recorded
+from lockkit.orders.rows import COLUMNS, TABLE, Database, clock_of, find, forget, marks, quoted
+
+PAGE = 500
+"""Rows that are looked at in one transaction."""
 
 
 class Table(ABC):
@@ -37,17 +39,18 @@ class Table(ABC):
             yield deleted
 
     def unreadable(self) -> Iterator[str]:
-        """The keys of records that cannot be read, as far as the database can tell."""
-        states = [str(state) for state in RecordState]
-        with self.begin() as database:
-            damaged = (
-                f"SELECT {quoted(database.vendor, 'key')} FROM {TABLE} WHERE version <= %s "
-                f"AND NOT (state IN ({marks(states)}) AND status BETWEEN 0 AND 599 "
-                f"AND fingerprint LIKE %s AND headers LIKE %s AND headers LIKE %s)"
-            )
-            like = (f"{FINGERPRINT_VERSION}:%", "[%", "%]")
-            found = database.run((damaged, (VERSION, *states, *like)))
-            yield from (row[0] for row in found)
+        """The keys of records that cannot be read. The table is read in pages, and of the bodies
+        only the type: SQLite's SUBSTR makes NULL of an empty one."""
+        after, more = "", True
+        while more:
+            with self.begin() as database:
+                names = [quoted(database.vendor, name) for name in COLUMNS[:-1]]
+                columns = f"{', '.join(names)}, COALESCE(SUBSTR(body, 1, 0), body), expires, 0"
+                some = f"WHERE {names[0]} > %s ORDER BY {names[0]} LIMIT {PAGE:d}"
+                found = database.run((f"SELECT {columns} FROM {TABLE} {some}", (after,)))
+            yield from (str(row[0]) for row in found if is_damaged(recorded(row)))
+            if more := len(found) == PAGE:
+                after = found[-1][0]
 
     def repair(self, key: str) -> bool:
         """Delete the record of one order if it cannot be read."""
