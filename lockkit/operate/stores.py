@@ -209,9 +209,10 @@ def _place(client: LockClient) -> str:
 
 def _beside(client: LockClient) -> str:
     """The end of a sentence that names what was not looked at; or nothing."""
-    text = ""
-    if found := _other_prefixes(client):
-        names = [f"{n!r}{' (has locks)' * has}" for n, has in found.items()][:PREFIXES_SHOWN]
+    found = _other_prefixes(client)
+    text = "; other key prefixes could not be read" if found is None else ""
+    if found:
+        names = [f"{n!r}{' (has locks)' * bool(has)}" for n, has in found.items()][:PREFIXES_SHOWN]
         more = f" and {len(found) - PREFIXES_SHOWN} more" if len(found) > PREFIXES_SHOWN else ""
         text = f"; other key prefixes there: {', '.join(names)}{more}"
     if isinstance(client.store, ProcessLocal):
@@ -219,12 +220,12 @@ def _beside(client: LockClient) -> str:
     return text
 
 
-def _other_prefixes(client: LockClient) -> dict[str, bool]:
-    """The prefixes with locks first; none if the store does not tell."""
+def _other_prefixes(client: LockClient) -> dict[str, bool | None] | None:
+    """The prefixes with locks first; None if they could not be read."""
     try:
         found = client.perform(client.store.prefixes())
     except LockError:
-        return {}
+        return None
     return dict(sorted(found.items(), key=lambda pair: (not pair[1], pair[0])))
 
 

@@ -21,7 +21,7 @@ The rules, each of which the suite tests for every store:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Exchange, Step, at_once
@@ -104,9 +104,9 @@ class Store(ABC):
         """Which one of the store's it is, for people, where LOCATION does not say it; no I/O."""
         return ""
 
-    def prefixes(self) -> Step[dict[str, bool]]:
+    def prefixes(self) -> Step[Mapping[str, bool | None]]:
         """The other key prefixes that clients have locked with there, and whether something of
-        theirs is kept now. Looks only. Default: not known."""
+        theirs is kept now; None: the store refuses to tell. Looks only. Default: not known."""
         return at_once({})
 
     def ddl(self) -> str:

@@ -17,6 +17,7 @@ from command_line import lockkit_process, locks
 import lockkit
 import lockkit.aio
 from lockkit.leases.client import LockClient
+from lockkit.testing.servers import RedisServer
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
@@ -121,6 +122,40 @@ def test_each_client_of_redis_writes_its_note_once(redis_url: str) -> None:
     asyncio.run(lock())
     assert server.zrange("lockkit:prefixes", 0, -1) == [b"async"]
     server.close()
+
+
+READER = "on >secret ~{shopp:* +evalsha +script|load +hscan +hget +hmget +hlen +hvals +zcard "
+READER += "+zcount +zrange +time +getrange +get +pttl +type"
+
+
+@pytest.mark.parametrize("why", ["refused", "of another type"])
+def test_prefixes_that_cannot_be_read_are_no_all_clear(why: str) -> None:
+    with RedisServer(users={"reader": READER}) as server, server.client() as admin:
+        if why == "refused":
+            url = server.url_for("reader", "secret")
+        else:
+            url = server.url
+            admin.set("lockkit:prefixes", "something")
+        with lockkit.connect(url, key_prefix="shopp") as looking:
+            shown = locks(looking)
+            assert "nothing is held in" in shown.err
+            assert "; other key prefixes could not be read" in shown.err
+            document = json.loads(locks(looking, "--format", "json").out)
+            assert document["stores"]["default"]["other_prefixes"] is None
+
+
+def test_a_prefix_that_one_may_not_look_into_is_named() -> None:
+    """Whether it has locks is not known then, and not said."""
+    reader = f"{READER} ~lockkit:prefixes"
+    with (
+        RedisServer(users={"reader": reader}) as server,
+        lockkit.connect(server.url, key_prefix="shop") as shop,
+        shop.lock("stock:42"),
+        lockkit.connect(server.url_for("reader", "secret"), key_prefix="shopp") as looking,
+    ):
+        assert "; other key prefixes there: 'shop'\n" in locks(looking).err
+        document = json.loads(locks(looking, "--format", "json").out)
+        assert document["stores"]["default"]["other_prefixes"] == {"shop": None}
 
 
 def test_the_note_is_bounded_and_forgets_the_oldest(redis_url: str) -> None:

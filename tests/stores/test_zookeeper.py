@@ -357,6 +357,18 @@ def test_prefixes(locks: lockkit.LockClient, url: str) -> None:
         assert locks.perform(locks.store.prefixes()) == {"a/b": False, "": False}
 
 
+def test_a_prefix_that_an_acl_hides(url: str) -> None:
+    """It is named, but not what it has."""
+    secured = url.replace("zookeeper://", f"zookeeper://shop:{CANARY}@")
+    with (
+        lockkit.connect(secured) as client,
+        lockkit.connect(url, key_prefix="open") as nobody,
+        nobody.lock("stock"),
+        client.lock("stock"),
+    ):
+        assert nobody.perform(nobody.store.prefixes()) == {"lockkit": None}
+
+
 def test_an_acl_keeps_others_away(server: ZooKeeperServer, url: str, tree: KazooClient) -> None:
     secured = url.replace("zookeeper://", f"zookeeper://shop:{CANARY}@")
     with (
@@ -370,6 +382,8 @@ def test_an_acl_keeps_others_away(server: ZooKeeperServer, url: str, tree: Kazoo
             nobody.inspect("stock")
         with pytest.raises(NoAuthError):
             tree.get_children("/lockkit/locks/stock")
+        with pytest.raises(StoreRefused):
+            nobody.perform(nobody.store.prefixes())
     stranger = {"username": "other", "password": "x"}
     with lockkit.connect(url, options=stranger) as other, pytest.raises(StoreRefused):
         other.lock("stock").acquire()

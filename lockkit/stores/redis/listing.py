@@ -109,21 +109,23 @@ class RedisListing:
     def repair(self, name: str) -> Step[bool]:
         return bool((yield from call(self._protocol.repair(name))))
 
-    def prefixes(self) -> Step[dict[str, bool]]:
+    def prefixes(self) -> Step[dict[str, bool | None]]:
         """What a client has noted at its first lock: no SCAN."""
         found = yield from look(self._protocol.announced())
-        others = {}
+        others: dict[str, bool | None] = {}
         for name in (text.decode(errors="replace") for text in found):
             if name != self._protocol.keys.prefix:
                 others[name] = yield from RedisListing(Protocol(name)).has_locks()
         return others
 
-    def has_locks(self) -> Step[bool]:
-        cursor = None
-        while True:
+    def has_locks(self) -> Step[bool | None]:
+        """None: nothing is in what the server shows, and it refuses to show all."""
+        cursor = Cursor()
+        while cursor.bucket in ALL_BUCKETS:
             infos, cursor = yield from self.page(None, cursor)
-            if infos or cursor is None:
-                return bool(infos)
+            if infos:
+                return True
+        return None if cursor.unreadable else False
 
 
 class Cursor(NamedTuple):

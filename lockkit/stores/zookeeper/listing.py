@@ -164,15 +164,17 @@ class ZooKeeperListing(Listed):
         old = (delete(p) for p, s in zip(paths, found, strict=True) if s and s.mtime < new)
         yield from self._ask(*old)
 
-    def prefixes(self) -> Step[dict[str, bool]]:
+    def prefixes(self) -> Step[dict[str, bool | None]]:
         above = self._configuration.chroot or "/"
         (found,) = yield from self._ask(children(above))
-        names = list[str](() if isinstance(found, Exception) else found)
+        names = list[str](() if isinstance(told(found, NoNodeError), Exception) else found)
         folders = [f"{self._configuration.chroot}/{name}/{LOCKS}" for name in names]
         locks = yield from self._ask(*map(children, folders))
         known = zip(names, folders, locks, strict=True)
         return {
-            "" if name == "-" else unquote(name): bool(answer)
+            "" if name == "-" else unquote(name): (
+                None if isinstance(answer, Exception) else bool(answer)
+            )
             for name, folder, answer in known
-            if not isinstance(answer, Exception) and not folder.startswith(f"{self._root}/")
+            if not isinstance(answer, NoNodeError) and not folder.startswith(f"{self._root}/")
         }
