@@ -128,6 +128,26 @@ def test_what_is_extended_beside_an_unreadable_one_is_confirmed_too(
     client.close()
 
 
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_user_that_may_not_wait_for_replicas_locks_nothing(
+    api: Api, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    """The server has granted the claim, and then refuses to wait: it is given back."""
+    with pair[0].client() as admin, lockkit.connect(pair[0].url) as other:
+        rights = "on", ">secret", "~*", "&*", "+@all", "-wait"
+        admin.execute_command("ACL", "SETUSER", "shop", *rights)
+        url = f"{pair[0].url_for('shop', 'secret')}?wait_replicas=1"
+        client = connect(api, url, ttl=600.0)
+        with pytest.raises(lockkit.OutcomeUnknown, match=r"lacks \+wait"):
+            client.lock("stock:42").acquire()
+        assert other.lock("stock:42").acquire(timeout=20).release()
+        admin.execute_command("ACL", "SETUSER", "shop", "-evalsha")
+        with pytest.raises(lockkit.StoreRefused, match="NOPERM"):
+            client.lock("stock:42").acquire()
+        client.close()
+        admin.execute_command("ACL", "DELUSER", "shop")
+
+
 @pytest.mark.parametrize("module", [lockkit, aio])
 @pytest.mark.parametrize(
     ("url", "options"),

@@ -124,6 +124,12 @@ def refused(error: LockError) -> bool:
     return isinstance(error.__cause__, driver.ResponseError)
 
 
+def forbids(error: LockError, command: str) -> bool:
+    """Whether the server does not let the user run it."""
+    cause = error.__cause__
+    return isinstance(cause, driver.NoPermissionError) and f"'{command}'" in str(cause).lower()
+
+
 def message_of(error: Exception) -> str:
     """redis-py strips the code from some errors and keeps the class instead."""
     text = str(error)

@@ -11,8 +11,9 @@ from typing import Any
 
 from lockkit.engine.effects import Step
 from lockkit.model.checks import check_count, wrong
-from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.errors import OutcomeUnknown, StoreRefused
 from lockkit.model.settings import AliasSettings
+from lockkit.stores.redis.failures import forbids
 from lockkit.stores.redis.protocol import Command, pack
 from lockkit.stores.redis.scripts import call_all
 from lockkit.stores.redis.settings import own_option
@@ -36,12 +37,18 @@ def _number(text: str) -> int | str:
 def confirmed(commands: Sequence[Command], replicas: int, timeout: float) -> Step[list[Any]]:
     """Run scripts, and have so many replicas confirm them, within half the time-out of a request.
 
-    Raises OutcomeUnknown: if too few did, the scripts have run all the same."""
+    Raises OutcomeUnknown: if too few did, or the user may not ask, the scripts have run all the
+    same."""
     if not replicas:
         return (yield from call_all(commands))
-    replies = yield from call_all(
-        commands, pack(b"WAIT", b"%d" % replicas, b"%d" % (timeout * 500))
-    )
+    wait = pack(b"WAIT", b"%d" % replicas, b"%d" % (timeout * 500))
+    try:
+        replies = yield from call_all(commands, wait)
+    except StoreRefused as error:
+        if forbids(error, "wait"):
+            text = f"the user lacks +wait, which {OPTION} needs (NOPERM)"
+            raise OutcomeUnknown(text) from error.__cause__
+        raise
     if (count := replies.pop()) < replicas:
         raise OutcomeUnknown(f"{count} of {replicas} replicas have confirmed it ({OPTION})")
     return replies
