@@ -1,9 +1,9 @@
 """``python -m benchmarks [--format table|markdown|json] [--only pair …] [--minutes 10]``.
 
 Each suite runs in a process of its own: one that breaks or hangs does not end the others.
-``--readme`` puts the rows that matter into README.md; with ``--only planning``, which is measured
-alone, the curves into docs/planning.md. ``--save FILE`` keeps what was found, and
-``--load FILE`` shows it again.
+``--readme`` puts the rows that matter into README.md, and where lockkit is behind into
+docs/planning.md; with ``--only planning``, which is measured alone, the curves there.
+``--save FILE`` keeps what was found, and ``--load FILE`` shows it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import planning, stores
 from benchmarks.figures import Results, Tables
-from benchmarks.tables import markdown, ratios, rows, terminal, write
+from benchmarks.tables import markdown, ratios, rows, terminal, write, write_behind
 from lockkit.testing.servers import RedisServer
 
 MINUTE = 60.0
@@ -71,6 +71,7 @@ def main() -> int:
         print(f"\n{suite} failed: {reason}", file=sys.stderr)
     if options.readme and not failed:  # else it would lose rows: see --save and --load
         write(README, tables)
+        write_behind(planning.PAGE, tables)
     return 1 if failed else 0
 
 
@@ -83,7 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0, help="of renewing 10,000 leases")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the figures here, as JSON")
     parser.add_argument("--load", type=Path, metavar="FILE", help="show these, measure nothing")
-    parser.add_argument("--readme", action="store_true", help="write the rows into README.md")
+    parser.add_argument("--readme", action="store_true", help="write the rows into the pages")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -13,7 +13,7 @@ from benchmarks.hot import served
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer, RedisServer
 
-__all__ = ["CURVES", "main"]
+__all__ = ["CURVES", "PAGE", "main"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "planning.md"
 

@@ -8,12 +8,24 @@ from pathlib import Path
 
 from benchmarks.figures import FIGURES, IN_README, Results, Tables
 
-__all__ = ["markdown", "ratios", "rows", "terminal", "write"]
+__all__ = ["behind", "markdown", "ratios", "rows", "terminal", "write", "write_behind"]
 
 HEAD = ("store", "figure", "better", "lockkit", "beside it (in brackets: lockkit divided by it)")
 OURS = "lockkit"
 WHERE = re.compile(r"(?<=## Measured\n\n)(\|[^\n]*\n)+")
 """The table in the README."""
+
+COMPARED = {
+    "pair_us": "acquire + release",
+    "handoff_p50_ms": "handoff",
+    "long_p50_ms": "handoff after about 1 s",
+    "per_second": "8 processes",
+    "many_per_second": "24 processes",
+}
+NO_LOCKS = ("raw socket", "two UPDATEs", "drop-in")
+"""What is measured for comparison, and lockkit's own."""
+BEHIND = re.compile(r"(<!-- behind -->\n).*?(?=<!-- end -->)", re.DOTALL)
+"""The table in the page on planning."""
 
 
 def ratios(results: Results) -> Results:
@@ -45,6 +57,23 @@ def _beside(results: Results, key: str) -> Iterator[str]:
             yield f"{peer} {_number(figures[key])}{ratio}"
 
 
+def behind(tables: Tables) -> Iterator[tuple[str, ...]]:
+    """Where another lock is quicker: a row for each store, with the ratios."""
+    yield "store", *COMPARED.values()
+    yield "---", *("---" for _ in COMPARED)
+    for store, results in tables.items():
+        cells = [", ".join(_quicker(results, key)) or "-" for key in COMPARED]
+        if set(cells) != {"-"}:
+            yield f"`{store}`", *cells
+
+
+def _quicker(results: Results, key: str) -> Iterator[str]:
+    for peer, figures in ratios(results).items():
+        ratio = round(figures.get(key, 1.0), 2)
+        if peer not in NO_LOCKS and (ratio > 1 if FIGURES[key].better == "lower" else ratio < 1):
+            yield f"{peer} {ratio:.2f}"
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
 
@@ -67,3 +96,9 @@ def write(page: Path, tables: Tables) -> None:
     """Put the rows of the README into it, in the place of those that it has."""
     table = markdown(rows(tables, shortened=True)) + "\n"
     page.write_text(WHERE.sub(lambda _: table, page.read_text(), count=1))
+
+
+def write_behind(page: Path, tables: Tables) -> None:
+    """The same for ``behind``."""
+    table = "".join(f"| {' | '.join(row)} |\n" for row in behind(tables))
+    page.write_text(BEHIND.sub(lambda found: found[1] + table, page.read_text(), count=1))

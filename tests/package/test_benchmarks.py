@@ -53,6 +53,53 @@ def test_each_curve_is_on_the_page() -> None:
     assert len(curves) > 3
 
 
+def test_each_figure_that_is_behind_has_its_reason() -> None:
+    """Both handoffs of a store have one reason, and so have both numbers of processes."""
+    page = (ROOT / "docs" / "planning.md").read_text()
+    behind, _, reasons = page.partition("<!-- behind -->\n")[2].partition("<!-- end -->")
+    because = {store: cells for store, *cells in _cells(reasons)}
+    needed = {
+        (store, REASON[title])
+        for (_, *titles), *rows in [_cells(behind)]
+        for store, *cells in rows
+        for title, cell in zip(titles, cells, strict=True)
+        if cell.strip("-")
+    }
+    assert len(needed) > 10
+    assert [each for each in needed if because[each[0]][each[1]] in ("", "-")] == []
+
+
+REASON = {
+    "acquire + release": 0,
+    "handoff": 1,
+    "handoff after about 1 s": 1,
+    "8 processes": 2,
+    "24 processes": 2,
+}
+
+
+def _cells(text: str) -> list[list[str]]:
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if set(row[0]) != {"-"}]
+
+
+def test_where_a_peer_is_quicker_it_is_behind() -> None:
+    program = """
+from benchmarks.tables import behind
+ours = {"pair_us": 3.0, "handoff_p50_ms": 1.0, "per_second": 90, "many_per_second": 5}
+peer = {"pair_us": 2.0, "handoff_p50_ms": 2.0, "per_second": 100, "many_per_second": 5}
+found = behind({"a://": {"lockkit": ours, "peer": peer, "raw socket": peer},
+                "b://": {"lockkit": peer, "peer": peer}})
+print(list(found)[2:])
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(
+        command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+    )
+    assert ran.stdout == "[('`a://`', 'peer 1.50', '-', '-', 'peer 0.90', '-')]\n"
+
+
 def test_a_suite_that_fails_does_not_end_the_others() -> None:
     """Without a PATH there are no servers."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | {"PATH": ""}
