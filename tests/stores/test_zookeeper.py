@@ -26,6 +26,7 @@ from tls_ends import TLSEnd
 
 import lockkit
 from lockkit import aio
+from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -36,7 +37,7 @@ from lockkit.model.errors import (
     StoreRefused,
     UnsupportedCapability,
 )
-from lockkit.model.types import Busy, Mode, Request, alive_for
+from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply
 from lockkit.testing.conformance.base import SLACK, eventually
@@ -317,6 +318,91 @@ def test_a_waiter_that_does_not_ask_again_does_not_hold_up_the_others(
     started = now()
     with other.lock("stock"):
         assert 0.5 < now() - started < alive_for(30) + SLACK
+
+
+def test_a_node_that_is_being_deleted_is_not_granted(
+    locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    """The last reply to a waiter came so late that it was given up meanwhile."""
+    store: Any = locks.store
+    request = enqueued(locks, other)._replace(mode=Mode.POLL)
+    step = store.acquire(request)
+    reply = replied(locks, next(step))
+    give_up(store, request)
+    assert isinstance(finished(locks, step, reply), Gone)
+    with other.lock("stock"):
+        assert isinstance(locks.perform(store.acquire(request)), Gone)
+
+
+def test_a_node_that_is_made_after_its_claim_was_given_up_is_deleted(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient
+) -> None:
+    store: Any = locks.store
+    request = claim("stock", Mode.ENQUEUE)
+    with other.lock("stock"):
+        step = store.acquire(request)
+        joining = step.send(replied(locks, next(step)))
+        give_up(store, request)
+        assert isinstance(finished(locks, step, replied(locks, joining)), Gone)
+        assert len(claims(tree, "stock")) == 1
+
+
+def test_a_waiter_whose_turn_it_is_keeps_it_while_it_asks(
+    locks: lockkit.LockClient, other: lockkit.LockClient
+) -> None:
+    """A reply may take longer than a waiter counts as alive."""
+    store: Any = locks.store
+    request = enqueued(locks, other)
+    step = store.acquire(request._replace(mode=Mode.POLL))
+    asked = next(step)
+    assert store._nodes.get(request.token).until > now() + alive_for(request.ttl)
+    assert isinstance(finished(locks, step, replied(locks, asked)), Grant)
+    assert locks.perform(store.release(request)) is Release.RELEASED
+
+
+def test_an_extension_that_was_overtaken_shortens_nothing(locks: lockkit.LockClient) -> None:
+    """One thread extends for a moment, and is held up; another one renews for the whole ttl."""
+    store: Any = locks.store
+    first, claimed = claim("first", ttl=20.0), claim("stock")
+    for request in (first, claimed):
+        assert isinstance(locks.perform(store.acquire(request)), Grant)
+    step = store.extend([each._replace(ttl=SLACK, number=1) for each in (first, claimed)])
+    reply = replied(locks, next(step))
+    (renewal,) = locks.perform(store.extend([claimed._replace(number=2)]))
+    finished(locks, step, reply)
+    locks.perform(store.extend([claimed._replace(ttl=SLACK, number=1)]))
+    assert store._nodes.get(claimed.token).until > now() + SLACK
+    assert renewal.left > SLACK
+
+
+def enqueued(locks: lockkit.LockClient, other: lockkit.LockClient) -> Request:
+    """A claim that has heard of the end of the one before it, and has not asked since."""
+    store: Any = locks.store
+    request = claim("stock", Mode.ENQUEUE)
+    with other.lock("stock"):
+        busy = locks.perform(store.acquire(request))
+        assert isinstance(busy, Busy)
+    locks.perform(store.wait(request, LONG, busy))
+    return request
+
+
+def give_up(store: Any, request: Request) -> None:
+    """As its thread does with a claim that nobody asks for any more."""
+    store._nodes.get(request.token).until = now()
+    store._nodes.work()
+
+
+def replied(locks: lockkit.LockClient, asked: Any) -> Any:
+    return locks._wire.exchange(asked)
+
+
+def finished(locks: lockkit.LockClient, step: Step[Any], reply: Any) -> Any:
+    """What the step returns, at whose first request this is the reply."""
+    try:
+        while True:
+            reply = replied(locks, step.send(reply))
+    except StopIteration as ended:
+        return ended.value
 
 
 def test_the_process_enters_again_and_nobody_else_does(

@@ -52,6 +52,7 @@ class Node:
 
     def __init__(self, folder: str, request: Request, session: Session | None) -> None:
         self.folder = folder
+        self.token = request.token
         self.guid = guid_of(request.token)
         self.session = session
         self.route = route_of(request)
@@ -121,20 +122,27 @@ class Nodes(Background):
     def get(self, token: str) -> Node | None:
         return self._nodes.get(token)
 
-    def add(self, token: str, node: Node) -> None:
+    def add(self, node: Node) -> None:
         with self._lock:
-            self._nodes[token] = node
+            self._nodes[node.token] = node
+        self.keep(node, node.until)
+
+    def keep(self, node: Node, until: float, number: int = 0) -> bool:
+        """Unless an extension with a greater number has been told until when. False: it is not
+        kept any more, but deleted; nothing may rely on it."""
+        with self._lock:
+            if self._nodes.get(node.token) is not node:
+                return False
+            if number >= node.number:
+                node.number, node.until = number, until
             is_sooner = node.until < self._wake_at
         if is_sooner:
             self._hurry()
-
-    def keep(self, node: Node, until: float) -> None:
-        is_sooner, node.until = until < self._wake_at, until
-        if is_sooner:
-            self._hurry()
+        return True
 
     def forget(self, token: str) -> None:
-        self._nodes.pop(token, None)
+        with self._lock:
+            self._nodes.pop(token, None)
 
     def end_with(self, session: Session) -> None:
         """Everything that this session has made is gone."""
@@ -146,18 +154,14 @@ class Nodes(Background):
 
     def work(self) -> float:
         moment = now()
-        late: list[Node] = []
         with self._lock:
             for token, node in list(self._nodes.items()):
                 if node.until <= moment:
                     self._nodes.pop(token, None)
-                    late.append(node)
+                    if node.session is not None and not node.is_over:
+                        sweep(node.session, node.folder, node.guid)
             self._wake_at = min((node.until for node in self._nodes.values()), default=math.inf)
-            pause = self._wake_at - moment
-        for node in late:
-            if node.session is not None and not node.is_over:
-                sweep(node.session, node.folder, node.guid)
-        return pause
+            return self._wake_at - moment
 
 
 def sweep(session: Session, folder: str, guid: str) -> None:

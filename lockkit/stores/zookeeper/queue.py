@@ -95,8 +95,7 @@ class ZooKeeperQueue(ZooKeeperListing):
                 return node.end()
             if node.is_granted:
                 return Grant(request.token, self.fence(node.zxid), node.ends - start)
-            self._nodes.keep(node, now() + alive_for(request.ttl))
-            return Busy(ticket=node.zxid, ahead=node.ahead, holder=node.holder)
+            return (yield from self._wait_for(request, node))
         if node.ahead:
             (names,) = yield from ask_of(node, children(node.folder))
             return (yield from self._place(request, node, told(names, NoNodeError)))
@@ -113,7 +112,7 @@ class ZooKeeperQueue(ZooKeeperListing):
     def _intend(self, request: Request, session: Session) -> Node:
         """From now on there may be a node; it is deleted even if nobody asks for it again."""
         node = Node(self.folder(request.name), request, session)
-        self._nodes.add(request.token, node)
+        self._nodes.add(node)
         return node
 
     def _begin(self, request: Request, node: Node) -> Step[Grant | Busy | Gone | None]:
@@ -131,7 +130,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         if failure is not None or seen is None:
             raise refused(failure) if failure else OutcomeUnknown("the session has just ended")
         node.placed(path + FIRST, seen.czxid)
-        return self._grant(request, node, sent, sent)
+        return (yield from self._grant(request, node, sent, sent))
 
     def _join(
         self, request: Request, node: Node, queue: list[str], *, remake: bool
@@ -178,12 +177,17 @@ class ZooKeeperQueue(ZooKeeperListing):
             self._nodes.forget(request.token)
             return Busy(ahead=node.ahead, full=is_full, holder=holder)
         node.before, node.holder = f"{node.folder}/{queue[place - 1]}", holder or node.holder
-        self._nodes.keep(node, now() + alive_for(request.ttl))
+        return (yield from self._wait_for(request, node))
+
+    def _wait_for(self, request: Request, node: Node) -> Step[Busy | Gone]:
+        if not self._nodes.keep(node, now() + alive_for(request.ttl)):
+            return (yield from self._give_up(node))
         return Busy(ticket=node.zxid, ahead=node.ahead, holder=node.holder)
 
     def _confirm(self, request: Request, node: Node, start: float) -> Step[Grant | Busy | Gone]:
         """It should be the first now. What a majority writes proves that the session lives."""
         sent, node.data["granted"] = now(), 0
+        self._nodes.keep(node, sent + request.ttl)  # its turn does not pass while it asks
         both = children(node.folder), write(node.path, encoded(node.data))
         names, seen = yield from ask_of(node, *both)
         if isinstance(told(seen, NoNodeError), NoNodeError):
@@ -192,14 +196,20 @@ class ZooKeeperQueue(ZooKeeperListing):
         if queue[:1] != [node.name]:
             return (yield from self._place(request, node, names))
         node.data["granted"] = seen.mtime
-        return self._grant(request, node, sent, start)
+        return (yield from self._grant(request, node, sent, start))
 
-    def _grant(self, request: Request, node: Node, sent: float, start: float) -> Grant:
+    def _grant(self, request: Request, node: Node, sent: float, start: float) -> Step[Grant | Gone]:
         assert node.session is not None
+        if not self._nodes.keep(node, now() + request.ttl):
+            return (yield from self._give_up(node))
         node.is_granted = True
         node.ends = min(start + request.ttl, node.session.ends(sent))
-        self._nodes.keep(node, now() + request.ttl)
         return Grant(request.token, self.fence(node.zxid), node.ends - start)
+
+    def _give_up(self, node: Node) -> Step[Gone]:
+        """The reply came too late: it is being deleted, unless it was made after that."""
+        yield from self.leave(node)
+        return node.end()
 
 
 def ask_of(node: Node, *requests: Ask) -> Step[list[Any]]:

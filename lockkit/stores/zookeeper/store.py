@@ -108,7 +108,7 @@ class ZooKeeperStore(
         sessions: dict[int, list[tuple[int, Request, Node]]] = {}
         for index, request in enumerate(requests):
             node = self._held(request)
-            if node is None:
+            if node is None or not self._nodes.keep(node, start + request.ttl, request.number):
                 continue
             if request.number < node.number:
                 renewals[index] = Renewal(node.ends - start)
@@ -133,9 +133,7 @@ class ZooKeeperStore(
         """Until when each of them is granted; None: it is over."""
         sent = now()
         for _, request, node in batch:
-            node.number = request.number
             node.tell_ttl(request.ttl)
-            self._nodes.keep(node, sent + request.ttl)
         route, shortest = batch[0][2].route, min(request.ttl for _, request, _ in batch)
         writes = [write(node.path, encoded(node.data)) for *_, node in batch]
         patience = min(self._configuration.connect_timeout, shortest * PATIENCE)
@@ -169,7 +167,7 @@ class ZooKeeperStore(
         if request.unsure or (request.queued and self._nodes.get(request.token) is None):
             node = Node(self.folder(request.name), request, None)
             node.is_over = True
-            self._nodes.add(request.token, node)
+            self._nodes.add(node)
 
 
 def _renewal(end: float | BackendError | None, start: float) -> Renewal:
