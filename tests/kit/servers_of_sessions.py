@@ -56,6 +56,14 @@ class SessionServer:
     def pids(self) -> list[int]:
         raise NotImplementedError
 
+    def limit_idling(self) -> None:
+        """A transaction that is idle for a second is ended, in sessions that begin now."""
+        raise NotImplementedError
+
+    def outlast_a_transaction(self) -> None:
+        """Leave one idle until the server has ended it."""
+        raise NotImplementedError
+
     def restore(self) -> None:
         """The server's settings."""
 
@@ -83,6 +91,18 @@ class Postgres(SessionServer):
         for setting in ("statement_timeout", "lock_timeout"):
             milliseconds = round(self.limit * 1000)
             self.server.execute(f"alter database {self.database} set {setting} = {milliseconds}")
+
+    def limit_idling(self) -> None:
+        known = "'idle_in_transaction_session_timeout', 'transaction_timeout'"  # since 17
+        names = self.execute(f"select name from pg_settings where name in ({known})")
+        for setting in names.split():
+            self.server.execute(f"alter database {self.database} set {setting} = '1s'")
+
+    def outlast_a_transaction(self) -> None:
+        with psycopg.connect(self.bare) as connection:
+            connection.execute("select id from lockkit_row for update skip locked")
+            eventually(lambda: connection.info.backend_pid not in self.pids())
+            connection.close()  # else it would commit
 
     def silence(self, ttl: float) -> float:
         return ttl
@@ -148,6 +168,11 @@ class Row(Postgres):
 
 class MariaDB(SessionServer):
     waiting = "command = 'Query'"
+    idling = (
+        "idle_transaction_timeout",
+        "idle_readonly_transaction_timeout",
+        "idle_write_transaction_timeout",
+    )
 
     def of_database(self, name: str) -> str:
         return self.url.replace(self.database, name)
@@ -178,8 +203,17 @@ class MariaDB(SessionServer):
         for setting in (f"max_statement_time = {self.limit}", "innodb_lock_wait_timeout = 1"):
             self.server.execute(f"set global {setting}")
 
+    def limit_idling(self) -> None:
+        for setting in self.idling:
+            self.server.execute(f"set global {setting} = 1")
+
+    def outlast_a_transaction(self) -> None:
+        with suppress(pymysql.MySQLError), self._connected() as cursor:  # nothing to commit
+            cursor.execute("select id from lockkit_row for update skip locked")
+            eventually(lambda: cursor.connection.thread_id() not in self.pids())
+
     def restore(self) -> None:
-        for setting in ("max_statement_time", "innodb_lock_wait_timeout"):
+        for setting in ("max_statement_time", "innodb_lock_wait_timeout", *self.idling):
             self.server.execute(f"set global {setting} = default")
 
     def silence(self, ttl: float) -> float:

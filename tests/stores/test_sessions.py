@@ -552,6 +552,15 @@ def rows(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
         yield found
 
 
+def test_time_limits_of_idle_transactions_end_no_lease(rows: SessionServer) -> None:
+    rows.limit_idling()
+    with lockkit.connect(rows.url, ttl=LONG) as locks, locks.lock("a") as lease:
+        rows.outlast_a_transaction()
+        with lockkit.connect(f"{rows.url}&max_sessions=5") as others:
+            assert others.lock("a").try_acquire() is None
+        lease.extend()
+
+
 def test_a_missing_table_is_said_and_made(rows: SessionServer) -> None:
     rows.execute("drop table lockkit_row")
     with lockkit.connect(rows.url) as locks:

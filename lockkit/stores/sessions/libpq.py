@@ -41,11 +41,14 @@ if TYPE_CHECKING:
 
 SET_UP = """
 select pg_backend_pid()::text, backend_start::text, pg_is_in_recovery(),
-    set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
-    set_config('idle_in_transaction_session_timeout', '0', false),
-    set_config('synchronous_commit', 'off', false)
+    set_config('synchronous_commit', 'off', false),
+    (select count(set_config(name, '0', false)) from pg_settings where name in (
+        'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout',
+        'transaction_timeout'))
 from pg_stat_activity where pid = pg_backend_pid()
 """
+"""Time limits that this version has would end what a lease needs."""
+
 HEAR_OF_DEAD_WAITERS = "set client_connection_check_interval = '1s'"
 
 

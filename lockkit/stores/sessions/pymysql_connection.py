@@ -38,6 +38,7 @@ SETTINGS = (
     "max_statement_time = 0",  # MariaDB
     "max_execution_time = 0",  # MySQL
     "idle_transaction_timeout = 0",  # MariaDB
+    "idle_readonly_transaction_timeout = 0",  # MariaDB
     "idle_write_transaction_timeout = 0",  # MariaDB
 )
 """Neither server has all of them."""
