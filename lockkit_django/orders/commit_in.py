@@ -87,7 +87,8 @@ class OwnTransaction(OrderInDatabase):
         return response
 
     def _end(self, response: HttpResponseBase) -> HttpResponseBase:
-        self.undone = self._stopped or (self.failed and self._entered and not self._committed)
+        undone = self._has_raised(response) and self._entered and not self._committed
+        self.undone = self._stopped or undone
         if self._stopped or not self.begun:
             return response
         if self._committed:
@@ -98,7 +99,7 @@ class OwnTransaction(OrderInDatabase):
         if response.status_code < FIRST_ERROR:
             if self._broken or self._is_undone_success(response):
                 return self.visit.refuse(refusals.NOT_SAVED)
-            if self.failed or getattr(response, "exception", False):  # DRF's
+            if self._has_raised(response):
                 return response
         return self._keep(record, response)
 

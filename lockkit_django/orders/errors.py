@@ -34,8 +34,13 @@ def status_of(error: BaseException) -> int | None:
     """The status that an exception asks for; None: it is not one that a view raises for that."""
     if isinstance(error, (PermissionDenied, Http404)):
         return HTTPStatus.FORBIDDEN if isinstance(error, PermissionDenied) else HTTPStatus.NOT_FOUND
+    return int(getattr(error, "status_code", 0)) if is_answer(error) else None
+
+
+def is_answer(error: BaseException) -> bool:
+    """Whether it is an exception of DRF or Ninja that is raised to be answered."""
     names = {f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__}
-    return int(getattr(error, "status_code", 0)) if names & ANSWERS else None
+    return bool(names & ANSWERS)
 
 
 def is_of_check(error: BaseException) -> bool:
@@ -57,14 +62,17 @@ def is_of_hook(error: BaseException) -> bool:
     return any(frame.f_code is hooks for frame, _ in walk_tb(error.__traceback__))
 
 
+def is_made_by_drf(response: HttpResponseBase) -> bool:
+    """Whether DRF made it of an exception."""
+    return bool(getattr(response, "exception", False))
+
+
 def is_of_handler(response: HttpResponseBase) -> bool:
-    """Whether DRF made it of an exception, and not by its own exception handler.
+    """Whether DRF made it of an exception not by its own exception handler.
 
     That one answers only what the view has raised to be answered, an ``APIException``. Another
     may answer 500 to anything, and the exception is not to be seen any more.
     """
-    if not getattr(response, "exception", False):
-        return False
     context: dict[str, Any] = getattr(response, "renderer_context", None) or {}
     view = context.get("view")
     handler = getattr(view, "get_exception_handler", lambda: None)()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate, redis_records
-from lockkit_django.orders.errors import is_of_check, is_of_handler
+from lockkit_django.orders.errors import is_answer, is_made_by_drf, is_of_check, is_of_handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,4 +80,8 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
         self._refused = is_of_check(error)
 
     def _is_accident(self, response: HttpResponseBase) -> bool:
-        return (self.failed and not self._refused) or is_of_handler(response)
+        if self.failed:
+            return not self._refused
+        if is_made_by_drf(response):
+            return is_of_handler(response)
+        return self.error is not None and not is_answer(self.error)

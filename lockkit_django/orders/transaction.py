@@ -14,6 +14,7 @@ from lockkit.orders.record import refuses
 from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
     is_conflict,
+    is_made_by_drf,
     is_of_hook,
     status_of,
     unsaved,
@@ -67,13 +68,19 @@ class OrderInDatabase(OpenOrder):
             if self._before is not None and self.undone:
                 self._before.restore()
 
+    def _has_raised(self, response: HttpResponseBase) -> bool:
+        """Whether the view has raised. Django hears nothing of it if DRF, Ninja or a decorator
+        makes the response."""
+        return self.failed or self.error is not None or is_made_by_drf(response)
+
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
-        """Whether a middleware has made this response of an exception: then nothing is saved."""
-        if not self.failed or response.status_code // 100 != OK_CLASS:
+        """Whether this success was made of an exception, not by DRF: then nothing is saved."""
+        is_told = is_made_by_drf(response) or response.status_code // 100 != OK_CLASS
+        if is_told or not self._has_raised(response):
             return False
         log.error(
-            "the view of an order raised, and a middleware makes %s of it: nothing was saved, so "
-            "the client is told that",
+            "the view of an order raised, and a middleware or a handler makes %s of it: nothing "
+            "was saved, so the client is told that",
             response.status_code,
         )
         return True
@@ -128,7 +135,7 @@ class SharedTransaction(OrderInDatabase):
         if not isinstance(verdict, Keep):
             return response
         record = verdict.record
-        raised = self.failed or getattr(response, "exception", False)  # DRF's
+        raised = self._has_raised(response)
         if not (raised or is_rolled_back(self._connection)):
             return self._commit(response, record)
         broken = not raised and is_broken(self._connection)
@@ -172,7 +179,7 @@ class SharedTransaction(OrderInDatabase):
         """
         is_on = self._connection.settings_dict["ATOMIC_REQUESTS"]
         exempt = is_on and not self.in_request_block
-        return exempt and getattr(response, "exception", False) and not is_broken(self._connection)
+        return exempt and is_made_by_drf(response) and not is_broken(self._connection)
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
         """``record``: None to delete what was written when the order began."""
