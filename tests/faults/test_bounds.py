@@ -9,11 +9,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+import sqlalchemy as sa
+from lock_tables import engine_for, make_table
 from steps import Steps
 
 import lockkit
@@ -21,10 +24,11 @@ from lockkit.engine import grant, state
 from lockkit.model.errors import KindMismatch, LeaseLost
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Renewal, Request, alive_for
+from lockkit.stores.contract import Shared
 from lockkit.stores.redis import protocol
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import pruning
+from lockkit.stores.sql import listing, pruning
 from lockkit.testing.servers import RedisServer
 
 FEW, SOME, MANY = 20, 200, 1000
@@ -32,6 +36,7 @@ SWEEP = 64
 """Commands by which a step may differ: some of what is over is forgotten on the way."""
 
 NAME = "stock:42"
+COLUMNS = "id", "prefix", "name", "version", "fence", "state", "updated"
 COMMANDS_OF_A_PASS = 12
 """In Redis, for each waiter that a step grants or finds dead."""
 
@@ -42,6 +47,7 @@ USES: dict[str, dict[str, Any]] = {
     "writer": {"kind": Kind.RW},
     "reentrant": {"kind": Kind.REENTRANT, "entrant": "me"},
 }
+PLAIN = "in_plain_keys", "mutex"
 TOGETHER = ("semaphore", "reader", "reentrant")
 
 
@@ -60,10 +66,19 @@ class Counted:
 
 @pytest.fixture
 def in_redis(redis_server: RedisServer, redis_url: str) -> Iterator[Counted]:
+    yield from _counted(redis_server, redis_url)
+
+
+@pytest.fixture
+def in_plain_keys(redis_server: RedisServer, redis_url: str) -> Iterator[Counted]:
+    yield from _counted(redis_server, f"{redis_url}?protocol=plain")
+
+
+def _counted(server: RedisServer, url: str) -> Iterator[Counted]:
     """Its waiters have no channel: nobody need listen."""
-    backend = Steps(load_store(settings_from_url(redis_url)))
+    backend = Steps(load_store(settings_from_url(url)))
     backend.store.inbox.forbid()
-    with redis_server.client() as admin:
+    with server.client() as admin:
         yield Counted(backend, lambda: _commands(admin))
     backend.close()
 
@@ -84,12 +99,6 @@ def in_sql(tmp_path: Path) -> Iterator[Counted]:
         slot._connection._connection.set_trace_callback(statements.append)
     yield Counted(backend, lambda: len(statements))
     backend.close()
-
-
-@pytest.fixture(params=["in_redis", "in_sql"])
-def store(request: pytest.FixtureRequest) -> Counted:
-    found: Counted = request.getfixturevalue(request.param)
-    return found
 
 
 def claim(use: str, mode: Mode = Mode.TRY, *, name: str = NAME, **changes: Any) -> Request:
@@ -132,6 +141,8 @@ def costs(store: Counted, use: str, holder: Request) -> dict[str, int]:
         "inspect": lambda: [*backend.holders(holder.name)],
         "release": lambda: backend.release(holder),
     }
+    if not isinstance(backend.store, Shared):
+        del steps["another kind"]
     return {name: store.cost(step) for name, step in steps.items()}
 
 
@@ -140,10 +151,11 @@ def _refused(backend: Steps, request: Request) -> None:
         backend.acquire(request)
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(("kind", "use"), [*product(["in_redis", "in_sql"], USES), PLAIN])
 def test_a_step_costs_the_same_however_many_there_are(
-    store: Counted, use: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, kind: str, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store: Counted = request.getfixturevalue(kind)
     monkeypatch.setattr(protocol, "alive_for", lambda _: 60.0)  # of a crowd, all are alive
     costs(store, use, crowd(store, use, 2))  # the scripts are loaded
     few, many = (costs(store, use, crowd(store, use, size)) for size in (FEW, SOME))
@@ -152,24 +164,27 @@ def test_a_step_costs_the_same_however_many_there_are(
     assert many["refuse"] <= many["try"] + FEW, many
 
 
-@pytest.mark.parametrize("use", USES)
-def test_a_step_passes_so_many_of_the_dead(in_redis: Counted, use: str) -> None:
+@pytest.mark.parametrize(("kind", "use"), [*product(["in_redis"], USES), PLAIN])
+def test_a_step_passes_so_many_of_the_dead(
+    request: pytest.FixtureRequest, kind: str, use: str
+) -> None:
     """Who is alive behind them has its turn after some more steps."""
-    holder = crowd(in_redis, use, 1, waits=False)
+    store: Counted = request.getfixturevalue(kind)
+    holder = crowd(store, use, 1, waits=False)
     alive = waiter(use, holder.name)
     for _ in range(MANY - 1):
-        (in_redis.backend.acquire(waiter(use, holder.name, ttl=3.0)))
-    (in_redis.backend.acquire(alive))
+        (store.backend.acquire(waiter(use, holder.name, ttl=3.0)))
+    (store.backend.acquire(alive))
     time.sleep(alive_for(3.0) + 0.1)
     most = grant.PASS_MOST * COMMANDS_OF_A_PASS
     poll = alive._replace(mode=Mode.POLL)
-    assert in_redis.cost(lambda: in_redis.backend.acquire(poll)) <= most
+    assert store.cost(lambda: store.backend.acquire(poll)) <= most
     other = waiter(use, holder.name)._replace(mode=Mode.TRY)
-    assert in_redis.cost(lambda: in_redis.backend.acquire(other)) <= most
-    assert in_redis.cost(lambda: in_redis.backend.release(holder)) <= most
+    assert store.cost(lambda: store.backend.acquire(other)) <= most
+    assert store.cost(lambda: store.backend.release(holder)) <= most
     for _ in range(MANY // grant.PASS_MOST + 1):
-        assert in_redis.cost(lambda: in_redis.backend.acquire(poll)) <= most
-    assert isinstance((in_redis.backend.acquire(poll)), Grant)
+        assert store.cost(lambda: store.backend.acquire(poll)) <= most
+    assert isinstance((store.backend.acquire(poll)), Grant)
 
 
 def test_many_are_extended_in_many_short_scripts(
@@ -229,8 +244,9 @@ def test_sharing_a_name_reads_none_of_those_who_hold_it(
 
 def test_no_script_reads_all_of_what_grows() -> None:
     """But those who share a name, of whom there are 10,000 at most."""
-    folder = files("lockkit.stores.redis") / "lua"
-    for script in folder.iterdir():
+    scripts = [*Path(str(files("lockkit"))).rglob("*.lua")]
+    assert {script.parts[-3] for script in scripts} == {"redis", "redlock"}
+    for script in scripts:
         for call in re.findall(r"redis\.p?call\(.*", script.read_text()):
             reads = re.search(r"'(HGETALL|HVALS|HKEYS|SMEMBERS|LRANGE|KEYS|SCAN)', ([^)]+)", call)
             if reads:
@@ -308,3 +324,30 @@ def test_short_lived_processes_prune_as_well(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as table:
         left = table.execute("SELECT count(*) FROM lockkit_lock WHERE name LIKE 'old:%'")
         assert left.fetchone()[0] < 25
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres_url", "mariadb_url"])
+def test_other_prefixes_are_looked_for_in_so_many_rows(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a table has: what is behind them is not read."""
+    path = f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+    url = path if kind == "sqlite" else request.getfixturevalue(kind)
+    monkeypatch.setattr(listing, "PREFIXES_OF", SOME)
+    rows = [(f"{number:064}", "first", "", 0) for number in range(SOME)]
+    rows.append(("f" * 64, "behind", "some", 1))
+    engine = engine_for(url)
+    insert = sa.insert(sa.table("lockkit_lock", *map(sa.column, COLUMNS)))
+    if kind != "sqlite":
+        make_table(url)
+    with lockkit.connect(url) as client:
+        client.lock("a").acquire().release()
+        with engine.begin() as admin:
+            admin.execute(sa.text("DELETE FROM lockkit_lock"))
+            values = ((row, prefix, row, n, n, state, n) for row, prefix, state, n in rows)
+            admin.execute(insert, [dict(zip(COLUMNS, row, strict=True)) for row in values])
+        assert client.perform(client.store.prefixes()) == {"first": False}
+        with engine.begin() as admin:
+            admin.execute(sa.text("DELETE FROM lockkit_lock WHERE id = :id"), {"id": rows[0][0]})
+        assert client.perform(client.store.prefixes()) == {"first": False, "behind": True}
+    engine.dispose()

@@ -20,6 +20,8 @@ from lockkit.stores.sql.words import words_in
 PAGE = 500
 """Rows per request of a listing."""
 
+PREFIXES_OF = 10_000
+"""Rows that are looked at for other prefixes: the first by their ids, so they are a sample."""
 
 STRAYED = (
     "the row says the key prefix {!r}, so not all is told of it: set prefix to {!r} in the row "
@@ -77,7 +79,8 @@ class TableListing(Listed):
     def _prefixes(self) -> dict[str, bool]:
         if not self.connector.has_anything():
             return {}
-        found = self._rows(self._dialect.prefixes, {"prefix": self._prefix})
+        of: Parameters = {"prefix": self._prefix, "most": PREFIXES_OF}
+        found = self._rows(self._dialect.prefixes, of)
         return {str(prefix): bool(has_locks) for prefix, has_locks in found}
 
     def _page(self, name: str | None, cursor: _Cursor) -> Page:

@@ -76,6 +76,7 @@ REPLACE INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
 VALUES (:id, :prefix, :name, :now, :fence, :state, :now)
 
 -- name: prefixes
-SELECT MIN(prefix), MAX(CASE WHEN state <> '' THEN 1 ELSE 0 END) FROM lockkit_lock
+SELECT MIN(prefix), MAX(used)
+FROM (SELECT prefix, state <> '' AS used FROM lockkit_lock ORDER BY id LIMIT :most) AS looked_at
 WHERE CAST(prefix AS BINARY) <> CAST(:prefix AS BINARY) AND LEFT(prefix, 1) <> '{'
 GROUP BY CAST(prefix AS BINARY) ORDER BY 2 DESC LIMIT 100

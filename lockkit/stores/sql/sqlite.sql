@@ -77,5 +77,6 @@ SET name = excluded.name, version = excluded.version, fence = excluded.fence,
     state = excluded.state, updated = excluded.updated
 
 -- name: prefixes
-SELECT prefix, MAX(CASE WHEN state <> '' THEN 1 ELSE 0 END) FROM lockkit_lock
+SELECT prefix, MAX(used)
+FROM (SELECT prefix, state <> '' AS used FROM lockkit_lock ORDER BY id LIMIT :most) AS looked_at
 WHERE prefix <> :prefix AND SUBSTR(prefix, 1, 1) <> '{' GROUP BY prefix ORDER BY 2 DESC LIMIT 100
