@@ -90,6 +90,7 @@ class SharedTransaction(OrderInDatabase):
     """BEGIN and the record before the view, COMMIT after its response is rendered."""
 
     _block: transaction.Atomic | None = None
+    _is_only_marked = False  #: nothing but ``set_rollback`` has doomed the transaction
     _connection: BaseDatabaseWrapper  #: from ``begin`` on, of that thread
 
     def begin(self) -> None:
@@ -160,7 +161,7 @@ class SharedTransaction(OrderInDatabase):
         self.undone = False  # a session may count guesses, too
         if self.failed and self.in_request_block:
             return response  # as ATOMIC_REQUESTS rolls back
-        if self._is_marked_by_drf(response):
+        if self._is_only_marked and not self.in_request_block and is_made_by_drf(response):
             self._connection.set_rollback(False)
         if not is_rolled_back(self._connection):
             return self._commit(response, None)
@@ -172,14 +173,11 @@ class SharedTransaction(OrderInDatabase):
             )
         return response
 
-    def _is_marked_by_drf(self, response: HttpResponseBase) -> bool:
-        """Whether DRF takes the order's transaction for that of ATOMIC_REQUESTS.
-
-        The view is exempt from it: else its transaction would be a savepoint here, or be this one.
-        """
-        is_on = self._connection.settings_dict["ATOMIC_REQUESTS"]
-        exempt = is_on and not self.in_request_block
-        return exempt and is_made_by_drf(response) and not is_broken(self._connection)
+    def _mark(self, rollback: bool) -> None:
+        """``set_rollback`` of the connection. DRF calls it for a view that raises, also if that is
+        exempt from ATOMIC_REQUESTS: it takes the order's transaction for that one's."""
+        self._is_only_marked = not self._connection.needs_rollback
+        type(self._connection).set_rollback(self._connection, rollback)
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
         """``record``: None to delete what was written when the order began."""
@@ -207,13 +205,16 @@ class SharedTransaction(OrderInDatabase):
             raise BackendUnavailable("the database of the order is not available") from error
         self._block, self.begun = block, True
         vars(connection)["rollback_exc"] = None  # of an earlier transaction
+        if connection.settings_dict["ATOMIC_REQUESTS"]:
+            vars(connection)["set_rollback"] = self._mark
 
     def _leave_block(self) -> None:
         """COMMIT. Hooks of ``on_commit`` run in here; what they raise is raised."""
         block, self._block = self._block, None
         self.begun = False
         if block is not None:
-            vars(self._connection).pop("savepoint", None)  # if the view has not run
+            for hook in ("savepoint", "set_rollback"):  # the first, if the view has not run
+                vars(self._connection).pop(hook, None)
             block.__exit__(None, None, None)
 
 

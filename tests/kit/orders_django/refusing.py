@@ -118,6 +118,31 @@ class Api(APIView):
         raise self.error
 
 
+class ApiTears(Api):
+    def post(self, request: Any) -> Response:
+        guess()
+        with transaction.atomic(savepoint=False):
+            raise Throttled
+
+
+class ApiAsks(Api):
+    def post(self, request: Any) -> Response:
+        guess()
+        if request.headers.get("Idempotency-Key"):  # else there is no transaction
+            transaction.set_rollback(True)
+        raise Throttled
+
+
+class ApiRecovers(Api):
+    """From an error of the database, as one should."""
+
+    def post(self, request: Any) -> Response:
+        guess()
+        with suppress(IntegrityError), transaction.atomic():
+            Sale.objects.create(pk=Sale.objects.latest("pk").pk)
+        raise Throttled
+
+
 class ApiWrapped(Api):
     """As most projects have it: the body has another shape."""
 
@@ -184,11 +209,22 @@ EXEMPT: dict[str, Any] = {
     "api": Api.as_view(),
     "api-mixed": Mixed.as_view(),
     "api-wrapped": ApiWrapped.as_view(),
+    "api-recovers": ApiRecovers.as_view(),
 }
 """What a project takes out of ATOMIC_REQUESTS, so that guesses count."""
 
+UNDONE: dict[str, Any] = {
+    "api-tears": ApiTears.as_view(),
+    "api-tears-mixed": type("Tears", (IdempotentMixin, ApiTears), {}).as_view(),
+    "api-asks": ApiAsks.as_view(),
+}
+"""Such views that leave nothing to be saved."""
+
 urlpatterns = [
-    *(path(f"orders/exempt/{name}", non_atomic_requests(EXEMPT[name])) for name in EXEMPT),
+    *(
+        path(f"orders/exempt/{name}", non_atomic_requests(view))
+        for name, view in {**EXEMPT, **UNDONE}.items()
+    ),
     *(path(f"orders/{name}", view) for name, view in VIEWS.items()),
     path("orders/ninja/", api.urls),
     path("orders/redirects", redirects),

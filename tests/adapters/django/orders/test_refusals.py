@@ -107,6 +107,16 @@ def test_a_view_outside_of_atomic_requests_keeps_all(
     assert (saved(), OrderRecord.objects.count()) == (["guess"] * 2, 0)
 
 
+@pytest.mark.parametrize("kind", refusing.UNDONE)
+def test_what_a_view_outside_of_atomic_requests_has_doomed_is_not_saved(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    assert send(f"exempt/{kind}", "A-1").status_code == 429
+    assert (saved(), OrderRecord.objects.count()) == ([], 0)
+    assert "what its view saved before is rolled back" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["returns?status=429", "raises", "raises-inside", "api-mixed"])
 def test_the_next_try_runs_the_view_again(kind: str) -> None:
     refusals = [send(kind, "A-1").status_code for _ in range(3)]
