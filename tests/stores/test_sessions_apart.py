@@ -9,6 +9,7 @@ import pytest
 from servers_of_sessions import (
     GET_LOCK,
     MARIADB_ROW,
+    ROW,
     SERVERS,
     SessionServer,
     SilentNetwork,
@@ -20,6 +21,7 @@ from lockkit.model.errors import BackendError, BackendUnavailable
 from lockkit.stores.sessions.mysql_dialects import GetLock
 from lockkit.stores.sessions.pool import Route, Sessions
 from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.steps import claim
 
 TTL = 3.0
 
@@ -68,6 +70,22 @@ def test_a_primary_that_is_made_read_only_locks_no_more(server: SessionServer) -
             server.server.execute("set global read_only = 0")
         assert not lease.release()
         assert client.lock("a").acquire().release()
+
+
+@pytest.mark.parametrize("server", [ROW], indirect=True, ids=lambda k: k.name)
+def test_whoever_makes_a_name_has_none_of_others_meanwhile(server: SessionServer) -> None:
+    """Old names are deleted then, and it may be stopped at any moment."""
+    with (
+        lockkit.connect(server.url) as client,
+        lockkit.connect(f"{server.url}&max_sessions=5") as other,
+    ):
+        other.lock("old").acquire().release()
+        server.make_old()
+        step, wire, reply = client.store.acquire(claim("new")), client.store.wire(), None
+        with suppress(StopIteration):
+            while True:
+                reply = wire.exchange(step.send(reply))
+                other.lock("old").acquire(timeout=0).release()
 
 
 def test_over_a_unix_socket_no_session_is_taken_for_another() -> None:

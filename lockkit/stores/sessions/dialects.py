@@ -54,8 +54,9 @@ class Dialect(ABC):
         """Make what is to be locked. ``name``: for people, in printable ASCII without quotes."""
         raise NotImplementedError
 
-    def stale(self) -> str:
-        """Some keys that nobody has used for long, locked by nobody else; they are locked now."""
+    def prune(self) -> str:
+        """Delete some of what nobody has used for long and nobody else has locked. What its reply
+        has is only locked by now, for ``delete``."""
         raise NotImplementedError
 
     def delete(self, keys: Sequence[str]) -> str:
@@ -118,13 +119,6 @@ class OfRows(Dialect):
     @functools.lru_cache(1024)
     def key_of(name: str) -> str:
         return digest(name).hex()
-
-    def delete(self, keys: Sequence[str]) -> str:
-        """Keys are hashes of ours."""
-        if not keys:
-            return "rollback"
-        ids = ", ".join(f"'{key}'" for key in keys)
-        return f"delete from lockkit_row where id in ({ids}); commit"  # noqa: S608
 
     def is_missing(self, rows: Rows) -> bool:
         return not is_taken(rows) and rows[0][3] in {"f", "0"}

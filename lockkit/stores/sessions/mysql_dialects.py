@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -119,11 +120,16 @@ class MySQLRow(MySQL, OfRows):
             f"insert ignore into lockkit_row (id, name) values ('{key}', '{name}')"
         )
 
-    def stale(self) -> str:
+    def prune(self) -> str:
         return (
             "start transaction; select connection_id(), id from lockkit_row where "
             f"made < now() - interval {KEPT_DAYS} day limit {PRUNED} for update skip locked"
         )
+
+    def delete(self, keys: Sequence[str]) -> str:
+        """Keys are hashes of ours."""
+        ids = ", ".join(f"'{key}'" for key in keys)
+        return f"delete from lockkit_row where id in ({ids}); commit"
 
     def join(self, key: str) -> str:
         return f"select connection_id(), 1 from lockkit_row where id = '{key}' for update"

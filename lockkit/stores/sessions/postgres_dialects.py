@@ -112,10 +112,11 @@ class PostgresRow(Postgres, OfRows):
             "on conflict do nothing"
         )
 
-    def stale(self) -> str:
+    def prune(self) -> str:
+        """One statement: nothing would end the transaction of a process that stops in between."""
         return (
-            "begin; select pg_backend_pid(), id from lockkit_row where "
-            f"made < now() - interval '{KEPT_DAYS} day' limit {PRUNED} for update skip locked"
+            "delete from lockkit_row where id = any(array(select id from lockkit_row where "
+            f"made < now() - interval '{KEPT_DAYS} day' limit {PRUNED} for update skip locked))"
         )
 
     def join(self, key: str) -> str:

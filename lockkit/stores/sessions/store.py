@@ -153,9 +153,9 @@ class SessionStore(Attempts, Sessioned):
         for _ in range(MAKES):
             if self._sql.is_missing(rows):
                 yield from self._say(session, route, self._sql.make(key, quote(request.name)))
-                stale = yield from self._say(session, route, self._sql.stale())
-                delete = self._sql.delete([row[1] for row in stale if row[1]])
-                yield from self._say(session, route, delete)
+                stale = yield from self._say(session, route, self._sql.prune())
+                if keys := [row[1] for row in stale if row[1]]:
+                    yield from self._say(session, route, self._sql.delete(keys))
             elif not self._sql.is_undecided(rows):
                 return rows
             rows = yield from self._say(session, route, take)
