@@ -39,15 +39,18 @@ class Catalogue:
         self.language = language
         self._entries = entries
 
+    def has(self, code: str) -> bool:
+        """Whether it says all that English says for a code, or of the ``page``."""
+        return set(_ours(DEFAULT)[code]) <= set(self._entries.get(code, {}))
+
     def text(self, code: str, values: Mapping[str, object]) -> Text:
-        """The text for a code. A part that the catalogue lacks is in English."""
-        entry = {**_english(code), **self._entries.get(code, {})}
-        parts = (entry.get(part, "").format_map(values) for part in Text._fields)
-        return Text(*parts)
+        """The text for a code that it has."""
+        entry = self._entries[code]
+        return Text(*(entry.get(part, "").format_map(values) for part in Text._fields))
 
     def page(self, key: str) -> str:
         """A text of the page around a refusal."""
-        return str({**_english("page"), **self._entries.get("page", {})}[key])
+        return str({**_ours(DEFAULT)["page"], **self._entries.get("page", {})}[key])
 
 
 _added: dict[str, Catalogue] = {}
@@ -56,11 +59,14 @@ _added: dict[str, Catalogue] = {}
 def add(language: str, path: str | os.PathLike[str]) -> None:
     """Use the catalogue in this file for a language such as ``fr`` or ``pt-br``.
 
-    It takes precedence over lockkit's own. Raises OSError or tomllib.TOMLDecodeError.
+    It takes precedence over lockkit's own. A refusal that it says only in part is in English, or
+    in lockkit's own words of that language. Raises OSError or tomllib.TOMLDecodeError.
     """
     tag = _tag(language)
     with open(path, "rb") as file:
-        _added[tag] = Catalogue(tag, _parsed(file.read()))
+        theirs = _parsed(file.read())
+    ours = _ours(_OURS[tag]) if tag in _OURS else {}
+    _added[tag] = Catalogue(tag, {c: ours.get(c, {}) | theirs.get(c, {}) for c in ours | theirs})
     catalogue.cache_clear()
 
 
@@ -78,10 +84,6 @@ def catalogue(language: str | None = None) -> Catalogue:
             return Catalogue(_OURS[tag], _ours(_OURS[tag]))
         tag = tag.rpartition("-")[0]
     return catalogue(DEFAULT)
-
-
-def _english(code: str) -> dict[str, Any]:
-    return dict(_ours(DEFAULT)[code])
 
 
 @cache

@@ -65,8 +65,11 @@ class Refusal(NamedTuple):
     language: str = DEFAULT  #: of its text
 
     def in_language(self, language: str | None) -> Refusal:
-        """The same in this language if there is a catalogue for it, otherwise in English."""
-        return self._replace(language=catalogue(language).language)
+        """The same in this language if a catalogue has all of it, otherwise in English."""
+        found, codes = catalogue(language), [self.code + self.variant]
+        if self.location is not None:
+            codes.append("page")
+        return self._replace(language=found.language if all(map(found.has, codes)) else DEFAULT)
 
     @property
     def title(self) -> str:

@@ -90,6 +90,15 @@ def is_free(client: LockClient, name: str) -> bool:
     return lease is not None and lease.release()
 
 
+def test_its_space_is_that_of_pids_and_of_moments(client: LockClient) -> None:
+    with client.lock("job"):
+        info = client.inspect("job")
+    assert info is not None
+    assert info.owner is not None
+    pids, moments = (Path("/proc/self/ns", kind).stat().st_ino for kind in ("pid", "time"))
+    assert info.owner.space.split(".")[1:] == [f"{pids:x}", f"{moments:x}"]
+
+
 def test_it_is_taken_over_at_once(client: LockClient, url: str) -> None:
     with running(HOLD, url, "job") as (holder, _):
         assert not is_free(client, "job")

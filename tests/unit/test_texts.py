@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 import tomllib
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -62,19 +63,58 @@ def test_busy_is_said_in_chinese() -> None:
     assert said.problem()["detail"] == said.detail
 
 
-def test_a_language_of_the_project_is_added_and_english_fills_its_gaps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     monkeypatch.setattr(texts, "_added", {})
-    path = tmp_path / "de.toml"
-    path.write_text('[lock-busy]\ntitle = "Gerade besetzt"\n', encoding="utf-8")
-    texts.add("de", path)
-    try:
-        said = Refusal(423, "lock-busy", 1).in_language("de-AT")
-        assert (said.language, said.title) == ("de", "Gerade besetzt")
-        assert said.detail == Refusal(423, "lock-busy").detail
-    finally:
-        texts.catalogue.cache_clear()
+
+    def added(language: str, catalogue: str) -> None:
+        path = tmp_path / f"{language}.toml"
+        path.write_text(catalogue, encoding="utf-8")
+        texts.add(language, path)
+
+    yield added
+    texts.catalogue.cache_clear()
+
+
+TITLE = '[lock-busy]\ntitle = "Gerade besetzt"\n'
+BUSY = Refusal(423, "lock-busy", 1)
+
+
+def test_a_language_of_the_project_is_added(add: Callable[[str, str], None]) -> None:
+    add("de", TITLE + 'detail = "Bitte gleich noch einmal."\n')
+    said = BUSY.in_language("de-AT")
+    assert (said.title, said.detail) == ("Gerade besetzt", "Bitte gleich noch einmal.")
+    assert (said.language, said.headers()["Content-Language"]) == ("de", "de")
+
+
+@pytest.mark.parametrize("refusal", [BUSY, Refusal(503, "lock-lease-lost", 1)])
+def test_what_it_says_in_part_or_not_at_all_is_english_and_says_so(
+    refusal: Refusal, add: Callable[[str, str], None]
+) -> None:
+    add("de", TITLE)
+    said = refusal.in_language("de")
+    assert (said.title, said.detail) == (refusal.title, refusal.detail)
+    assert said.headers()["Content-Language"] == "en"
+    assert '<html lang="en">' in said.page()
+
+
+def test_a_page_with_a_link_is_in_one_language(add: Callable[[str, str], None]) -> None:
+    done = Refusal(409, "order-completed", location="/orders/1")
+    own = '[order-completed]\ntitle = "Bestellt"\ndetail = "Ist bestellt."\nadvice = ""\n'
+    add("de", own)
+    assert done.in_language("de").language == "en"
+    assert done._replace(location=None).in_language("de").language == "de"
+    add("de", own + '[page]\norder = "Ihre Bestellung"\n')
+    assert '<html lang="de">' in (page := done.in_language("de").page())
+    assert ">Ihre Bestellung</a>" in page
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_a_word_of_ours_is_changed(language: str, add: Callable[[str, str], None]) -> None:
+    before = BUSY.in_language(language)
+    add(language, TITLE)
+    said = BUSY.in_language(language)
+    assert (said.language, said.title, said.detail) == (language, "Gerade besetzt", before.detail)
 
 
 def test_a_catalogue_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
