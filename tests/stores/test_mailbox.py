@@ -77,6 +77,33 @@ def test_a_release_passes_a_waiter_that_nobody_listens_for(redis_server: RedisSe
     client.close()
 
 
+@pytest.mark.parametrize("dead", [1, 300])  # one step passes 256
+@pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.parametrize("protocol", ["", "?protocol=plain"])
+def test_what_only_the_dead_wait_for_is_free_at_once(
+    redis_server: RedisServer, protocol: str, is_broken: bool, dead: int
+) -> None:
+    client = lockkit.connect(
+        redis_server.url + protocol, key_prefix="dead:", ttl=60, max_queue=None
+    )
+    lease = client.lock("stock:42").acquire()
+    for number in range(dead):
+        request = lease._hold.request._replace(token=f"{number:032x}")
+        asked = client.store._language.acquire(request, Mode.ENQUEUE, b"nobody")  # type: ignore[attr-defined]
+        client.perform(call(asked))
+    if is_broken:
+        assert client.break_("stock:42", fence=lease.fencing_token)
+        assert not lease.release()
+    else:
+        assert lease.release()
+    with redis_server.client() as admin:
+        assert admin.get("dead:stock:42") is None
+    granted = client.lock("stock:42").try_acquire()
+    assert granted is not None
+    granted.release()
+    client.close()
+
+
 def test_requests_that_fail_leave_no_slot(redis_server: RedisServer) -> None:
     """A process that goes on asking a store that is down must not grow."""
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:

@@ -7,6 +7,9 @@ local function install(field, token, until_, rest, queued)
   return fence
 end
 
+-- Nobody holds it, and nobody waits.
+local function leave_unclaimed(field) redis.call('HDEL', KEYS[1], field) end
+
 -- Nobody holds it, and whoever asks next goes on with the queue.
 local function leave_free(field)
   redis.call('HSET', KEYS[1], field,

@@ -6,8 +6,15 @@ local function install(_, token, until_, rest, queued)
   return fence
 end
 
+-- Nobody holds it, and nobody waits. The key may say the token of a waiter that was found dead.
+local function leave_unclaimed(_)
+  redis.call('DEL', KEYS[6])
+  redis.call('HDEL', KEYS[1], field)
+end
+
 -- Nobody holds it, and whoever asks next goes on with the queue.
 local function leave_free(_)
+  redis.call('DEL', KEYS[6])
   redis.call('HSET', KEYS[1], 't', '', field,
     'M1' .. string.rep('0', 32) .. stamp .. string.rep('0', 64) .. '0 - ')
 end

@@ -1,5 +1,5 @@
--- Prepended to every script that can grant a mutex. Mirrors lockkit/engine/grant.py. Needs install
--- and leave_free, which write a grant down.
+-- Prepended to every script that can grant a mutex. Mirrors lockkit/engine/grant.py. Needs install,
+-- leave_unclaimed and leave_free, which write down who has it.
 
 -- A record made here says that somebody waits, without looking: the next release looks.
 -- The name is free: grant the first waiter that is alive, forget the dead ones before it.
@@ -11,7 +11,7 @@ local function advance(field, asker)
     local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
     local token, ticket = head[1], head[2]
     if not token then
-      redis.call('HDEL', KEYS[1], field)
+      leave_unclaimed(field)
       return nil
     end
     local entry, alive = redis.call('HGET', KEYS[3], token), alive_until(token)
@@ -32,7 +32,7 @@ local function advance(field, asker)
   if waits() then
     leave_free(field)
   else
-    redis.call('HDEL', KEYS[1], field)
+    leave_unclaimed(field)
     empty_queue()
   end
 end
