@@ -258,9 +258,10 @@ def _own_user(request: HttpRequest) -> Iterator[None]:
 def user_of(request: HttpRequest) -> str | None:
     """Unique over all user models: 7 of the customers is not 7 of the staff.
 
-    Django Ninja leaves the user that a token stands for in ``request.auth``.
+    Django Ninja leaves the user that a token stands for in ``request.auth``; ``request.user`` is
+    then whoever is logged in in that browser.
     """
-    for user in (getattr(request, "user", None), getattr(request, "auth", None)):
+    for user in (getattr(request, "auth", None), getattr(request, "user", None)):
         if user is None or getattr(user, "is_authenticated", False) is not True:
             continue
         if user.pk is not None:

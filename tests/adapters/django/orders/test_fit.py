@@ -229,13 +229,19 @@ def test_what_ninja_checks_inside_is_unknown(kind: str) -> None:
 
 
 def test_a_ninja_key_stands_for_its_user() -> None:
-    def buy(key: str) -> Any:
-        headers = {"X-API-Key": key, "Idempotency-Key": "1"}
-        return client().post("/orders/ninja/key", BUY, "application/json", headers=headers)
+    browser = client()
+    browser.force_login(User.objects.create(username="carol"))
 
-    answers = [buy("alice"), buy("alice"), buy("bob"), buy("")]
+    def buy(key: str, by: Client) -> Any:
+        headers = {"X-API-Key": key, "Idempotency-Key": "1"}
+        return by.post("/orders/ninja/key", BUY, "application/json", headers=headers)
+
+    answers = [buy(key, client()) for key in ("alice", "alice", "bob", "")]
     assert [a.status_code for a in answers] == [201, 201, 201, 401]
     assert [REPLAYED in a for a in answers] == [False, True, False, False]
+    answers = [buy("dave", browser), buy("dave", client()), buy("bob", browser)]
+    assert [REPLAYED in a for a in answers] == [False, True, True], "not the session's user"
+    assert len({a.content for a in answers}) == 2
 
 
 def test_ninja_with_a_lock_and_exempt(atomic: bool, releases: Any) -> None:
