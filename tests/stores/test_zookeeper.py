@@ -305,6 +305,7 @@ def test_a_lease_of_a_blocked_event_loop_ends_at_its_ttl(url: str) -> None:
             assert now() - started < TTL + SLACK
             over.set()
             future.result()
+        assert list(other.last_words()) == []  # nobody has broken it
     assert taken == [True]
 
 
