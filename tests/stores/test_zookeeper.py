@@ -361,6 +361,42 @@ def test_a_waiter_whose_turn_it_is_keeps_it_while_it_asks(
     assert locks.perform(store.release(request)) is Release.RELEASED
 
 
+def test_a_node_of_this_session_is_found_and_keeps_its_fence(locks: lockkit.LockClient) -> None:
+    store: Any = locks.store
+    request = claim("stock")
+    first = locks.perform(store.acquire(request))
+    store._nodes.forget(request.token)  # as if no reply had come
+    again = locks.perform(store.acquire(request._replace(unsure=True)))
+    assert again.fence == first.fence
+
+
+def test_what_a_session_has_made_that_was_left_is_claimed_anew(
+    locks: lockkit.LockClient, tree: KazooClient
+) -> None:
+    """A lease would count by a session that lives, and the node end with the other one."""
+    request = claim("stock", Mode.ENQUEUE)._replace(unsure=True)
+    make_node(locks, tree, request)
+    assert isinstance(locks.perform(locks.store.acquire(request)), Grant)
+    (node,) = claims(tree, "stock")
+    assert tree.exists(f"/lockkit/locks/stock/{node}").ephemeralOwner != tree.client_id[0]
+    assert locks.perform(locks.store.release(request)) is Release.RELEASED
+
+
+def test_what_a_session_has_made_that_was_left_is_released(
+    locks: lockkit.LockClient, tree: KazooClient
+) -> None:
+    request = claim("stock")
+    make_node(locks, tree, request)
+    locks.perform(locks.store.release(request))
+    assert claims(tree, "stock") == []
+
+
+def make_node(locks: lockkit.LockClient, tree: KazooClient, request: Request) -> None:
+    locks.lock("warm-up").acquire().release()  # it makes the chroot
+    path = f"/lockkit/locks/{request.name}/{guid_of(request.token)}-"
+    tree.create(path, b"{}", ephemeral=True, sequence=True, makepath=True)
+
+
 def test_an_extension_that_was_overtaken_shortens_nothing(locks: lockkit.LockClient) -> None:
     """One thread extends for a moment, and is held up; another one renews for the whole ttl."""
     store: Any = locks.store

@@ -51,8 +51,8 @@ class ZooKeeperQueue(ZooKeeperListing):
         self._nodes = Nodes()
 
     def find(self, request: Request) -> Step[Node | None]:
-        """The node of an acquire that broke off, or of another store in this process. Another
-        server may not have heard of it yet, unless it asks the leader."""
+        """The node of an acquire that broke off. Another server may not have heard of it yet,
+        unless it asks the leader. What another session has made is deleted."""
         folder, guid = self.folder(request.name), guid_of(request.token)
         session, (_, names) = yield from ask(route_of(request), sync(folder), children(folder))
         mine = next((n for n in in_order(told(names, NoNodeError)) if n.startswith(guid)), None)
@@ -63,7 +63,10 @@ class ZooKeeperQueue(ZooKeeperListing):
         if told(seen) is None:
             return None
         node.path, node.zxid = f"{folder}/{mine}", seen.czxid
-        return node
+        if session.has_made(seen):
+            return node
+        yield from self.leave(node)  # nothing is known here of when it would end by itself
+        return None
 
     def enter(self, request: Request) -> Step[Grant | Busy | Gone]:
         """A try that finds somebody leaves no node, and does not name a holder that has left."""

@@ -115,6 +115,11 @@ class Session:
         is_told_to = self._stopping is not None
         return is_told_to or self._refusal is not None or self._handler.has_ended
 
+    def has_made(self, stat: Any) -> bool:
+        """Whether a node is of this very session, by its stat."""
+        known = self.kazoo.client_id
+        return known is not None and stat.owner_session_id == known[0]
+
     def send(self, requests: Sequence[Ask]) -> Answers:
         """Send them, from any thread. The signal is set when all have been answered."""
         answers = Answers(len(requests))
