@@ -22,6 +22,8 @@ _HANDED = -1
 _TTL, _MAX_HOLD = 0, 4
 """Where they stand in a request, after its name and its token."""
 
+LOOK_AGAIN = 0.25  #: seconds
+
 _terms_once, _asked_once = lru_cache(256)(tuple), lru_cache(8)(tuple)
 """The same object for equal terms: thousands of leases of a process have few."""
 
@@ -40,12 +42,8 @@ def _extended(terms: tuple[Any, ...], ttl: float, number: int) -> tuple[Any, ...
 
 @lru_cache(8)
 def _due(deadline: float, ttl: float, now: float) -> float:
-    """After a third of what is left, and of the ttl: if it is held for longer, its holder must
-    still hear in time that it is lost."""
+    """After a third of what is left, and of the ttl: its holder must hear in time of a loss."""
     return now + min(deadline - now, ttl) / 3
-
-
-LOOK_AGAIN = 0.25  #: seconds
 
 
 class _Lease(Protocol):
@@ -209,13 +207,11 @@ class Hold:
                 each.pop(id(lease), None)
 
     @property
-    def users(self) -> int:
-        """How many leases somebody still has, and has not begun to release."""
-        return sum(map(_is_used, [self._lease, *list((self._others or {}).values())]))
-
-    @property
     def used(self) -> bool:
-        return self._lease is None or _is_used(self._lease) or self.users > 0
+        """Whether somebody still has a lease on it, and has not begun to release that."""
+        if self._lease is None or _is_used(self._lease):
+            return True
+        return any(map(_is_used, list((self._others or {}).values())))
 
     def lose(self) -> None:
         self.dead = self.dead or True
