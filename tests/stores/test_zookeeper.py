@@ -20,7 +20,7 @@ from damaging import EXAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError
+from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError, SessionExpiredError
 from kazoo.security import make_digest_acl
 from tls_ends import TLSEnd
 
@@ -34,12 +34,13 @@ from lockkit.model.errors import (
     BackendUnavailable,
     ConfigurationError,
     LeaseLost,
+    OutcomeUnknown,
     StoreRefused,
     UnsupportedCapability,
 )
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
 from lockkit.stores.zookeeper.nodes import guid_of
-from lockkit.stores.zookeeper.requests import Reply
+from lockkit.stores.zookeeper.requests import Reply, join
 from lockkit.testing.conformance.base import SLACK, eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
@@ -359,6 +360,49 @@ def test_a_waiter_whose_turn_it_is_keeps_it_while_it_asks(
     assert store._nodes.get(request.token).until > now() + alive_for(request.ttl)
     assert isinstance(finished(locks, step, replied(locks, asked)), Grant)
     assert locks.perform(store.release(request)) is Release.RELEASED
+
+
+def test_what_was_asked_as_the_connection_dropped_is_not_done_in_the_next_session(
+    server: ZooKeeperServer, url: str, tree: KazooClient
+) -> None:
+    """Whoever asked has given up by then, and nobody would delete what it makes."""
+    with (
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        lockkit.connect(url.replace(f":{server.port}", f":{proxy.port}")) as far,
+    ):
+        far.lock("warm-up").acquire().release()
+        session = far._wire._of(30_000)  # type: ignore[attr-defined]
+        known = session.kazoo.client_id
+        proxy.refuse()
+        proxy.cut()
+        eventually(lambda: not session.is_open)
+        late = session.send([join(far.store.folder("late-"), b"")])  # type: ignore[attr-defined]
+        double = KazooClient(f"127.0.0.1:{server.port}", client_id=known)
+        double.start()
+        double.stop()
+        double.close()
+        proxy.refuse(False)
+        eventually(lambda: late.is_set)
+        assert isinstance(late.said[0], SessionExpiredError)
+        assert tree.get_children("/lockkit/locks") == []
+
+
+def test_a_node_that_is_made_after_its_session_was_lost_is_found(
+    locks: lockkit.LockClient, tree: KazooClient
+) -> None:
+    """The next session of the client has made it, and no reply came."""
+    store: Any = locks.store
+    request = claim("stock")
+    locks.lock("warm-up").acquire().release()
+    step = store.acquire(request)
+    asked = step.send(replied(locks, next(step)))
+    store._nodes.end_with(asked.payload.session)
+    replied(locks, asked)
+    with pytest.raises(OutcomeUnknown):
+        step.throw(OutcomeUnknown("the connection broke"))
+    assert len(claims(tree, "stock")) == 1
+    locks.perform(store.release(request._replace(unsure=True)))
+    assert claims(tree, "stock") == []
 
 
 def test_a_node_of_this_session_is_found_and_keeps_its_fence(locks: lockkit.LockClient) -> None:

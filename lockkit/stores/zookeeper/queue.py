@@ -222,6 +222,9 @@ def ask_of(node: Node, *requests: Ask) -> Step[list[Any]]:
     except SessionEnded:
         node.is_over = True
         raise
+    except OutcomeUnknown:
+        node.is_over = False  # the next session of the client may have made it
+        raise
 
 
 def _is_full(request: Request, ahead: int) -> bool:

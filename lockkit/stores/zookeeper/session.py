@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError
+from kazoo.exceptions import AuthFailedError, SessionExpiredError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from lockkit.engine.effects import Signal
@@ -45,8 +45,12 @@ class Answers(Signal):
         self.said: list[Any] = [None] * number
         self._missing = number
 
-    def ask(self, session: Session, requests: Sequence[Ask]) -> None:
-        """In the session's thread, as what follows."""
+    def ask(self, session: Session, requests: Sequence[Ask], ended: int) -> None:
+        """In the session's thread, as what follows. What the next session makes nobody expects."""
+        if session.ended != ended:
+            self.said = [SessionExpiredError()] * len(requests)
+            self.set()
+            return
         for place, request in enumerate(requests):
             request(session).rawlink(partial(self._hear, place))
 
@@ -71,6 +75,7 @@ class Session:
         again when it is connected anew; with the session, and whether they certainly are."""
         self.timeout = milliseconds / 1000
         self.acl = configuration.acl
+        self.ended = 0  #: so often the servers' session has ended, and another one taken its place
         self.watches: dict[str, Any] = {}  #: by the paths that are watched
         self._configuration = configuration
         self._changed = changed
@@ -123,7 +128,7 @@ class Session:
     def send(self, requests: Sequence[Ask]) -> Answers:
         """Send them, from any thread. The signal is set when all have been answered."""
         answers = Answers(len(requests))
-        self._handler.run(partial(answers.ask, self, requests))
+        self._handler.run(partial(answers.ask, self, requests, self.ended))
         return answers
 
     def run(self, errand: Callable[[], object]) -> None:
@@ -226,6 +231,7 @@ class Session:
         if self.kazoo.client_state == KeeperState.AUTH_FAILED:
             self._refusal = self._refusal or AuthFailedError()
             self._wake()
+        self.ended += state == KazooState.LOST
         self._tell(is_lost=state == KazooState.LOST)
 
     def _end(self) -> None:
