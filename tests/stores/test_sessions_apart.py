@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 
 import pytest
 from servers_of_sessions import (
     GET_LOCK,
     MARIADB_ROW,
     ROW,
+    ROWS,
     SERVERS,
     SessionServer,
     SilentNetwork,
@@ -18,6 +20,7 @@ from servers_of_sessions import (
 import lockkit
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable
+from lockkit.model.types import Busy, Grant
 from lockkit.stores.sessions.mysql_dialects import GetLock
 from lockkit.stores.sessions.pool import Route, Sessions
 from lockkit.testing.conformance.base import eventually
@@ -81,11 +84,41 @@ def test_whoever_makes_a_name_has_none_of_others_meanwhile(server: SessionServer
     ):
         other.lock("old").acquire().release()
         server.make_old()
-        step, wire, reply = client.store.acquire(claim("new")), client.store.wire(), None
-        with suppress(StopIteration):
-            while True:
-                reply = wire.exchange(step.send(reply))
-                other.lock("old").acquire(timeout=0).release()
+        performed(client, lambda _: other.lock("old").acquire(timeout=0).release())
+
+
+@pytest.mark.parametrize("server", ROWS, indirect=True, ids=lambda k: k.name)
+@pytest.mark.parametrize("after", range(1, 5))
+def test_of_two_that_make_a_name_one_has_it_and_the_other_hears_at_once(
+    server: SessionServer, after: int
+) -> None:
+    """The other comes in between ``after`` so many requests of the one."""
+    with (
+        lockkit.connect(server.url) as client,
+        lockkit.connect(f"{server.url}&max_sessions=5") as other,
+    ):
+        leases: list[lockkit.Lease | None] = []
+
+        def take(number: int) -> None:
+            if number == after:
+                leases.append(other.lock("new").try_acquire())
+
+        found = performed(client, take)
+        assert other.lock("new").try_acquire() is None
+        assert isinstance(found, Busy if any(leases) else Grant)
+        for lease in leases:
+            assert lease is None or lease.release()
+
+
+def performed(client: lockkit.LockClient, between: Callable[[int], object]) -> object:
+    """Take "new", with something done before each request, and after the last."""
+    step, wire, reply = client.store.acquire(claim("new")), client.store.wire(), None
+    try:
+        for number in count():
+            between(number)
+            reply = wire.exchange(step.send(reply))
+    except StopIteration as end:
+        return end.value
 
 
 def test_over_a_unix_socket_no_session_is_taken_for_another() -> None:

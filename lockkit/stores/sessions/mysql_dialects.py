@@ -115,9 +115,11 @@ class MySQLRow(MySQL, OfRows):
         return rows[0][1] == "-1"
 
     def make(self, key: str, name: str) -> str:
+        """Not if it is there: even INSERT IGNORE waits then for whoever has locked it."""
         return (
-            "rollback; set @lockkit = 0; "
-            f"insert ignore into lockkit_row (id, name) values ('{key}', '{name}')"
+            "rollback; set @lockkit = 0; insert ignore into lockkit_row (id, name) "
+            f"select '{key}', '{name}' from dual "
+            f"where not exists (select 1 from lockkit_row where id = '{key}')"
         )
 
     def prune(self) -> str:
