@@ -69,7 +69,7 @@ class Sessions:
     def _exchanging(self, exchange: Exchange) -> Step[Reply]:
         (requests, patience, only), route = exchange
         session = only or self._of(route)  # type: ignore[arg-type]  # all of ours are numbers
-        if session.is_over:
+        if only is not None and session.is_over:  # a new one that fails at once says why, below
             raise SessionEnded("the session in ZooKeeper is over")
         if not session.is_open:
             longest = self._configuration.connect_timeout
