@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lockkit.orders.record import (
     MICROSECONDS,
+    DuplicateKeyError,
     Record,
     RecordState,
     StillRunningError,
@@ -58,7 +59,7 @@ Statements of their own would take half as long as an INSERT."""
 
 LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
-LOCK_WAIT_TIMEOUT, RUNNING = 1205, str(RecordState.RUNNING)
+LOCK_WAIT_TIMEOUT, DEADLOCK, RUNNING = 1205, 1213, str(RecordState.RUNNING)
 IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # of libpq's enumerations
 
 Step = tuple[str, tuple[object, ...]]
@@ -132,7 +133,8 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
 
     Raises StillRunningError after ``wait`` seconds if another transaction has inserted the key and
     has not ended. Your own limit of waits applies again afterwards. On PostgreSQL the limit is at
-    least 0.1 seconds; on MariaDB and MySQL it is in whole seconds, at least one.
+    least 0.1 seconds; on MariaDB and MySQL it is in whole seconds, at least one. These two call it
+    a deadlock if several have waited for a try that failed: then it raises DuplicateKeyError.
 
     It must be the first write of its transaction: SQLite's driver begins a transaction only at the
     first write, and a SAVEPOINT before that would be a transaction itself. The transaction must be
@@ -148,9 +150,11 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
         with _bounded(database, wait):
             database.run(*steps)
     except Exception as error:
-        cause = _cause(error)
-        if LOCK_NOT_AVAILABLE in _states(cause) or cause.args[:1] == (LOCK_WAIT_TIMEOUT,):
+        states = _states(error)
+        if LOCK_NOT_AVAILABLE in states or LOCK_WAIT_TIMEOUT in states:
             raise StillRunningError from error
+        if DEADLOCK in states:  # of those that waited for a try which failed, one has the key now
+            raise DuplicateKeyError from error
         raise
 
 
@@ -166,7 +170,7 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
     try:
         changed = database.run(step, commit=commit)
     except Exception as error:
-        if DIVISION_BY_ZERO not in _states(_cause(error)):
+        if DIVISION_BY_ZERO not in _states(error):
             raise
         changed = 0
     if not changed:
@@ -222,14 +226,10 @@ def _bounded(database: Database, seconds: float) -> Iterator[None]:
     database.run(back)
 
 
-def _cause(error: Exception) -> BaseException:
-    """The driver's own error."""
-    return getattr(error, "orig", None) or error.__cause__ or error
-
-
-def _states(error: BaseException) -> tuple[object, object]:
-    """The SQLSTATE, as drivers of PostgreSQL tell it."""
-    return getattr(error, "sqlstate", None), getattr(error, "pgcode", None)
+def _states(error: Exception) -> tuple[object, ...]:
+    """The SQLSTATE, as drivers of PostgreSQL tell it, and the number of MariaDB and MySQL."""
+    own = getattr(error, "orig", None) or error.__cause__ or error  # the driver's
+    return getattr(own, "sqlstate", None), getattr(own, "pgcode", None), *own.args[:1]
 
 
 def is_plain(connection: Any) -> bool:

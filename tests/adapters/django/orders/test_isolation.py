@@ -147,6 +147,23 @@ def test_without_locks_a_duplicate_waits_for_the_key(end: str, send: Any, databa
     assert counts() == (1, 1)
 
 
+def test_without_locks_one_of_those_that_waited_for_a_failure_takes_effect(
+    send: Any, database: Any
+) -> None:
+    """MariaDB lets one of them in, and calls the rest deadlocked."""
+    with project(LOCK="never"):
+        first = send("waits?fail")
+        assert elsewhere.started.wait(SECONDS)
+        others = [send("waits") for _ in range(3)]
+        until(lambda: ask(database, BLOCKED[database.vendor]) >= len(others))
+        elsewhere.go_on.set()
+        answers = [each.result(SECONDS) for each in others]
+        assert first.result(SECONDS).status_code == 500
+    assert [a.status_code for a in answers] == [201] * 3
+    assert sorted(REPLAYED in a for a in answers) == [False, True, True]
+    assert counts() == (1, 1)
+
+
 def test_without_locks_a_duplicate_waits_no_longer_than_wait(send: Any) -> None:
     with project(wait=1, LOCK="never"):
         first = send("waits")

@@ -200,6 +200,21 @@ def test_a_second_runner_goes_on_when_the_first_has_failed(
     assert (count(shops[0]), count(shops[0], TABLE_NAME)) == (1, 1)
 
 
+def test_one_of_those_that_waited_for_a_failure_takes_effect(
+    machine: Callable[..., Machine],
+) -> None:
+    """MariaDB lets one of them in, and calls the rest deadlocked."""
+    shop, posts, others = machine(LOCK="never"), Posts(), Posts()
+    posts.start(shop, **{"X-Status": "503"})
+    assert shop.inside.acquire(timeout=60)
+    for _ in range(3):
+        others.start(shop)
+    _until(lambda: waiting(shop) == 3)
+    shop.gate.set()
+    assert [answer.status_code for answer in posts.join()] == [503]
+    _is_one_order(others.join(), shop)
+
+
 def _is_one_order(answers: list[TestResponse], shop: Machine) -> None:
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.data for answer in answers}) == 1
