@@ -35,7 +35,7 @@ CAN = """
 FAULTS = """
 ## What happens when something fails
 
-What becomes of a lease that is held. A dash: it cannot happen there.
+What becomes of a lease that is held, and of those who wait. A dash: it cannot happen there.
 """
 PROOFS = """
 ## The tests

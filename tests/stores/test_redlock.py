@@ -319,6 +319,22 @@ def test_an_extension_that_is_not_known_is_no_loss(nodes: Nodes, client: AnyClie
     assert lease.release() is True
 
 
+def test_a_lease_is_lost_at_its_deadline_if_no_node_answers(
+    nodes: Nodes, client: AnyClient, connected: Connect
+) -> None:
+    """Its holder knows no later than another can be granted the name."""
+    lease = client.lock("a", ttl=1.0).acquire()
+    for node in nodes:
+        node.pause()
+    eventually(lambda: lease.lost)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    for node in nodes:
+        node.resume()
+    with nodes.warm(connected()).lock("a", timeout=AT_ONCE).acquire():
+        assert lease.release() is False
+
+
 def extended(lease: AnyLease) -> bool:
     try:
         lease.extend()
