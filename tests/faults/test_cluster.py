@@ -147,22 +147,30 @@ def test_a_slot_moves_while_it_is_locked(
     assert owner is group.masters[0]
 
 
-def test_a_slot_that_is_on_its_way_is_waited_for(group: ClusterGroup, client: AnyClient) -> None:
-    """Its keys are half here, half there: nothing can be decided, so the request is tried again."""
+@pytest.mark.parametrize("is_away", [False, True], ids=["half-moved", "moved"])
+def test_a_slot_that_is_on_its_way_is_waited_for(
+    group: ClusterGroup, client: AnyClient, is_away: bool
+) -> None:
+    """Its keys are half here, half there: nothing can be decided, so the request is tried again.
+    Most keys of a request are not there: if all others have moved, it is the target that waits."""
     name = "stock:halfway"
     slot = slot_of_name(name)
     client.lock(name).acquire().release()
     source = owner_of(group, slot)
     target = next(one for one in group.masters if one is not source)
     begin(slot, source, target)
-    timer = threading.Timer(0.2, finish, (group, slot, source, target))
+    if is_away:
+        move_keys(slot, source, target)
+    timer = threading.Timer(0.3, finish, (group, slot, source, target))
     started = now()
     timer.start()
     with_lease = client.lock(name).acquire()
-    assert now() - started >= 0.2
+    assert now() - started >= 0.3
     timer.join()
     assert with_lease.release()
     begin(slot, target, source)
+    if is_away:
+        move_keys(slot, target, source)
     with pytest.raises(lockkit.BackendUnavailable, match="TRYAGAIN"):
         client.lock(name).acquire()
     finish(group, slot, target, source)
@@ -174,9 +182,13 @@ def begin(slot: int, source: ClusterServer, target: ClusterServer) -> None:
     source.says("CLUSTER SETSLOT", slot, "MIGRATING", target.name)
 
 
-def finish(group: ClusterGroup, slot: int, source: ClusterServer, target: ClusterServer) -> None:
+def move_keys(slot: int, source: ClusterServer, target: ClusterServer) -> None:
     while keys := source.says("CLUSTER GETKEYSINSLOT", slot, 10):
         source.says("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
+
+
+def finish(group: ClusterGroup, slot: int, source: ClusterServer, target: ClusterServer) -> None:
+    move_keys(slot, source, target)
     target.says("CLUSTER SETSLOT", slot, "NODE", target.name)
     for one in group.masters:
         one.says("CLUSTER SETSLOT", slot, "NODE", target.name)

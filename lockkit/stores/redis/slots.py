@@ -46,7 +46,7 @@ def slot_of_command(packed: bytes) -> int | None:
 class Elsewhere(NamedTuple):
     """Where to go with a request."""
 
-    node: Node | None = None  #: None: look anew
+    node: Node
     asking: bool = False
     later: bool = False
 
@@ -97,13 +97,12 @@ class Slots:
         return replies
 
     def _send(self, slot: int | None, payload: Any) -> Step[Any]:
-        way, hops, waited = Elsewhere(), 0, 0.0
+        way, hops, waited = Elsewhere((yield from self.owner(slot))), 0, 0.0
         while True:
-            node = way.node or (yield from self.owner(slot))
             try:
-                return (yield from _at(node, payload, asking=way.asking))
+                return (yield from _at(way.node, payload, asking=way.asking))
             except LockError as error:
-                way = yield from self._elsewhere(error, slot, node)
+                way = yield from self._elsewhere(error, slot, way)
                 hops += not way.later
                 if waited > PATIENCE or hops > REDIRECTIONS:
                     raise
@@ -112,9 +111,9 @@ class Slots:
                 waited += pause
                 yield Park(Signal(), pause)
 
-    def _elsewhere(self, error: LockError, slot: int | None, node: Node) -> Step[Elsewhere]:
+    def _elsewhere(self, error: LockError, slot: int | None, way: Elsewhere) -> Step[Elsewhere]:
         """Where the request is to go instead; raises the error if there is nowhere."""
-        cause = error.__cause__
+        cause, node = error.__cause__, way.node
         if isinstance(cause, ResponseError):
             code, _, rest = message_of(cause).partition(" ")
             if code == "MOVED" and slot is not None:
@@ -124,7 +123,7 @@ class Slots:
             if code == "ASK":
                 return Elsewhere(self._named(rest, node), asking=True)
             if code == "TRYAGAIN":
-                return Elsewhere(later=True)
+                return way._replace(later=True)  # its owner would say ASK again
         elif isinstance(error, BackendUnavailable):
             self._silent.add(node)
             yield from self.look()
