@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -28,6 +27,7 @@ from lockkit.leases.lease import result_of
 from lockkit.orders import gate
 from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
+from lockkit.orders.view_checks import once_for_a_view
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.view_lock import view_locks_of
@@ -122,7 +122,7 @@ def _note_failure(*, request: Any = None, **_: object) -> None:
 got_request_exception.connect(_note_failure, dispatch_uid="lockkit_django.orders.middleware")
 
 
-@lru_cache(maxsize=1024)
+@once_for_a_view
 def _marks(view: Callable[..., Any], method: str | None) -> tuple[ViewOptions, bool]:
     """What decorators have said of a view: its options, and whether it takes a lock of its own."""
     places = places_of(view, method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial, update_wrapper, wraps
 from typing import Any
 
@@ -70,6 +71,14 @@ def asked_first(view: Callable[..., Any], request: Any, *args: Any) -> Any:
     if not may():
         raise PermissionDenied
     return view(request, *args)
+
+
+@dataclass
+class WithoutHash:
+    """A view that is an object, and equal to others."""
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
 
 
 class Made(View):
@@ -298,6 +307,7 @@ UNLISTED = {
     "unlisted-csrf-protect": csrf_protect(made),
     "unlisted-csrf-cookie": ensure_csrf_cookie(made),
     "unlisted-partial": partial(made),
+    "unlisted-without-a-hash": WithoutHash(),
     "unlisted-dispatch": OnDispatch.as_view(),
     "unlisted-base": type("Made2", (Made,), {}).as_view(),
 }
