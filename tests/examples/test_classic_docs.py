@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 from kazoo.client import KazooClient
@@ -336,47 +336,43 @@ def _ever(condition: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    found = tmp_path / "shop.sqlite3"
-    database = sqlite3.connect(found)
-    database.execute("CREATE TABLE locks (name TEXT UNIQUE, since REAL)")
-    database.close()
-    return found
+def shop(lock_table_url: str) -> Iterator[psycopg.Connection]:
+    """Its database, where the locks are."""
+    with psycopg.connect(lock_table_url, autocommit=True) as database:
+        database.execute("CREATE TABLE locks (name TEXT UNIQUE, since TIMESTAMPTZ)")
+        yield database
 
 
-def test_a_row_of_a_dead_process_locks_for_ever(path: Path) -> None:
+def test_a_row_of_a_dead_process_locks_for_ever(
+    shop: psycopg.Connection, lock_table_url: str
+) -> None:
     classic = Version("A unique index")
     program = f"""
-import os, signal, lockkit
+import os, signal, lockkit, psycopg
 {classic.code}
-database = sqlite3.connect({str(path)!r})
-assert acquire(database, {NAME!r})
-lease = lockkit.connect("sqlite:///{path}-ours", ttl=1).lock({NAME!r}).acquire()
+assert acquire(psycopg.connect({lock_table_url!r}, autocommit=True), {NAME!r})
+lease = lockkit.connect({lock_table_url!r}, ttl=1).lock({NAME!r}).acquire()
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert (
         subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
     )
-    database = sqlite3.connect(path)
-    assert not _ever(lambda: classic.acquire(database, NAME))
-    database.close()
-    with lockkit.connect(f"sqlite:///{path}-ours") as locks, locks.lock(NAME, timeout=SOON):
+    assert not _ever(lambda: classic.acquire(shop, NAME))
+    with lockkit.connect(lock_table_url) as locks, locks.lock(NAME, timeout=SOON):
         pass
 
 
-def test_clearing_old_rows_makes_two_holders(path: Path) -> None:
+def test_clearing_old_rows_makes_two_holders(shop: psycopg.Connection) -> None:
     classic = Version("A unique index")
-    database = sqlite3.connect(path)
-    assert classic.acquire(database, NAME)  # by somebody who works for longer than TTL
+    assert classic.acquire(shop, NAME)  # by somebody who works for longer than TTL
 
     def acquired() -> bool:
-        classic.clear(database, TTL)
-        return bool(classic.acquire(database, NAME))
+        classic.clear(shop, TTL)
+        return bool(classic.acquire(shop, NAME))
 
     eventually(acquired)
-    classic.release(database, NAME)  # by the first one
-    assert classic.acquire(database, NAME)  # a third one, while the second works
-    database.close()
+    classic.release(shop, NAME)  # by the first one
+    assert classic.acquire(shop, NAME)  # a third one, while the second works
 
 
 def test_a_release_by_another_mutex_releases_nothing(other_servers: None) -> None:
