@@ -377,6 +377,24 @@ def test_a_server_that_has_left_the_cluster_is_passed_over(group: ClusterGroup, 
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_server_that_is_cut_off_from_the_others_is_passed_over(
+    group: ClusterGroup, api: Api
+) -> None:
+    """It still believes that slots are its own, says so, and serves nobody (CLUSTERDOWN)."""
+    with ClusterServer(None) as cut_off:
+        cut_off.says("CLUSTER ADDSLOTSRANGE", 0, SLOTS // 2)
+        its = [name for name in one_of_each_bucket() if slot_of_name(name) <= SLOTS // 2]
+        only = connect(api, f"redis+cluster://{cut_off.address}")
+        with pytest.raises(lockkit.BackendUnavailable, match="CLUSTERDOWN"):
+            only.lock(its[0]).acquire(timeout=0)
+        only.close()
+        client = connect(api, group.url.replace("://", f"://{cut_off.address},"))
+        for name in its:
+            assert client.lock(name).acquire().release()
+        client.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_master_is_killed_while_many_lock(api: Api) -> None:
     """The names of the others go on; its own do as soon as its replica is the master. What was
     passed on is held as before, what was not is lost and said; fences go on growing."""

@@ -1,8 +1,8 @@
 """Which server of a Redis Cluster has a key: a step between the store and its wire.
 
 The keys of a bucket share a hash tag, and so a slot. A request goes to the server that has the
-slot. If that one answers MOVED, ASK or TRYAGAIN, or cannot be reached, the request was not applied,
-and goes where it should.
+slot. If that one answers MOVED, ASK, TRYAGAIN or CLUSTERDOWN, or cannot be reached, the request was
+not applied, and goes where it should.
 """
 
 from __future__ import annotations
@@ -124,13 +124,17 @@ class Slots:
                 return Elsewhere(self._named(rest, node), asking=True)
             if code == "TRYAGAIN":
                 return way._replace(later=True)  # its owner would say ASK again
+            if code != "CLUSTERDOWN":  # which may be so for the others, too, or for this one alone
+                raise error
         elif isinstance(error, BackendUnavailable):
             self._silent.add(node)
-            yield from self.look()
-            owner = yield from self.owner(slot)
-            if owner != node:
-                return Elsewhere(owner)
-        raise error
+        else:
+            raise error
+        yield from self.look(node)
+        owner = yield from self.owner(slot)
+        if owner == node:
+            raise error
+        return Elsewhere(owner)
 
     def _named(self, text: str, node: Node) -> Node:
         """``3999 host:port``; without a host it is that of the server which says so."""
@@ -154,11 +158,12 @@ class Slots:
         up = [node for node in self.masters if node not in self._silent]
         return next(iter(up or self.masters), None)
 
-    def look(self) -> Step[None]:
-        """Ask any of them who has what; those that did not answer are asked last."""
+    def look(self, doubted: Node | None = None) -> Step[None]:
+        """Ask any of them who has what, and the one in doubt after the others; those that did not
+        answer are asked last."""
         failed: BackendError = BackendUnavailable("the cluster has no server")
         known = dict.fromkeys(chain(self.masters, self.nodes, self._seeds))
-        for node in sorted(known, key=self._silent.__contains__):
+        for node in sorted(known, key=lambda node: (node in self._silent, node == doubted)):
             try:
                 reply = yield Exchange(pack(b"CLUSTER", b"SLOTS"), node)
             except BackendError as error:
