@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 import pytest
@@ -18,11 +21,14 @@ from servers_of_sessions import (
 )
 
 import lockkit
+from lockkit.engine.effects import Exchange, Park
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable
 from lockkit.model.types import Busy, Grant
+from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, Statement
 from lockkit.stores.sessions.mysql_dialects import GetLock
-from lockkit.stores.sessions.pool import Route, Sessions
+from lockkit.stores.sessions.pool import Parting, Route, Sessions
+from lockkit.stores.sessions.wire import SessionWire
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.conformance.steps import claim
 
@@ -142,3 +148,59 @@ def test_two_sessions_that_come_free_at_once_are_for_two() -> None:
     following = sessions.waits(routes[3])
     assert following is not None
     assert following.is_set
+
+
+def test_the_end_of_a_session_ends_no_socket_that_has_its_number_by_then() -> None:
+    """Another thread waits for its turn there; the next socket of the process gets the number."""
+    sockets = socket.socketpair()
+    connection = Broken(sockets[0])
+    sessions, route = Sessions(lambda: connection, 2), ("a", "1")
+    session = sessions.pin(route, object)
+    assert session is not None
+    SessionWire(lambda: None).exchange(Exchange(partial(session.opening, route)))
+    asks, waits = (session.say(route, "select 1") for _ in range(2))
+    next(asks)
+    assert isinstance(next(waits), Park)
+    with pytest.raises(SessionEnded), Parting(sessions, GetLock(), route):
+        next(asks)
+    assert connection.successors is not None
+    ours, theirs = connection.successors
+    theirs.send(b"unharmed")
+    assert ours.recv(8) == b"unharmed"
+    waits.close()
+    for each in (*sockets, ours, theirs):
+        each.close()
+
+
+class Broken(Connection):
+    """It ends as soon as it is asked; its number goes to another socket when it is closed."""
+
+    identity, started, ends_silence = "1", "now", True
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self.successors: tuple[socket.socket, socket.socket] | None = None
+        self.reads_from(end.fileno())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._end.fileno() < 0
+
+    def send(self, statement: Statement) -> None:
+        self.is_owed = True
+
+    def fetch(self) -> Rows | None:
+        raise SessionEnded("it was restarted")
+
+    def is_alive(self) -> bool:
+        return not self.is_closed
+
+    def cancel(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if not self.is_closed:
+            ours, theirs = socket.socketpair()
+            os.dup2(ours.fileno(), self._end.detach())
+            ours.close()
+            self.successors = socket.socket(fileno=self.descriptor), theirs

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 from lockkit.model.errors import (
@@ -120,6 +123,12 @@ class Connection(ABC):
     def cancel(self) -> None:
         """Have the server give up the statement under way. Blocks for a few seconds at most;
         raises whatever the driver does."""
+
+    def shut_down(self) -> None:
+        """Have whoever reads from it fail, if it is not closed; not close it, which is theirs."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as copy:
+            if not self.is_closed:  # asked now: else the number may be another socket's by then
+                copy.shutdown(socket.SHUT_RDWR)
 
     @abstractmethod
     def close(self) -> None:

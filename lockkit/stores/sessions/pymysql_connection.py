@@ -72,7 +72,8 @@ class MySQLConnection(Connection):
             raise
 
     def _set_up(self, *, may_be_pooled: bool) -> None:
-        self.reads_from(self._driver._sock.fileno())
+        self._socket = self._driver._sock
+        self.reads_from(self._socket.fileno())
         with self._driver.cursor() as cursor:
             cursor.execute(SET_UP)
             identity, self.started, is_writable = cursor.fetchone()
@@ -94,8 +95,8 @@ class MySQLConnection(Connection):
 
     @property
     def is_closed(self) -> bool:
-        """PyMySQL closes it itself when it is interrupted in a reply."""
-        return not self._driver.open
+        """PyMySQL closes it itself when it is interrupted in a reply, and says so later."""
+        return bool(self._socket.fileno() < 0)
 
     def send(self, statement: Statement) -> None:
         try:

@@ -17,7 +17,6 @@ from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.model.types import Request
 from lockkit.runtime.wires import Lane
-from lockkit.stores.servers import shut_down
 from lockkit.stores.sessions.connection import (
     CANCELLED,
     Connection,
@@ -172,7 +171,7 @@ class Session:
         """The same for others: whoever waits for a reply there hears of the end, and closes it."""
         self.is_over = True
         if self.connection is not None and self._turns:
-            shut_down(self.connection.descriptor)
+            self.connection.shut_down()
         else:
             self.end()
 
