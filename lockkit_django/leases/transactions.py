@@ -37,6 +37,9 @@ NOTED = "_lockkit_noted"
 KEEPER = "_lockkit_transaction"
 """Attribute of a connection, while its transaction keeps a lease until its end."""
 
+IN_ERROR = 3
+"""Of libpq's PGTransactionStatusType."""
+
 OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
 
@@ -132,6 +135,8 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
 
     def __exit__(self, *_: object) -> None:
         for connection, block in reversed(self._blocks):
+            if is_aborted(connection):  # an order's, which is still open, and takes no SAVEPOINT
+                connection.needs_rollback = True
             block.__enter__()
             note_changes(connection)
 
@@ -193,6 +198,17 @@ def note_what_is_final(**_: Any) -> None:
     for connection in opened():
         if connection.vendor == "sqlite" and not user_blocks(connection):
             note_changes(connection)
+
+
+def is_aborted(connection: BaseDatabaseWrapper) -> bool:
+    """Whether PostgreSQL has given the transaction up, after an error in a cursor of the view's.
+
+    Django knows of its models' errors only; and a COMMIT would roll back without an error.
+    """
+    if connection.vendor != "postgresql":
+        return False
+    info = getattr(connection.connection, "info", None)
+    return getattr(info, "transaction_status", None) == IN_ERROR
 
 
 def note_changes(connection: BaseDatabaseWrapper) -> None:

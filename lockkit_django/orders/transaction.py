@@ -11,6 +11,7 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLo
 from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders.record import refuses
+from lockkit_django.leases.transactions import is_aborted
 from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
     is_conflict,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 FIRST_ERROR = 400
 OK_CLASS = 2
-IN_ERROR = 3
-"""Of libpq's PGTransactionStatusType."""
 SESSION_DATA = "_session_cache"
 """The attribute of a session that was loaded."""
 
@@ -231,17 +230,6 @@ def is_broken(connection: BaseDatabaseWrapper) -> bool:
     if connection.closed_in_transaction or is_aborted(connection):
         return True
     return _error_of(connection) is not None
-
-
-def is_aborted(connection: BaseDatabaseWrapper) -> bool:
-    """Whether PostgreSQL has given the transaction up, after an error in a cursor of the view's.
-
-    Django knows of its models' errors only; and a COMMIT would roll back without an error.
-    """
-    if connection.vendor != "postgresql":
-        return False
-    info = getattr(connection.connection, "info", None)
-    return getattr(info, "transaction_status", None) == IN_ERROR
 
 
 def _error_of(connection: BaseDatabaseWrapper) -> Exception | None:

@@ -135,6 +135,14 @@ def swallows_in_commit_in(request: Any) -> HttpResponse:
     return HttpResponse(f"sold {number}", status=int(request.GET.get("status", "201")))
 
 
+class SwallowsInMethod(View):
+    """Django has its callback in a transaction, because of ATOMIC_REQUESTS."""
+
+    @method_decorator(idempotent)
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return swallows(request)
+
+
 def where(kind: str) -> HttpResponse:
     """Sells in both; tells which databases have a transaction."""
     open_in = [a for a in ("orders", "other") if connections[a].in_atomic_block]
@@ -267,6 +275,7 @@ urlpatterns = [
     path("orders/waits", waits),
     path("orders/swallows", swallows),
     path("orders/swallows-in-commit-in", swallows_in_commit_in),
+    path("orders/swallows-in-method", SwallowsInMethod.as_view()),
     path("orders/crosses/<int:first>/<int:second>", crosses),
     path("orders/reads-first/<int:row>", reads_first),
     path("orders/commits", commits),

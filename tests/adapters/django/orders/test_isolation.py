@@ -315,7 +315,7 @@ def send_update(row: int) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("kind", ["swallows", "swallows-in-commit-in"])
+@pytest.mark.parametrize("kind", ["swallows", "swallows-in-commit-in", "swallows-in-method"])
 def test_an_error_that_django_does_not_see_is_no_success(kind: str, database: Any) -> None:
     """PostgreSQL has given the transaction up, and rolls back at a COMMIT without complaint."""
     answers = [buy(kind) for _ in range(2)]
@@ -330,7 +330,7 @@ def test_an_error_that_django_does_not_see_is_no_success(kind: str, database: An
         assert counts() == (1, 1)
 
 
-@pytest.mark.parametrize("kind", ["swallows", "swallows-in-commit-in"])
+@pytest.mark.parametrize("kind", ["swallows", "swallows-in-commit-in", "swallows-in-method"])
 def test_a_refusal_after_such_an_error_is_recorded(kind: str, database: Any) -> None:
     first, again = [buy(f"{kind}?status=400") for _ in range(2)]
     assert (first.status_code, again.status_code, REPLAYED in again) == (400, 400, True)
