@@ -22,9 +22,11 @@ from servers_of_sessions import (
     ROW,
     ROWS,
     SERVERS,
+    Kind,
     Postgres,
     SessionServer,
     SilentNetwork,
+    with_table,
 )
 
 import lockkit
@@ -40,6 +42,7 @@ from lockkit.model.errors import (
     TooManySessions,
     UnsupportedCapability,
 )
+from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory
 from lockkit.testing.agent import Agent
 from lockkit.testing.conformance.base import SLACK, SOON, at_least_once, eventually
 from lockkit.testing.conformance.steps import claim, granted
@@ -256,6 +259,14 @@ def test_a_dead_waiter_leaves_the_queue_of_the_server(
         pass
 
 
+def test_a_process_has_twenty_sessions_unless_told(connect: Connect) -> None:
+    locks = connect()
+    leases = [locks.lock(f"a{number}", ttl=LONG).acquire() for number in range(20)]
+    with pytest.raises(TooManySessions, match="20 sessions are in use"):
+        locks.lock("b").acquire(timeout=0)
+    assert all(lease.release() for lease in leases)
+
+
 def test_sessions_are_bounded(
     connect: Connect, server: SessionServer, spawn: Callable[..., object]
 ) -> None:
@@ -432,6 +443,12 @@ def test_ten_thousand_names_have_as_many_keys(server: SessionServer) -> None:
     keys = {dialect.key_of(name) for name in names}
     assert len(keys) == len(names)
     assert all(server.is_key(key) for key in keys)
+
+
+def test_keys_of_advisory_locks_have_64_bits() -> None:
+    keys = [int(PostgresAdvisory.key_of(f"stock:{number}")) for number in range(100)]
+    assert min(keys) < -(2**62) < 2**62 < max(keys)
+    assert len({key % 2**32 for key in keys}) == len(keys)
 
 
 @pytest.mark.parametrize(
@@ -623,11 +640,16 @@ def try_at(request: pytest.FixtureRequest) -> Callable[..., None]:
     return lock
 
 
+of_both = pytest.mark.parametrize("kind", [ADVISORY, ROW], ids=lambda kind: kind.name)
+
+
+@of_both
 def test_a_transaction_pooler_is_refused(
-    postgres_server: PostgresServer, postgres_url: str, try_at: Callable[..., None]
+    kind: Kind, postgres_server: PostgresServer, postgres_url: str, try_at: Callable[..., None]
 ) -> None:
+    with_table(kind.made(postgres_server, postgres_url).url)
     with BouncerServer(postgres_server, "transaction") as bouncer:
-        url = ADVISORY.made(bouncer, bouncer.of(postgres_url)).url
+        url = kind.made(bouncer, bouncer.of(postgres_url)).url
         with pytest.raises(ConfigurationError, match="transaction mode"):
             try_at(url)
 
@@ -644,11 +666,13 @@ def test_a_transaction_pooler_that_is_said_to_be_none_is_refused(
             locks.lock("b").acquire()
 
 
+@of_both
 def test_a_session_pooler_is_refused_unless_it_is_said(
-    postgres_server: PostgresServer, postgres_url: str, try_at: Callable[..., None]
+    kind: Kind, postgres_server: PostgresServer, postgres_url: str, try_at: Callable[..., None]
 ) -> None:
+    with_table(kind.made(postgres_server, postgres_url).url)
     with BouncerServer(postgres_server, "session") as bouncer:
-        url = ADVISORY.made(bouncer, bouncer.of(postgres_url)).url
+        url = kind.made(bouncer, bouncer.of(postgres_url)).url
         with pytest.raises(ConfigurationError, match="session_pooler"):
             try_at(url)
         try_at(url, options={"session_pooler": True})
