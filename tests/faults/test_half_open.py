@@ -108,6 +108,23 @@ def test_a_silent_subscription_that_answers_is_kept(
         assert scene.proxy.connections == made
 
 
+def test_a_subscription_that_the_server_refuses_is_given_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user may listen no more, and hears so when the subscription is asked whether it lives.
+    The waiter asks for its grant instead."""
+    monkeypatch.setattr("lockkit.stores.redis.pulse.SILENCE", 0.2)
+    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 0.5)  # it looks at it so often
+    with scene.server.client() as admin, waiting_behind(scene) as granted:
+        try:
+            admin.execute_command("ACL", "SETUSER", "default", "-subscribe")
+            eventually(lambda: scene.subscriptions("far") == 0)
+        finally:
+            admin.execute_command("ACL", "SETUSER", "default", "+@all")
+        assert not granted()
+    assert "Fatal error" not in caplog.text
+
+
 def asked(scene: Scene) -> int:
     """How often somebody subscribed, or asked whether the subscription lives."""
     with scene.server.client() as admin:

@@ -111,7 +111,7 @@ class Line(asyncio.BufferedProtocol):
         try:
             for reply in self._replies.feed(bytes(self._buffer[:size])):
                 self._take(reply)
-        except ValueError:
+        except (ValueError, ConnectionError):  # the latter of ``hear``
             self.abort()
         except (
             BaseException

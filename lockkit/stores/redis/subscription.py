@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from lockkit.engine.effects import Listen, Park, Signal, Step
 from lockkit.model.clock import now
 from lockkit.stores.redis.protocol import pack
@@ -117,7 +119,10 @@ class Inbox:
                 yield Park(slot, left)
 
     def hear(self, reply: Any) -> None:
-        """Take a message that was read from the subscription."""
+        """Take a message that was read from the subscription. Raises ConnectionError if it is the
+        server's refusal: it was asked whether it knows the subscription."""
+        if isinstance(reply, ResponseError):
+            raise ConnectionError("the server refuses the subscription") from reply
         self.pace.worked()
         if self.pulse is not None:
             self.pulse.heard()
