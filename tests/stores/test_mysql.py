@@ -292,6 +292,21 @@ def test_statements_that_were_prepared_in_vain(locks: Locks) -> None:
             assert locks().lock("a").try_acquire() is None
 
 
+def test_a_statement_that_the_server_has_to_prepare_again(locks: Locks, engine: sa.Engine) -> None:
+    """It says so (1615) if the table changes again and again meanwhile."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER changed BEFORE UPDATE ON lockkit_lock FOR EACH ROW "
+            "IF @once IS NULL THEN SET @once = 1; "
+            "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1615; END IF"
+        )
+    client: Any = locks()
+    for _ in range(3):
+        with client.lock("a"):
+            assert locks().lock("a").try_acquire() is None
+    assert client.store._steps.use(lambda c: c.execute("SELECT @once", {})).rows == ((1,),)
+
+
 def test_statements_that_another_database_has_prepared(
     mariadb_server: MariaDBServer, locks: Locks, url: str
 ) -> None:

@@ -21,6 +21,8 @@ import lockkit
 from lockkit import aio
 from lockkit.model.clock import now
 from lockkit.stores.sql import inbox
+from lockkit.stores.sql.connector import Connection, Connector, Ear
+from lockkit.stores.sql.dialect import Dialect
 from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
@@ -339,3 +341,41 @@ def test_waiters_behind_a_transaction_pooler_poll_and_say_so(
             waiting.result(10).release()
     assert not inbox_of(client).is_open
     at_least_once(lambda: handoff() < PROMPT)
+
+
+def test_a_proof_that_is_sent_late_is_waited_for_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection that sends it may be in use."""
+    monkeypatch.setattr(inbox, "PROOF_SECONDS", 0.1)
+    found = inbox.Inbox(Listening(), lambda _: time.sleep(0.2))
+    found.seen("waiter", 0)
+    found.work()
+    assert found.is_open
+    assert not caplog.records
+    found.ended()
+
+
+class Listening(Connector):
+    """Its messages take a while."""
+
+    descriptor = None
+
+    @property
+    def dialect(self) -> Dialect:
+        raise NotImplementedError
+
+    def connect(self) -> Connection:
+        raise NotImplementedError
+
+    def identity(self) -> object:
+        return None
+
+    def listen(self, channel: str) -> Ear:
+        return self
+
+    def messages(self, seconds: float) -> list[str]:
+        return [""] if seconds > 0.05 else []
+
+    def close(self) -> None:
+        pass

@@ -146,8 +146,8 @@ class Inbox(Background):
 
     def _listen(self, connection: Ear) -> None:
         if self._asked is None and now() - self._heard > PULSE:
-            self._asked = now()
             self._prove(self.channel)
+            self._asked = now()  # it may have waited for its connection
         patience = PULSE if self._asked is None else self._asked + PROOF_SECONDS - now()
         messages = connection.messages(max(min(patience, PROOF_SECONDS), 0.01))
         self._heed(messages)

@@ -17,8 +17,8 @@ from pymysql import MySQLError  # type: ignore[import-untyped]
 from lockkit.stores.sql.connector import Result
 from lockkit.stores.sql.driver import DriverConnection
 
-NOT_PREPARED: Final = {"1243", "1295", "1461"}
-"""No statement of this name; the server takes none, or no more of them."""
+NOT_PREPARED: Final = {"1243", "1295", "1461", "1615"}
+"""No statement of this name; the server takes none, or no more of them; the table has changed."""
 
 
 class PyMySQLConnection(DriverConnection):
