@@ -40,6 +40,7 @@ from lockkit.model.errors import (
     OutcomeUnknown,
     StoreRefused,
     TooManySessions,
+    TooManyWaiters,
     UnsupportedCapability,
 )
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory
@@ -53,6 +54,7 @@ from lockkit.testing.store import Store
 TTL = 1.5
 LONG = 30.0
 A_SECOND = 1.0
+MANY = 20
 
 OURS = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 
@@ -109,6 +111,41 @@ def test_a_connection_is_kept_for_the_next_lease(connect: Connect, server: Sessi
     assert server.sessions() == 1
     locks.close()
     eventually(lambda: server.sessions() == 0)
+
+
+def test_a_free_name_is_taken_without_a_look_at_other_sessions(
+    connect: Connect, server: SessionServer
+) -> None:
+    """To plan that takes several times as long as the lock itself. In PostgreSQL, a transaction
+    locks all that it has looked at; in MariaDB, a listing of sessions is a table of its own."""
+    locks = connect()
+    if server.name == ROW.name:
+        with locks.lock("a"):
+            locked = "select relation::regclass from pg_locks where relation is not null and pid ="
+            found = server.execute(f"{locked} {server.holders()[0]}").split()
+            assert found
+            assert all(each.startswith("lockkit_row") for each in found)
+    elif server.name != ADVISORY.name:
+        counted = "show global status like 'Created_tmp_tables'"
+        locks.lock("a").acquire().release()
+        before = int(server.execute(counted).split()[-1])
+        for _ in range(MANY):
+            locks.lock("a").acquire().release()
+        assert int(server.execute(counted).split()[-1]) - before < MANY
+
+
+def test_a_full_queue_refuses(
+    connect: Connect, server: SessionServer, spawn: Callable[..., Any]
+) -> None:
+    locks = connect(max_queue=1)
+    with locks.lock("a"), locks.lock("b"):
+        waiting = spawn(lambda: locks.lock("a", timeout=SOON).acquire().release())
+        eventually(lambda: len(server.waiters()) == 1)
+        with pytest.raises(TooManyWaiters):
+            locks.lock("a", timeout=SOON).acquire()
+        with pytest.raises(AcquireTimeout):  # it has a queue of its own
+            locks.lock("b", timeout=0.1).acquire()
+    assert waiting.result(SOON)
 
 
 def test_an_attempt_in_vain_leaves_no_ttl_to_the_next_lease(connect: Connect) -> None:

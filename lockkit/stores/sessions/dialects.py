@@ -40,7 +40,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def take(self, key: str, silence: str) -> Statement:
-        """Take the lock if it is free; else how many wait for it is the third value."""
+        """Take the lock if it is free. Most often it is, so no more is asked."""
+
+    @abstractmethod
+    def waiting(self, key: str) -> Statement:
+        """How many wait for it: the second value."""
 
     def is_undecided(self, rows: Rows) -> bool:
         """Whether the take was disturbed, so that its reply says nothing."""
@@ -121,7 +125,7 @@ class OfRows(Dialect):
         return digest(name).hex()
 
     def is_missing(self, rows: Rows) -> bool:
-        return not is_taken(rows) and rows[0][3] in {"f", "0"}
+        return not is_taken(rows) and rows[0][2] in {"f", "0"}
 
     def failure(self, refusal: Refused) -> LockError:
         if refusal.code != self.missing:
@@ -134,11 +138,6 @@ class OfRows(Dialect):
 
 def is_taken(rows: Rows) -> bool:
     return bool(rows) and rows[0][1] in YES
-
-
-def waiting(rows: Rows) -> int:
-    """In the reply to a take that got nothing."""
-    return int(rows[0][2] or 0)
 
 
 def digest(name: str) -> bytes:

@@ -31,8 +31,6 @@ def of_sessions(what: str, where: str) -> str:
 WRITABLE = "concat(@@global.read_only) in ('0', 'OFF')"
 """A primary that was made a replica goes on locking in the sessions that it has."""
 
-WAITERS = of_sessions("count(*)", "id <> connection_id() and info like '%{key}%'")
-
 
 class MySQL(Dialect):
     """What its two modes have in common. ``silence`` is a statement before others, if any."""
@@ -44,6 +42,10 @@ class MySQL(Dialect):
         if connection.silence == ttl:
             return ""
         return f"set session wait_timeout = {min(max(math.ceil(ttl), 1), FOREVER)}; "
+
+    def waiting(self, key: str) -> str:
+        waits = of_sessions("count(*)", f"id <> connection_id() and info like '%{key}%'")
+        return f"select connection_id(), {waits}"
 
     def find(self, identity: str, started: str) -> str:
         """``started``: where its client connected from. Over a unix socket that is the same for
@@ -65,11 +67,7 @@ class GetLock(MySQL):
         return f"lk:{digest(name).hex()}"[:LONGEST]
 
     def take(self, key: str, silence: str) -> str:
-        waiters = WAITERS.format(key=key)
-        return (
-            f"{silence}select connection_id(), taken, if(taken = 1, null, {waiters}) "
-            f"from (select if({WRITABLE}, get_lock('{key}', 0), null) as taken) tried"
-        )
+        return f"{silence}select connection_id(), if({WRITABLE}, get_lock('{key}', 0), null)"
 
     def is_undecided(self, rows: Rows) -> bool:
         """GET_LOCK returns NULL if a KILL QUERY came, perhaps for the statement before it. It is
@@ -102,12 +100,10 @@ class MySQLRow(MySQL, OfRows):
     )
 
     def take(self, key: str, silence: str) -> str:
-        row, waiters = f"from lockkit_row where id = '{key}'", WAITERS.format(key=key)
+        row = f"from lockkit_row where id = '{key}'"
         return (
-            f"{silence}start transaction; set @lockkit = 1; "
-            f"select connection_id(), taken, if(taken = 1, null, {waiters}), made from ("
-            f"select if({WRITABLE}, (select 1 {row} for update skip locked), -1) as taken, "
-            f"(select count(*) {row}) as made) tried"
+            f"{silence}start transaction; set @lockkit = 1; select connection_id(), "
+            f"if({WRITABLE}, (select 1 {row} for update skip locked), -1), (select count(*) {row})"
         )
 
     def is_undecided(self, rows: Rows) -> bool:

@@ -45,10 +45,7 @@ class PostgresAdvisory(Postgres):
     prepared: ClassVar[str] = (
         "deallocate all; "  # of whoever had the session of a pooler
         "prepare lockkit_take(bigint, text) as "
-        "select pg_backend_pid(), taken, case when not taken then (select count(*) "
-        "from pg_locks where locktype = 'advisory' and not granted "
-        "and (classid::bigint << 32 | objid::bigint) = $1 and objsubid = 1) end, "
-        f"{SILENCE.format('$2')} from (select pg_try_advisory_lock($1) as taken offset 0) tried; "
+        f"select pg_backend_pid(), pg_try_advisory_lock($1), {SILENCE.format('$2')}; "
         "prepare lockkit_free(bigint) as "
         "select pg_backend_pid(), pg_advisory_unlock($1), pg_advisory_unlock_all(); "
         f"prepare lockkit_beat(text) as select pg_backend_pid(), true, {SILENCE.format('$1')}"
@@ -61,6 +58,12 @@ class PostgresAdvisory(Postgres):
 
     def take(self, key: str, silence: str) -> Statement:
         return Prepared(b"lockkit_take", [key.encode(), silence.encode()])
+
+    def waiting(self, key: str) -> str:
+        return (
+            "select pg_backend_pid(), count(*) from pg_locks where locktype = 'advisory' and not "
+            f"granted and (classid::bigint << 32 | objid::bigint) = {key} and objsubid = 1"
+        )
 
     def join(self, key: str) -> str:
         return f"select pg_backend_pid(), 't', pg_advisory_lock({key})"
@@ -100,10 +103,14 @@ class PostgresRow(Postgres, OfRows):
         row = f"from lockkit_row where id = '{key}'"
         return (
             "begin isolation level read committed; "
-            "select pg_backend_pid(), taken, case when taken is null then (select count(*) "
-            "from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() "
-            f"and query like '%{key}%') end, made, {silence} from (select (select true {row} "
-            f"for update skip locked) as taken, exists (select {row}) as made offset 0) tried"
+            f"select pg_backend_pid(), (select true {row} for update skip locked), "
+            f"exists (select {row}), {silence}"
+        )
+
+    def waiting(self, key: str) -> str:
+        return (
+            "select pg_backend_pid(), count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+            f" and datname = current_database() and query like '%{key}%'"
         )
 
     def make(self, key: str, name: str) -> str:
