@@ -49,7 +49,7 @@ class LockKit:
             locks.orders.install(app)
         forms.install(app, orders=locks.orders is not None)
         request_leases.install(app)  # after the orders: their transactions end before
-        db_session.watch_at_first_context(app)
+        db_session.watch_contexts(app)
         checks.tell_at_first_request(app)
         request_started.connect(lock_view.refuse_misplaced, app)
         app.cli.add_command(command.locks)  # also where no entry points are installed

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]
 
+NUMBERED = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
+"""PostgreSQL numbers a transaction at its first change, or at the first row that it locks."""
+
 
 class InAtomicOptions(TypedDict, total=False):
     """``in_atomic="allow"``: for what is not in the database."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.signals import request_started
 from django.db import connections, transaction
 
+from lockkit.leases.until import NUMBERED
 from lockkit.model.errors import OpenTransaction
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
-
-NUMBERED = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
-"""PostgreSQL numbers a transaction at its first change."""
 
 NOTED = "_lockkit_noted"
 """Attribute of a connection: SQLite's own, and how many rows it had changed."""

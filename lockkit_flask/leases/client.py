@@ -37,7 +37,7 @@ def open_transactions() -> list[Transaction]:
     if db is None:
         raise ConfigurationError("until='commit' needs the db.session of Flask-SQLAlchemy")
     session = db.session()
-    return [db_session.seen_in(session).keeper or _OfSession(session)]
+    return [db_session.keeper_of(session) or _OfSession(session)]
 
 
 class FlaskLockClient(EnclosingClient):
@@ -66,19 +66,19 @@ class _OfSession(Transaction):
         self._session = session
 
     def is_open(self) -> bool:
-        seen = db_session.seen_in(self._session)
-        return seen.keeper is self and self._session.in_transaction()
+        return db_session.keeper_of(self._session) is self and self._session.in_transaction()
 
     def refuse_snapshot(self, name: str) -> None:
         """What has only read is ended; what is to stay keeps its snapshot, if it has one."""
         if not db_session.is_to_stay(self._session):
             db_session.end_if_begun(self._session)
-        elif db_session.seen_in(self._session).begun:
-            _refuse_level(self._session.connection(), name)
+            return
+        for connection in db_session.connections_of(self._session):
+            _refuse_level(connection, name)
 
     def keep(self, lease: Lease) -> None:
+        db_session.keep(self._session, self)
         super().keep(lease)
-        db_session.seen_in(self._session).keeper = self
         request_leases.add(self, lease, is_view=False)  # until the context's end, if none comes
 
 

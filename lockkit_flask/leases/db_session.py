@@ -3,6 +3,10 @@
 A snapshot taken before the grant shows what was there before the last holder's COMMIT: who acts
 on it oversells. So the transaction that an earlier hook opened (Flask-Login reads the user) is
 ended before a lock is asked for. One that has written is not ours to end: that is an error.
+
+PostgreSQL and SQLite are asked which it is, and only then: without a lock no line of ours runs.
+Other databases do not tell, and inside an order all would say yes, because of its record: there the
+texts of a session's statements are kept, and looked at when it matters.
 """
 
 from __future__ import annotations
@@ -11,16 +15,19 @@ import re
 import weakref
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import appcontext_pushed, current_app, has_app_context
 
+from lockkit.leases.until import NUMBERED
 from lockkit.model.errors import OpenTransaction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.orm import Session, SessionTransaction
 
     from lockkit.leases.until import Transaction
@@ -35,30 +42,22 @@ Not in ``g``: what pushes an app context of its own while the view runs, as an e
 does, has another ``g`` and another session, and belongs to the order all the same.
 """
 
-_SEEN = "lockkit.seen"
+_KEEPER = "lockkit.keeper"
+_SAID = "_lockkit_said"
 _NOTE = "lockkit.note"
+_MOST_SAID = 100
+_CHANGED = "has changes or locked rows that are not committed"
+_LOCKED = "has locked rows"
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
 _HARMLESS = rf"((select|show|set|pragma|values|begin|savepoint|release|rollback)\b|{_PLAN})"
 _READS = re.compile(_START + _HARMLESS, re.IGNORECASE)
 _WITH = re.compile(_START + r"with\b", re.IGNORECASE)
 _CHANGES = re.compile(r"\b(insert|update|delete|merge|into)\b", re.IGNORECASE)
-_INTO = re.compile(r"\binto\b")
-_LOCKS = re.compile(r"\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
-
-
-class Seen:
-    """What the transaction of a session has done so far, and what its end gives back."""
-
-    begun = False  #: it has reached a database, and may have a snapshot there
-    wrote = False
-    locked = False
-    keeper: Transaction | None = None
-
-
-def seen_in(session: Session) -> Seen:
-    found: Seen = session.info.setdefault(_SEEN, Seen())
-    return found
+_INTO = re.compile(r"\binto\b", re.IGNORECASE)
+_LOCKS = re.compile(
+    r"\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b", re.IGNORECASE
+)
 
 
 def behind(proxy: T) -> T:
@@ -72,35 +71,33 @@ def database_of(app: Flask) -> SQLAlchemy | None:
     return app.extensions.get("sqlalchemy")
 
 
-def watch_at_first_context(app: Flask) -> None:
-    """Notice which sessions have written. Flask-SQLAlchemy may be set up after lockkit."""
+def watch_contexts(app: Flask) -> None:
+    """Have statements noted if a database does not tell. Flask-SQLAlchemy may be set up after
+    lockkit, and the ``begin`` of SQLite when the first context is there."""
 
     def watch(sender: Flask, **_: object) -> None:
         db = database_of(sender)
-        if db is not None:
+        if db is None:
+            return
+        from sqlalchemy import event
+
+        engines = db.engines.values()
+        tell = all(map(_tells, engines))
+        if not tell:
+            event.listen(db.session, "after_begin", _after_begin)  # once, however many apps it has
+        if not tell or all(engine.dialect.name != "sqlite" for engine in engines):
             appcontext_pushed.disconnect(watch, sender)
-            _listen(db)
 
     appcontext_pushed.connect(watch, app, weak=False)
 
 
-def _listen(db: SQLAlchemy) -> None:
-    """Once per extension, however many apps it serves."""
-    from sqlalchemy import event
-
-    if event.contains(db.session, "after_begin", _after_begin):
-        return
-    event.listen(db.session, "after_begin", _after_begin)
-    event.listen(db.session, "before_commit", _before_commit)
-    event.listen(db.session, "after_transaction_end", _after_transaction)
-
-
 def current_session() -> Session | None:
     """The session of the current app context, if there is one and it was used; none is made."""
-    db = database_of(behind(current_app)) if has_app_context() else None
+    db = behind(current_app).extensions.get("sqlalchemy") if has_app_context() else None
     if db is None or not db.session.registry.has():
         return None
-    return db.session()
+    found: Session = db.session()
+    return found
 
 
 def order_of_app() -> OpenOrder | None:
@@ -109,23 +106,6 @@ def order_of_app() -> OpenOrder | None:
     if order is None or not has_app_context() or order.app != current_app:
         return None
     return order
-
-
-def only_reads(sql: str) -> bool:
-    """Whether a statement is known to change nothing, or only where its transaction stands."""
-    if _WITH.match(sql):
-        return not _CHANGES.search(sql)
-    return bool(_READS.match(sql)) and not _says(_INTO, "into", sql)
-
-
-def locks_rows(sql: str) -> bool:
-    return _says(_LOCKS, "for", sql) or _says(_LOCKS, "share", sql)
-
-
-def _says(what: re.Pattern[str], word: str, sql: str) -> bool:
-    """Anywhere: names and comments may follow. A word is found much faster than a pattern."""
-    lower = sql.lower()
-    return word in lower and bool(what.search(lower))
 
 
 def end_read(name: str | None = None) -> None:
@@ -181,57 +161,133 @@ def roll_back() -> None:
 def is_to_stay(session: Session) -> str:
     """Why its transaction is not ours to end, for people; else nothing."""
     if _has_changed(session):
-        return "has changes that are not committed"
+        return _CHANGED
     if session.in_nested_transaction():
         return "is inside begin_nested()"
     if getattr(session, "_trans_context_manager", None) is not None:  # no other way
         return "is inside begin()"
-    seen = seen_in(session)
-    if seen.keeper is not None and seen.keeper.is_open() and seen.keeper.has_leases():
+    keeper = keeper_of(session)
+    if keeper is not None and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    return "has locked rows" if seen.locked else ""
+    return _LOCKED if _LOCKED in map(meaning, _said_in(session)) else ""
+
+
+def connections_of(session: Session) -> list[Connection]:
+    """Those that its transaction has reached: only they may have changes, or a snapshot."""
+    root = session.get_transaction()
+    return [] if root is None else [each[0] for each in set(root._connections.values())]
+
+
+def keeper_of(session: Session) -> Transaction | None:
+    """What the end of its transaction gives back."""
+    found: Transaction | None = session.info.get(_KEEPER)
+    return found
+
+
+def keep(session: Session, keeper: Transaction) -> None:
+    """Only from now on is this session listened to."""
+    from sqlalchemy import event
+
+    session.info[_KEEPER] = keeper
+    event.listen(session, "before_commit", _before_commit)
+    event.listen(session, "after_transaction_end", _after_transaction)
 
 
 def _has_changed(session: Session) -> bool:
-    """Whether something is new, changed or deleted in it, or was written since its last COMMIT."""
-    if seen_in(session).wrote or session.new or session.deleted:
+    """Whether something is new, changed or deleted in it, or was written since its last COMMIT.
+
+    A transaction that has failed is for the app to roll back, too.
+    """
+    if session.new or session.deleted or not session.is_active:
         return True
-    return any(session.is_modified(changed) for changed in session.dirty)
+    if any(session.is_modified(changed) for changed in session.dirty):
+        return True
+    return any(_has_written(session, connection) for connection in connections_of(session))
+
+
+def _has_written(session: Session, connection: Connection) -> bool:
+    """Yes where it cannot be told; no in a savepoint around it, such as a test's."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    of_order = _is_of_order(connection)
+    if of_order or not _tells(connection.engine):
+        noted = of_order or _NOTE in session.info
+        return not noted or _CHANGED in map(meaning, _said_in(session))
+    if _is_savepoint(session, connection):
+        return False
+    try:
+        if connection.dialect.name == "postgresql":
+            return bool(connection.exec_driver_sql(NUMBERED).scalar())
+        driver: Any = connection.connection.driver_connection
+        return bool(driver.in_transaction)
+    except SQLAlchemyError:  # such as: an earlier statement has failed
+        return True
+
+
+def _is_savepoint(session: Session, connection: Connection) -> bool:
+    """Whether a ROLLBACK of the session leaves what was done before on its connection."""
+    root: Any = session.get_transaction()
+    return root._connections[connection][1] is not connection.get_transaction()
+
+
+def _tells(engine: Engine) -> bool:
+    """SQLite does unless a listener begins its transactions: the driver does so at a change."""
+    heard: Any = engine.dispatch
+    name = engine.dialect.name
+    return name == "postgresql" or (name == "sqlite" and not heard.begin)
+
+
+def _is_of_order(connection: Connection) -> bool:
+    return getattr(ORDER.get(), "connection", None) is connection
+
+
+def meaning(sql: str) -> str:
+    """What a statement has done, for people; nothing if it is known to change and to lock nothing,
+    or only where its transaction stands."""
+    is_with = _WITH.match(sql)
+    changes = _CHANGES.search(sql) if is_with else _INTO.search(sql) or not _READS.match(sql)
+    if changes:
+        return _CHANGED
+    return _LOCKED if _LOCKS.search(sql) else ""
+
+
+def _said_in(session: Session) -> list[str]:
+    """The statements of its transaction, if they are noted: where the database is not asked."""
+    root = session.get_transaction()
+    said: list[str] = [] if root is None else vars(root).setdefault(_SAID, [])
+    return said
 
 
 def _after_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
-    """Have each statement noted: not all come by ``flush`` and ``execute`` of the session, such as
-    those of ``bulk_insert_mappings`` and of its ``connection()``."""
+    """Not all statements come by ``flush`` and ``execute`` of the session, such as those of
+    ``bulk_insert_mappings`` and of its ``connection()``."""
     from sqlalchemy import event
 
-    seen_in(session).begun = True
-    note = session.info.setdefault(_NOTE, partial(_note_statement, weakref.ref(session)))
-    event.listen(connection, "before_cursor_execute", note)  # once for each, also if repeated
+    if not (_tells(connection.engine) or _is_of_order(connection)):
+        note = session.info.setdefault(_NOTE, partial(note_statement, weakref.ref(session)))
+        event.listen(connection, "before_cursor_execute", note)  # once for each, also if repeated
 
 
-def _note_statement(
-    ref: weakref.ref[Session], _connection: object, _cursor: object, sql: str, *_: object
+def note_statement(
+    whose: Callable[[], Session | None], _conn: object, _cursor: object, sql: str, *_: object
 ) -> None:
-    """Whatever is not known to read counts as a write."""
-    session = ref()
-    if session is None or not session.in_transaction():
-        return
-    if not only_reads(sql):
-        if order_of_app() is None or current_session() is session:  # in an order several share it
-            seen_in(session).wrote = True
-    elif locks_rows(sql):
-        seen_in(session).locked = True
+    """As it is: what it means is looked at if that is asked."""
+    session = whose()
+    said = [] if session is None else _said_in(session)
+    said.append(sql)
+    if len(said) > _MOST_SAID:
+        said[:] = {meaning(each): each for each in said}.values()
 
 
 def _before_commit(session: Session) -> None:
     """A lost lease is no COMMIT."""
-    keeper = seen_in(session).keeper
+    keeper = keeper_of(session)
     if keeper is not None:
         keeper.check()
 
 
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
-        seen: Seen | None = session.info.pop(_SEEN, None)
-        if seen is not None and seen.keeper is not None:
-            seen.keeper.give_back()
+        keeper: Transaction | None = session.info.pop(_KEEPER, None)
+        if keeper is not None:
+            keeper.give_back()

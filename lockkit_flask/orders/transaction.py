@@ -9,6 +9,7 @@ the response is known.
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class SharedTransaction(OpenOrder):
                 _refuse_autocommit(self.connection)
                 self.connection.begin()
                 self._insert(Sql(self.connection), self.orders.running(self.order))
+                event.listen(self.connection, "before_cursor_execute", _note_statement)
             except BaseException:  # interrupted as well: its connection is in a transaction
                 self._discard()
                 raise
@@ -181,6 +183,10 @@ def _note_commit(_: Session) -> None:
     order: Any = db_session.order_of_app()
     if order is not None and order.active and order.joined:
         order.committed = True
+
+
+_note_statement = partial(db_session.note_statement, db_session.current_session)
+"""For the session of the context: several may share the connection of an order."""
 
 
 class SessionBefore:

@@ -392,6 +392,19 @@ def test_a_redirect_to_the_page_that_renews_a_login_is_a_refusal(login_shop: Fla
     assert sold(login_shop) == 2
 
 
+def test_a_refusal_is_logged_with_order_id_and_path(
+    shop: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.add_url_rule("/sell", view_func=idempotent(sell), methods=["POST"])
+    client = shop.test_client()
+    client.post("/sell", headers=A_1, json={"sku": "x"})
+    caplog.clear()  # of what is wrong with the app
+    with caplog.at_level("INFO", "lockkit"):
+        client.post("/sell", headers=A_1, json={"sku": "y"})
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "lockkit"]
+    assert told == "POST /sell gets 422 order-id-reused for the order 'A-1'"
+
+
 def test_signals(shop: Flask, caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[str, str]] = []
 

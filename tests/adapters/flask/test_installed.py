@@ -1,0 +1,98 @@
+"""A project that has set ``LockKit`` up and uses nothing of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from entered import calls_of_ours
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from lockkit_flask import LockKit, locks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+PROGRAM = """
+import gc, sys
+import sqlalchemy as sa
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+app = Flask("shop")
+app.config.update(SQLALCHEMY_DATABASE_URI="sqlite://", LOCKKIT_URL="memory://")
+db = SQLAlchemy(app)
+if sys.argv[1:]:
+    from lockkit_flask import LockKit
+    LockKit(app)
+
+class Item(db.Model):
+    id = db.Column(db.Integer, primary_key=True)
+
+def ask():
+    db.session.add(Item())
+    db.session.commit()
+    db.session.scalars(sa.select(Item).where(Item.id.in_(range(100)))).all()
+    db.session.rollback()
+
+calls = 0
+def note(frame, event, _):
+    global calls
+    calls += event == "call"
+
+with app.app_context():
+    db.create_all()
+    ask()
+    ask()
+    gc.disable()
+    sys.setprofile(note)
+    ask()
+    sys.setprofile(None)
+print(calls)
+"""
+
+
+def calls_of_project(*lockkit: str) -> int:
+    """How many functions two transactions call."""
+    command = [sys.executable, "-c", PROGRAM, *lockkit]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_its_queries_and_transactions_call_what_they_did() -> None:
+    assert calls_of_project("lockkit") == calls_of_project()
+
+
+def test_no_transaction_runs_a_line_of_lockkit_but_one_that_keeps_a_lock(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection never does; a session does from its first such lock to its end."""
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    app = Flask("shop", instance_path=str(tmp_path))
+    app.config.update(SQLALCHEMY_DATABASE_URI=database, LOCKKIT_URL="memory://")
+    db = SQLAlchemy(app)
+    LockKit(app)
+
+    def buy() -> None:
+        db.session.execute(sa.text("CREATE TEMPORARY TABLE bought AS SELECT 7 AS id"))
+        db.session.execute(sa.text("SELECT * FROM bought"))
+        db.session.execute(sa.text("DROP TABLE bought"))
+        db.session.commit()
+
+    with app.app_context():
+        assert calls_of_ours(buy) == 0
+        lock = locks["default"].lock("stock:42")
+        buy()
+        with lock:  # of a transaction that has ended nobody is asked
+            assert calls_of_ours(buy) == 0
+        with locks["default"].lock("stock:42", until="commit"):
+            db.session.execute(sa.text("SELECT 1"))
+        assert calls_of_ours(db.session.commit) > 0
+    with app.app_context():
+        assert calls_of_ours(buy) == 0
+        db.session.remove()
+        db.engine.dispose()
