@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from over_a_wire import BY_TASKS, LOSES_SOCKETS, OverAWire, Reached, by_tls
+from over_a_wire import BY_TASKS, LOSES_SOCKETS, REACHED, OverAWire, Reached, by_tls
 from redis_family import ClusterGroup, ClusterStore, SentinelGroup, SentinelStore
 
+import lockkit
 from lockkit.stores import redis as redis_store
 from lockkit.testing.conformance import StoreConformance
+from lockkit.testing.conformance.base import Connect
+from lockkit.testing.store import Store
 
 
 class TestSentinel(OverAWire):
@@ -38,8 +42,28 @@ class TestPlainKeysOverSentinel(Reached):
             yield SentinelStore(group, "protocol=plain", socket_timeout=10.0)
 
 
+class OverTLS(Reached):
+    asked = REACHED | {
+        "test_certificates_are_verified_by_default",
+        "test_the_certificate_of_the_master_is_verified_by_default",
+    }
+
+    def test_certificates_are_verified_by_default(
+        self, store: Store, connect: Connect, name: str
+    ) -> None:
+        _, options = _trust_and_others(store)
+        with pytest.raises(lockkit.BackendUnavailable, match=r"self.signed.*ssl_ca_certs"):
+            connect(options=options).lock(name).acquire(timeout=0)
+
+
+def _trust_and_others(store: Store) -> tuple[dict[str, str], dict[str, Any]]:
+    """Its OPTIONS: what it trusts, and the rest."""
+    others = dict(store.options["options"])
+    return {"ssl_ca_certs": others.pop("ssl_ca_certs")}, others
+
+
 @LOSES_SOCKETS
-class TestSentinelOverTLS(Reached):
+class TestSentinelOverTLS(OverTLS):
     """With passwords as well: another one for the Sentinels."""
 
     schemes = ("rediss+sentinel",)
@@ -51,6 +75,15 @@ class TestSentinelOverTLS(Reached):
     def store(cls) -> Iterator[SentinelStore]:
         with by_tls(), SentinelGroup(guarded=True) as group:
             yield SentinelStore(group, socket_timeout=10.0)
+
+    def test_the_certificate_of_the_master_is_verified_by_default(
+        self, store: Store, connect: Connect, name: str
+    ) -> None:
+        """Whatever the Sentinels may show."""
+        trust, options = _trust_and_others(store)
+        options["sentinel"] = {**options["sentinel"], **trust}
+        with pytest.raises(lockkit.BackendUnavailable, match=r"self.signed.*ssl_ca_certs"):
+            connect(options=options).lock(name).acquire(timeout=0)
 
 
 class TestCluster(StoreConformance):
@@ -71,7 +104,7 @@ class TestCluster(StoreConformance):
 
 
 @LOSES_SOCKETS
-class TestClusterOverTLS(Reached):
+class TestClusterOverTLS(OverTLS):
     schemes = ("rediss+cluster",)
     tested = redis_store.ClusterStore
     reached = ClusterStore
