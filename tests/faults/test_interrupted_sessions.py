@@ -12,7 +12,7 @@ import pytest
 from garbage import collected
 from interrupted_places import Works, interrupted_everywhere
 from interrupted_stores import LONG_TTL, MOMENT, MOST, PATIENT, TTL
-from servers_of_sessions import ADVISORY, GET_LOCK, Kind, SessionServer
+from servers_of_sessions import ADVISORY, GET_LOCK, ROW, Kind, SessionServer
 
 import lockkit
 from lockkit import Lease, LockClient
@@ -28,7 +28,7 @@ pytestmark = [
 STORE = "/stores/"
 
 
-@pytest.fixture(params=[ADVISORY, GET_LOCK], ids=lambda kind: kind.name)
+@pytest.fixture(params=[ADVISORY, ROW, GET_LOCK], ids=lambda kind: kind.name)
 def server(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
     kind: Kind = request.param
     with kind.of(request) as found:

@@ -210,3 +210,26 @@ async def test_a_wait_in_vain(url: str, locks: aio.AsyncLockClient, other: LockC
     for holder in holders:
         assert holder.release()
     await nothing_is_held(other, locks)
+
+
+@pytest.mark.parametrize("url", [sqlite_file, redis], ids=name_of, indirect=True)
+async def test_a_close(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
+    """What it held is not released, and expires; what is used again works."""
+    kept: list[tuple[aio.AsyncLockClient, aio.AsyncLease]] = []
+
+    async def used_again() -> None:
+        client, _ = kept.pop()
+        async with client.lock("again", timeout=PATIENT):
+            pass
+        await client.close()
+
+    async def step(at: int) -> Run:
+        if kept:
+            await used_again()
+        client = aio.connect(url, ttl=TTL, max_hold=None)
+        kept.append((client, await client.lock(f"c{at}").acquire()))
+        return client.close
+
+    assert await interrupted_everywhere(step, locks, below(url)) > 2
+    await used_again()
+    await nothing_is_held(other, locks)

@@ -47,6 +47,12 @@ def postgresql(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @contextmanager
+def mariadb(request: pytest.FixtureRequest) -> Iterator[str]:
+    with table_at(request.getfixturevalue("mariadb_server")) as url:
+        yield url
+
+
+@contextmanager
 def redis_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
     with ClusterGroup() as group:
         yield group.url
@@ -82,7 +88,7 @@ ONE = redis
 """Where the code that all stores share is interrupted as well."""
 
 STORES = [memory, sqlite_file, postgresql, redis]
-OTHERS = [django_database, django_cache, redis_cluster, plain_keys]
+OTHERS = [mariadb, django_database, django_cache, redis_cluster, plain_keys]
 """The same code over other connections, or with other scripts: a block and a wait go through it."""
 
 

@@ -128,6 +128,10 @@ class Postgres(SessionServer):
             "where id in (select id from lockkit_row for update skip locked)"
         )
 
+    def locked(self, names: list[str]) -> list[int]:
+        """The sessions that have these names."""
+        return self.holders() if names else []
+
     def _numbers(self, sql: str) -> list[int]:
         return [int(line) for line in self.server.execute(sql).split()]
 
@@ -143,10 +147,6 @@ class Advisory(Postgres):
         return self.pids(
             "pid in (select pid from pg_locks where locktype = 'advisory' and granted)"
         )
-
-    def locked(self, names: list[str]) -> list[int]:
-        """The sessions that have these names."""
-        return self.holders() if names else []
 
     def is_key(self, key: str) -> bool:
         return -(2**63) <= int(key) < 2**63
