@@ -70,7 +70,8 @@ class OrderInDatabase(OpenOrder):
     def _has_raised(self, response: HttpResponseBase) -> bool:
         """Whether the view has raised. Django hears nothing of it if DRF, Ninja or a decorator
         makes the response."""
-        return self.failed or self.error is not None or is_made_by_drf(response)
+        made_by_drf = getattr(response, "exception", False)
+        return self.failed or self.error is not None or made_by_drf
 
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
         """Whether this success was made of an exception, not by DRF: then nothing is saved."""
