@@ -2,7 +2,8 @@
 
 A lock that is acquired inside a transaction is released before that commits, so somebody else can
 take it and read what was there before. Such an acquire raises OpenTransaction, unless it is told
-otherwise by ``in_atomic="allow"`` or ``until="commit"``.
+otherwise by ``in_atomic="allow"`` or ``until="commit"``. If an order begins under a lock, as below
+a decorator that takes one, the lock is held until the order's COMMIT.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from lockkit.leases.client import Clients, Lock, LockClient
+from lockkit.leases.client import Clients, Lease, Lock, LockClient
 from lockkit.leases.kinds import RWLock
 from lockkit.leases.until import (
     CommitLock,
@@ -29,8 +30,12 @@ from lockkit.model.options import MutexOptions
 from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
+    from lockkit.engine.effects import Step
     from lockkit.leases.multi import MultiLock
+    from lockkit.leases.reentry import Entry
     from lockkit.model.settings import AliasSettings
+    from lockkit.model.types import Granted
+    from lockkit.runtime.hold import Hold
 
 C = TypeVar("C", bound="EnclosingClient")
 
@@ -71,6 +76,16 @@ class EnclosingClient(LockClient):
     def _transactions() -> Sequence[Transaction]:
         """Those that ``until="commit"`` is about."""
 
+    @staticmethod
+    @abstractmethod
+    def _orders() -> Sequence[Transaction]:
+        """Those of orders that are open here. Asked at each release."""
+
+    def _lease(self, hold: Hold, entry: Entry | None = None) -> Lease:
+        if entry is None:
+            return EnclosingLease(self, hold)
+        return Lease(self, hold, entry)  # the first one is left to the order
+
     def _class(
         self, in_atomic: InAtomic = "refuse", until: Until | None = None
     ) -> Callable[..., Lock]:
@@ -79,7 +94,44 @@ class EnclosingClient(LockClient):
         if until is not None:
             check_until(until)
             return partial(CommitLock, self._transactions)
-        return _EnclosingLock if in_atomic == "refuse" else Lock
+        return _EnclosingLock if in_atomic == "refuse" else _FreeLock
+
+
+class EnclosingLease(Lease):
+    """Whoever releases it while an order is open leaves it to the end of the order."""
+
+    __slots__ = ("_is_free",)  #: there if it is released where it is told so
+    _client: EnclosingClient
+
+    def release(self) -> bool:
+        self._hand_on()
+        return super().release()
+
+    def _releasing(self) -> Step[bool]:
+        self._hand_on()
+        return super()._releasing()
+
+    def _hand_on(self) -> None:
+        if self.released or hasattr(self, "_is_free"):
+            return
+        for order in self._client._orders():
+            if order not in self._kept_by:
+                order.keep(self)
+
+    def _disown(self) -> None:
+        super()._disown()
+        self._is_free = True
+
+
+class _FreeLock(Lock):
+    """``in_atomic="allow"``."""
+
+    __slots__ = ()
+
+    def _leased(self, granted: Granted) -> Lease:
+        lease = super()._leased(granted)
+        lease._disown()
+        return lease
 
 
 class _EnclosingLock(Lock):

@@ -95,6 +95,10 @@ class BaseLease:
             left = all(keeper.ended for keeper in self._kept_by)
         return self.released or left
 
+    def _disown(self) -> None:
+        """From now on it is released when it is told so, and not by the end of a transaction."""
+        self._kept_by = ()
+
     def _belong_to(self, block: Block | None) -> None:
         self._block = block
 

@@ -190,7 +190,7 @@ class _MultiLock(Generic[Several]):
 
 def _giving_back(leases: Sequence[BaseLease]) -> Step[None]:
     for lease in leases:
-        lease._kept_by = ()  # not until the end of a transaction
+        lease._disown()
     try:
         yield from releasing_all(leases)
     except BackendError as failure:

@@ -159,7 +159,7 @@ class CommitLock(Lock):
                     transaction.keep(lease)
         except BaseException:  # interrupted as well: it is to be released now
             if kept is None:
-                lease._kept_by = ()
+                lease._disown()
                 yield from lease._releasing()
             raise
         return lease

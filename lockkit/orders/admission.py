@@ -237,7 +237,9 @@ class Admission:
         """Wait at most ``seconds`` for a lease. Errors as of ``Lock.acquire``."""
         lock = self._means.locks._mutex(self.order.lock_name, self.order.label)
         lock.timeout = seconds  # which the settings have checked
-        return await value(lock.acquire())
+        lease = await value(lock.acquire())
+        lease._disown()  # we give it back ourselves, after the order's transaction
+        return lease
 
 
 def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:

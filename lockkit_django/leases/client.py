@@ -17,7 +17,7 @@ from lockkit.leases.lease import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
 from lockkit.runtime.aio_run import to_its_end
 from lockkit_django.leases.transactions import refuse_open_transactions
-from lockkit_django.leases.until import open_transactions
+from lockkit_django.leases.until import of_orders, open_transactions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,6 +30,7 @@ class DjangoLockClient(EnclosingClient):
 
     _refuse = staticmethod(refuse_open_transactions)
     _transactions = staticmethod(open_transactions)
+    _orders = staticmethod(of_orders)
 
 
 class _AsyncDjangoLock(AsyncEnclosingLock):

@@ -42,6 +42,10 @@ OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
 
 
+class OrderBlock(transaction.Atomic):
+    """That of an order, which begins before the view and commits long after it."""
+
+
 class Exempt(set[Any]):
     """For ``_non_atomic_requests``: tells the handler that the view is in no database's
     ATOMIC_REQUESTS, because its wrapper opens the transactions itself, under its lock. Remembers

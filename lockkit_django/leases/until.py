@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
-from lockkit_django.leases.transactions import KEEPER, asked, opened, user_blocks
+from lockkit_django.leases.transactions import KEEPER, OrderBlock, asked, opened, user_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,13 @@ def open_transactions() -> list[Transaction]:
     """Those of this thread that are the user's, on any database."""
     found = (each for each in opened() if _is_open(each))
     return [_keeper(each) or _Outermost(each) for each in found]
+
+
+def of_orders() -> list[Transaction]:
+    """Those of this thread that are orders', and can still commit."""
+    found = (each for each in opened() if each.in_atomic_block and not each.closed_in_transaction)
+    ours = (each for each in found if isinstance(next(iter(user_blocks(each)), None), OrderBlock))
+    return [_keeper(each) or _Outermost(each) for each in ours]
 
 
 def _keeper(connection: BaseDatabaseWrapper) -> _Outermost | None:
@@ -75,7 +82,7 @@ class _Outermost(Transaction):
         refuse_level(_level_in_use(self._connection), name)
 
     def keep(self, lease: Lease) -> None:
-        if self._connection.vendor == "sqlite":
+        if self._connection.vendor == "sqlite" and not self._connection.needs_rollback:
             _take_write_lock(self._connection, lease.name)
         if not self.is_open():
             methods = {name: getattr(self._connection, name) for name in self._hooked}

@@ -11,7 +11,7 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLo
 from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders.record import refuses
-from lockkit_django.leases.transactions import is_aborted
+from lockkit_django.leases.transactions import OrderBlock, is_aborted
 from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
     is_conflict,
@@ -197,7 +197,7 @@ class SharedTransaction(OrderInDatabase):
     def _enter_block(self) -> None:
         using = self._using
         self._connection = connection = connections[using]
-        block = transaction.Atomic(using, savepoint=True, durable=True)
+        block = OrderBlock(using, savepoint=True, durable=True)
         try:
             _refuse_manual_commits(connection)
             block.__enter__()

@@ -21,18 +21,19 @@ from lockkit.model.errors import ConfigurationError
 from lockkit_flask.leases import db_session, request_leases
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
     from lockkit.leases.client import Lease
     from lockkit_flask.orders.open_order import OpenOrder
 
 
-def open_transactions() -> list[Transaction]:
+def open_transactions() -> Sequence[Transaction]:
     """That of the order which runs here, else that of the session, which may be still to begin."""
-    order = db_session.order_of_app()
-    if order is not None and order.active:
-        order.kept = order.kept or _OfOrder(order)
-        return [order.kept]
+    of_order = of_orders()
+    if of_order:
+        return of_order
     db = db_session.database_of(current_app)
     if db is None:
         raise ConfigurationError("until='commit' needs the db.session of Flask-SQLAlchemy")
@@ -40,10 +41,19 @@ def open_transactions() -> list[Transaction]:
     return [db_session.keeper_of(session) or _OfSession(session)]
 
 
+def of_orders() -> Sequence[Transaction]:
+    order = db_session.order_of_app()
+    if order is None or not order.active:
+        return ()
+    order.kept = order.kept or _OfOrder(order)
+    return (order.kept,)
+
+
 class FlaskLockClient(EnclosingClient):
     """``LockClient``, whose locks refuse to be acquired inside a transaction with changes."""
 
     _transactions = staticmethod(open_transactions)
+    _orders = staticmethod(of_orders)
     _refuse = staticmethod(db_session.end_read)
 
 

@@ -287,7 +287,7 @@ def test_interrupted_while_it_is_given_back_it_expires(using: str) -> None:
 
     sell_until(0)  # for the first time it comes to more
     places = sell_until(0).places
-    interrupted = [sell_until(at).where for at in range(places - 150, places)]
+    interrupted = [sell_until(at).where for at in range(places - 200, places)]
     assert any("in _Outermost.give_back" in where for where in interrupted)
     for lease in leases:
         locks["default"].lock(lease.name, timeout=30).acquire().release()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import flask
 import pytest
 import sqlalchemy as sa
-from flask import Flask, abort
+from flask import Flask, Response, abort
 from flask_project import Order, User, db
 
 import lockkit
 from lockkit.model.errors import ConfigurationError, LeaseLost
-from lockkit_flask import LockKit, OpenTransaction, alocks, locked, locks
+from lockkit_flask import LockKit, OpenTransaction, alocks, idempotent, locked, locks
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -84,9 +86,9 @@ def is_free(name: str = "stock:42") -> bool:
     return locks["default"].inspect(name) is None
 
 
-def send(shop: Flask, view: Callable[[], Any]) -> Any:
+def send(shop: Flask, view: Callable[[], Any], **more: str) -> Any:
     shop.add_url_rule("/it", view_func=view, methods=["POST"])
-    headers = {"X-User": "alice", "X-Order-ID": "1"}
+    headers = {"X-User": "alice", "X-Order-ID": "1", **more}
     return shop.test_client().post("/it", headers=headers)
 
 
@@ -117,6 +119,88 @@ def test_a_lock_by_hand_inside_an_order_is_refused(shop: Flask, how: str) -> Non
 def is_pending(app: Flask, write: str) -> bool:
     """Python's driver of SQLite begins no transaction for this, so it is committed at once."""
     return write != "cte" or app.config["SQLALCHEMY_DATABASE_URI"].startswith("postgresql")
+
+
+@idempotent
+def buy() -> tuple[str, int]:
+    db.session.add(Order(name="bought"))
+    db.session.commit()
+    if "X-Fail" in flask.request.headers:
+        raise ZeroDivisionError
+    return "sold", 201
+
+
+def by_hand(**options: Any) -> Callable[[], Any]:
+    """As a decorator that somebody has written with ``with``."""
+
+    @functools.wraps(buy)
+    def view() -> Any:
+        with locks["default"].lock("stock:42", timeout=0, **options):
+            return buy()
+
+    return view
+
+
+ABOVE = {
+    "with": by_hand(),
+    "until": by_hand(until="commit"),
+    "locked": locked("stock:42")(buy),
+    "locked until": locked("stock:42", until="commit")(buy),
+}
+
+
+@pytest.mark.parametrize("view", ABOVE)
+def test_above_an_order_it_is_held_until_the_orders_commit(
+    shop: Flask, at_release: list[int], view: str
+) -> None:
+    assert send(shop, ABOVE[view]).status_code == 201
+    assert at_release == [1]
+
+
+@pytest.mark.parametrize("view", ABOVE)
+def test_above_an_order_it_is_held_until_the_orders_rollback(make_shop: MakeApp, view: str) -> None:
+    shop = make_shop(PROPAGATE_EXCEPTIONS=False)
+    assert send(shop, ABOVE[view], **{"X-Fail": "1"}).status_code == 500
+    with shop.app_context():
+        assert is_free()
+    assert rows(shop) == 0
+
+
+def test_around_an_order_by_hooks_it_is_held_until_the_orders_commit(
+    shop: Flask, at_release: list[int]
+) -> None:
+    """The hook that releases it is called before the COMMIT."""
+    taken: list[lockkit.MultiLease] = []
+    shop.before_request(
+        lambda: taken.append(locks["default"].multi("stock:42", "stock:43").acquire())
+    )
+    shop.after_request(lambda response: (taken[0].release(), response)[1])
+    assert send(shop, buy).status_code == 201
+    assert at_release == [1, 1]
+
+
+def test_above_an_order_it_is_released_at_once_if_that_is_allowed(
+    shop: Flask, at_release: list[int]
+) -> None:
+    assert send(shop, by_hand(in_atomic="allow")).status_code == 201
+    assert at_release == [0]
+
+
+def test_an_order_does_not_commit_when_a_lease_above_it_is_lost(shop: Flask) -> None:
+    taken: list[lockkit.Lease] = []
+    shop.before_request(lambda: taken.append(locks["default"].lock("stock:42").acquire()))
+
+    @shop.after_request
+    def lose(response: Response) -> Response:
+        taken[0].release()
+        locks["default"].break_("stock:42", fence=taken[0].fencing_token)
+        with suppress(LeaseLost):
+            taken[0].extend()
+        return response
+
+    refused = send(shop, buy)
+    assert (refused.status_code, refused.json["code"]) == (503, "order-lease-lost")
+    assert rows(shop) == 0
 
 
 @pytest.mark.parametrize("write", WRITES)

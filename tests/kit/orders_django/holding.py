@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 from django.db import transaction
@@ -10,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from lockkit.model.errors import LeaseLost
-from lockkit_django import locks
+from lockkit_django import locked, locks
 from lockkit_django.orders import idempotent
 from orders_django.views import sell
 
@@ -52,5 +53,43 @@ def in_commit_in(request: Any) -> HttpResponse:
         return request.order.respond_with(held(request))  # type: ignore[no-any-return]
 
 
-VIEWS = (refused, held, broken, lost, in_commit_in)
+@idempotent
+def sold(request: HttpRequest) -> HttpResponse:
+    sell("below")
+    if "X-Fail" in request.headers:
+        raise ZeroDivisionError
+    return HttpResponse("sold", status=201)
+
+
+def _by_hand(name: str, **options: Any) -> Any:
+    """As a decorator that somebody has written with ``with``."""
+
+    @wraps(sold)
+    def view(request: HttpRequest) -> HttpResponse:
+        with locks["default"].lock("stock:42", timeout=0, **options) as lease:
+            if name == "loses":
+                locks["default"].break_("stock:42", fence=lease.fencing_token)
+                with suppress(LeaseLost):
+                    lease.extend()
+            response: HttpResponse = sold(request)
+        return response
+
+    view.__name__ = name
+    return view
+
+
+def _named(name: str, view: Any) -> Any:
+    view.__name__ = name
+    return view
+
+
+ABOVE = (
+    _by_hand("with"),
+    _by_hand("with-until", until="commit"),
+    _by_hand("with-allow", in_atomic="allow"),
+    _by_hand("loses", until="commit"),
+    _named("locked", locked("stock:42")(sold)),
+    _named("locked-until", locked("stock:42", until="commit")(sold)),
+)
+VIEWS = (refused, held, broken, lost, in_commit_in, *ABOVE)
 urlpatterns = [path(f"orders/{view.__name__}", view) for view in VIEWS]

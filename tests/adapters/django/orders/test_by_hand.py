@@ -26,9 +26,9 @@ def atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
 
 
-def send(kind: str, *, raises: bool = False) -> Any:
+def send(kind: str, *, raises: bool = False, **more: str) -> Any:
     client = Client(raise_request_exception=raises)
-    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a", **more}
     return client.post(f"/orders/{kind}", b"{}", content_type="application/json", headers=headers)
 
 
@@ -58,3 +58,34 @@ def test_an_order_does_not_commit_when_its_lease_is_lost() -> None:
     refused = send("lost")
     assert (refused.status_code, refused.json()["code"]) == (503, "order-lease-lost")
     assert Sale.objects.count() == 0
+
+
+ABOVE = ["with", "with-until", "locked", "locked-until"]
+
+
+@pytest.mark.parametrize("kind", ABOVE)
+def test_above_the_order_it_is_held_until_the_orders_commit(kind: str, releases: Any) -> None:
+    assert send(kind).content == b"sold"
+    of_stock = [seen for seen in releases.seen if seen[0] == "stock"]
+    assert of_stock == [("stock", 1, False)]
+    assert send(kind)["Idempotent-Replayed"] == "true"
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("kind", ABOVE)
+def test_above_the_order_it_is_held_until_the_orders_rollback(kind: str, releases: Any) -> None:
+    assert send(kind, **{"X-Fail": "1"}).status_code == 500
+    of_stock = [seen for seen in releases.seen if seen[0] == "stock"]
+    assert of_stock == [("stock", 0, False)]
+    assert not list(locks["default"].holders())
+
+
+def test_above_the_order_it_is_released_at_once_if_that_is_allowed(releases: Any) -> None:
+    assert send("with-allow").content == b"sold"
+    assert ("stock", -1, True) in releases.seen
+
+
+def test_an_order_does_not_commit_when_a_lease_above_it_is_lost() -> None:
+    assert send("loses").status_code in (500, 503)
+    assert Sale.objects.count() == 0
+    assert not list(locks["default"].holders())
