@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 class AsyncWatchdog(BaseWatchdog):
     """Renews in an event loop.
 
-    When the interpreter exits no loop runs any more, so a blocking store of the same settings
-    releases what is still held. Limits: not in ``memory://``, which ends with the process; and not
-    what a client held that was closed, as by the end of its loop.
+    When the interpreter exits no loop runs any more, so what is still held is released by a
+    blocking store of the same settings, or over the same connections if they need no loop. Limits:
+    not in ``memory://``, which ends with the process; and not what a client held that was closed,
+    as by the end of its loop.
     """
 
     def __init__(self, store: Store, wire: AsyncWire, again: Callable[[], Store]) -> None:
@@ -127,8 +128,10 @@ class AsyncWatchdog(BaseWatchdog):
 
     def _finish_exit(self, until: float) -> None:
         if self._left:
-            store = self._again()
-            run(holding.release_all(store, self._left, until), store.wire())
+            without_loop = getattr(self._wire, "without_loop", None)
+            store = self._store if without_loop else self._again()
+            wire = without_loop() if without_loop else store.wire()
+            run(holding.release_all(store, self._left, until), wire)
 
 
 def _begin(reference: weakref.ref[AsyncWatchdog]) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lockkit.model.clock import now
+from lockkit.model.log import log
 from lockkit.model.types import Owner
 
 EXIT_SECONDS = 3.0
@@ -248,11 +249,10 @@ _beginning_exit: list[_Method] = []
 _finishing_exit: list[_Method] = []
 
 
-def _call(registered: list[_Method], *arguments: object) -> None:
+def _call(registered: list[_Method]) -> None:
     for reference in list(registered):
-        method = reference()
-        if method is not None:
-            method(*arguments)
+        if (method := reference()) is not None:
+            method()
 
 
 def _notice_fork() -> None:
@@ -280,5 +280,15 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _exit() -> None:
     until = now() + EXIT_SECONDS
-    _call(_beginning_exit)
-    _call(_finishing_exit, until)
+    _call_each(_beginning_exit)
+    _call_each(_finishing_exit, until)
+
+
+def _call_each(registered: list[_Method], *arguments: object) -> None:
+    """Whatever one of them raises: nobody would call the others later."""
+    for reference in list(registered):
+        try:
+            if (method := reference()) is not None:
+                method(*arguments)
+        except Exception:  # noqa: BLE001
+            log.exception("leases may be left to expire, as something failed at the exit")

@@ -24,7 +24,11 @@ class Wire(Protocol):
 
 
 class AsyncWire(Protocol):
-    """Performs effects in the tasks of one event loop."""
+    """Performs effects in the tasks of one event loop.
+
+    If its connections need no loop, it may have ``without_loop()``, which returns a Wire over them:
+    at the exit it releases what is held. Otherwise another store is made then, and connects.
+    """
 
     async def exchange(self, exchange: Exchange, /) -> Any: ...
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import lockkit
+from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ZooKeeperServer
 
 SOON = 60.0
 TTL = 600.0
@@ -51,9 +52,9 @@ def locks(url: str) -> Iterator[lockkit.LockClient]:
     client.close()
 
 
-def run(program: str, url: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *urls: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "ignore::ResourceWarning", "-c", program, url],
+        [sys.executable, "-W", "ignore::ResourceWarning", "-c", program, *urls],
         capture_output=True,
         text=True,
         timeout=SOON,
@@ -210,3 +211,65 @@ asyncio.run(hold())
         proxy.half_open()
         process.communicate(timeout=SOON)
         assert process.returncode == 0
+
+
+NO_THREADS = """
+import atexit
+
+@atexit.register
+def end():  # as the interpreter does, from Python 3.12 on
+    def refuse(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    threading.Thread.start = refuse
+"""
+
+
+@pytest.fixture(scope="module")
+def zookeeper(other_servers: None) -> Iterator[str]:
+    with ZooKeeperServer() as server:
+        yield server.url
+
+
+def test_zookeeper_is_told_without_a_loop_or_another_thread(zookeeper: str, redis_url: str) -> None:
+    """And so is the store of the client that was made next."""
+    program = f"""{HOLDING_IN_A_LOOP}
+import lockkit
+locks = lockkit.connect(sys.argv[2], ttl=600)
+other = locks.lock("kept").acquire()
+{NO_THREADS}"""
+    zookeeper += "/loop"
+    process = run(program, zookeeper, redis_url)
+    assert (process.returncode, process.stderr) == (0, "")
+    for url in (zookeeper, redis_url):
+        with lockkit.connect(url) as locks:
+            assert locks.inspect("kept") is None
+
+
+def test_zookeeper_hears_of_a_close_at_the_exit(zookeeper: str) -> None:
+    program = f"{HOLDING}\nimport atexit\natexit.register(locks.close)\n{NO_THREADS}"
+    zookeeper += "/closed"
+    process = run(program, zookeeper)
+    assert (process.returncode, process.stderr) == (0, "")
+    with lockkit.connect(zookeeper) as locks:
+        eventually(lambda: locks.inspect("kept") is None)
+
+
+def test_what_fails_at_the_exit_keeps_no_other_from_it(redis_url: str) -> None:
+    program = f"""
+from lockkit.runtime import process
+
+class Broken:
+    def begin(self):
+        raise ValueError("it cannot begin")
+
+    def finish(self, until):
+        raise ValueError("it cannot finish")
+
+broken = Broken()
+process.at_exit(broken.begin, broken.finish)
+{HOLDING}"""
+    process = run(program, redis_url)
+    assert "it cannot begin" in process.stderr
+    assert "it cannot finish" in process.stderr
+    with lockkit.connect(redis_url) as locks:
+        assert locks.inspect("kept") is None

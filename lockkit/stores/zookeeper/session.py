@@ -167,7 +167,12 @@ class Session:
             self._stopping = Signal()
             self._is_ready = False
             self._wake()
-            native.start(self._work, (self._stop,), "lockkit-zookeeper-close")
+            try:
+                native.start(self._work, (self._stop,), "lockkit-zookeeper-close")
+            except RuntimeError:  # at the end of the program, where kazoo's thread goes on alone
+                self._handler.on_end = self._stopping.set
+                self.kazoo._safe_close = list
+                self._work(self.kazoo.stop)
         return self._stopping
 
     def let_go(self) -> None:

@@ -153,6 +153,12 @@ class AsyncZooKeeperWire(Sessions, AsyncLocalWire):
     async def close(self) -> None:
         await arun(self._closing(), self)
 
+    def without_loop(self) -> ZooKeeperWire:
+        """Over the same sessions, which end with it."""
+        made = ZooKeeperWire(self._configuration, self._nodes)
+        made._sessions = self._sessions
+        return made
+
 
 def said(answers: Answers) -> list[Any]:
     """Values, and errors of the server's. Raises OutcomeUnknown if one of them did not come."""
