@@ -170,7 +170,6 @@ def test_a_block_that_the_garbage_collector_ends(
     nothing_is_held(other, locks)
 
 
-@on_every_store
 def test_a_wait_with_one_in_the_handler_of_a_signal(
     url: str, locks: LockClient, other: LockClient, works: Works
 ) -> None:

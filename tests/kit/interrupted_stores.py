@@ -14,7 +14,7 @@ from django.test import override_settings
 from lock_tables import table_at
 from redis_family import ClusterGroup
 
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ZooKeeperServer
 
 TTL = 0.5
 LONG_TTL = 60.0
@@ -84,11 +84,18 @@ def plain_keys(request: pytest.FixtureRequest) -> Iterator[str]:
     yield f"{request.getfixturevalue('redis_url')}?protocol=plain"
 
 
+@contextmanager
+def zookeeper(request: pytest.FixtureRequest) -> Iterator[str]:
+    request.getfixturevalue("other_servers")
+    with ZooKeeperServer() as server:
+        yield server.url
+
+
 ONE = redis
 """Where the code that all stores share is interrupted as well."""
 
 STORES = [memory, sqlite_file, postgresql, redis]
-OTHERS = [mariadb, django_database, django_cache, redis_cluster, plain_keys]
+OTHERS = [mariadb, django_database, django_cache, redis_cluster, plain_keys, zookeeper]
 """The same code over other connections, or with other scripts: a block and a wait go through it."""
 
 
