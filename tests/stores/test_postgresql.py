@@ -128,7 +128,8 @@ def test_a_step_that_takes_too_long_leaves_nothing_waiting_in_the_server(
             with pytest.raises(lockkit.OutcomeUnknown):
                 client.lock("a").acquire(timeout=0)
         client.close()
-        eventually(lambda: not waits(admin))
+        if psycopg.capabilities.has_cancel_safe():  # else docs/tables.md tells the limit
+            eventually(lambda: not waits(admin))
 
 
 @pytest.mark.parametrize(
