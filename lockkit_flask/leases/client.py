@@ -38,7 +38,7 @@ def open_transactions() -> Sequence[Transaction]:
     if db is None:
         raise ConfigurationError("until='commit' needs the db.session of Flask-SQLAlchemy")
     session = db.session()
-    return [db_session.keeper_of(session) or _OfSession(session)]
+    return [session.info.get(db_session.KEEPER) or _OfSession(session)]
 
 
 def of_orders() -> Sequence[Transaction]:
@@ -76,14 +76,15 @@ class _OfSession(Transaction):
         self._session = session
 
     def is_open(self) -> bool:
-        return db_session.keeper_of(self._session) is self and self._session.in_transaction()
+        keeper = self._session.info.get(db_session.KEEPER)
+        return keeper is self and self._session.in_transaction()
 
     def refuse_snapshot(self, name: str) -> None:
         """What has only read is ended; what is to stay keeps its snapshot, if it has one."""
         if not db_session.is_to_stay(self._session):
             db_session.end_if_begun(self._session)
             return
-        for connection in db_session.connections_of(self._session):
+        for connection, *_ in db_session.reached(self._session):
             _refuse_level(connection, name)
 
     def keep(self, lease: Lease) -> None:

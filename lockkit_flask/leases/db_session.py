@@ -42,7 +42,9 @@ Not in ``g``: what pushes an app context of its own while the view runs, as an e
 does, has another ``g`` and another session, and belongs to the order all the same.
 """
 
-_KEEPER = "lockkit.keeper"
+KEEPER = "lockkit.keeper"
+"""Key of a session's ``info``: what the end of its transaction gives back."""
+
 _SAID = "_lockkit_said"
 _NOTE = "lockkit.note"
 _MOST_SAID = 100
@@ -50,14 +52,10 @@ _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
-_HARMLESS = rf"((select|show|set|pragma|values|begin|savepoint|release|rollback)\b|{_PLAN})"
-_READS = re.compile(_START + _HARMLESS, re.IGNORECASE)
-_WITH = re.compile(_START + r"with\b", re.IGNORECASE)
-_CHANGES = re.compile(r"\b(insert|update|delete|merge|into)\b", re.IGNORECASE)
-_INTO = re.compile(r"\binto\b", re.IGNORECASE)
-_LOCKS = re.compile(
-    r"\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b", re.IGNORECASE
-)
+_HARMLESS = r"(select|with|show|set|pragma|values|begin|savepoint|release|rollback)\b"
+_READS = re.compile(rf"(?i){_START}({_HARMLESS}|{_PLAN})")
+_CHANGES = re.compile(rf"(?i)\A{_START}with\b(?s:.*)\b(insert|update|delete|merge)\b|\binto\b")
+_LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
 
 def behind(proxy: T) -> T:
@@ -166,29 +164,24 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin_nested()"
     if getattr(session, "_trans_context_manager", None) is not None:  # no other way
         return "is inside begin()"
-    keeper = keeper_of(session)
+    keeper = session.info.get(KEEPER)
     if keeper is not None and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
     return _LOCKED if _LOCKED in map(meaning, _said_in(session)) else ""
 
 
-def connections_of(session: Session) -> list[Connection]:
-    """Those that its transaction has reached: only they may have changes, or a snapshot."""
+def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
+    """The connections that its transaction works on, each with what it has begun there: only they
+    may have changes, or a snapshot."""
     root = session.get_transaction()
-    return [] if root is None else [each[0] for each in set(root._connections.values())]
-
-
-def keeper_of(session: Session) -> Transaction | None:
-    """What the end of its transaction gives back."""
-    found: Transaction | None = session.info.get(_KEEPER)
-    return found
+    return set() if root is None else set(root._connections.values())
 
 
 def keep(session: Session, keeper: Transaction) -> None:
     """Only from now on is this session listened to."""
     from sqlalchemy import event
 
-    session.info[_KEEPER] = keeper
+    session.info[KEEPER] = keeper
     event.listen(session, "before_commit", _before_commit)
     event.listen(session, "after_transaction_end", _after_transaction)
 
@@ -202,10 +195,12 @@ def _has_changed(session: Session) -> bool:
         return True
     if any(session.is_modified(changed) for changed in session.dirty):
         return True
-    return any(_has_written(session, connection) for connection in connections_of(session))
+    return any(
+        _has_written(session, connection, begun) for connection, begun, *_ in reached(session)
+    )
 
 
-def _has_written(session: Session, connection: Connection) -> bool:
+def _has_written(session: Session, connection: Connection, begun: object) -> bool:
     """Yes where it cannot be told; no in a savepoint around it, such as a test's."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -213,7 +208,7 @@ def _has_written(session: Session, connection: Connection) -> bool:
     if of_order or not _tells(connection.engine):
         noted = of_order or _NOTE in session.info
         return not noted or _CHANGED in map(meaning, _said_in(session))
-    if _is_savepoint(session, connection):
+    if begun is not connection.get_transaction():
         return False
     try:
         if connection.dialect.name == "postgresql":
@@ -222,12 +217,6 @@ def _has_written(session: Session, connection: Connection) -> bool:
         return bool(driver.in_transaction)
     except SQLAlchemyError:  # such as: an earlier statement has failed
         return True
-
-
-def _is_savepoint(session: Session, connection: Connection) -> bool:
-    """Whether a ROLLBACK of the session leaves what was done before on its connection."""
-    root: Any = session.get_transaction()
-    return root._connections[connection][1] is not connection.get_transaction()
 
 
 def _tells(engine: Engine) -> bool:
@@ -244,9 +233,7 @@ def _is_of_order(connection: Connection) -> bool:
 def meaning(sql: str) -> str:
     """What a statement has done, for people; nothing if it is known to change and to lock nothing,
     or only where its transaction stands."""
-    is_with = _WITH.match(sql)
-    changes = _CHANGES.search(sql) if is_with else _INTO.search(sql) or not _READS.match(sql)
-    if changes:
+    if not _READS.match(sql) or _CHANGES.search(sql):
         return _CHANGED
     return _LOCKED if _LOCKS.search(sql) else ""
 
@@ -281,13 +268,13 @@ def note_statement(
 
 def _before_commit(session: Session) -> None:
     """A lost lease is no COMMIT."""
-    keeper = keeper_of(session)
+    keeper = session.info.get(KEEPER)
     if keeper is not None:
         keeper.check()
 
 
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
-        keeper: Transaction | None = session.info.pop(_KEEPER, None)
+        keeper = session.info.pop(KEEPER, None)
         if keeper is not None:
             keeper.give_back()

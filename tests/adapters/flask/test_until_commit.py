@@ -440,6 +440,36 @@ def test_whatever_has_only_read_is_ended(context: Flask, read: str) -> None:
         assert not db.session().in_transaction()
 
 
+@pytest.mark.parametrize("read", READS)
+def test_what_an_order_reads_after_its_commit_is_no_change(shop: Flask, read: str) -> None:
+    def view() -> str:
+        db.session.add(Order(name="x"))
+        db.session.commit()
+        READS[read]()
+        return "ok"
+
+    assert send(shop, view).text == "ok"
+    assert rows(shop) == 1
+
+
+UNFINISHED = {
+    "explain": 'EXPLAIN (ANALYZE) DELETE FROM "order"',
+    "into": 'WITH o AS (SELECT * FROM "order") SELECT * INTO TEMPORARY x FROM o',
+    "cte": 'WITH o AS (DELETE FROM "order" RETURNING id) SELECT * FROM o',
+}
+
+
+@pytest.mark.parametrize("sql", UNFINISHED.values(), ids=UNFINISHED)
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_what_an_order_changes_after_its_commit_is_an_error(shop: Flask, sql: str) -> None:
+    def view() -> str:
+        db.session.execute(sa.text(sql))
+        return "ok"
+
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+    assert send(shop, view).status_code == 500
+
+
 def test_what_is_not_in_the_database_may_be_locked_anywhere(shop: Flask) -> None:
     def view() -> str:
         db.session.add(Order(name="x"))
