@@ -245,5 +245,17 @@ def _pages_at(view: str | None) -> list[str]:
 def _tokens() -> list[str]:
     """Flask-WTF's, against forgery: the one of this request, and the one of its form."""
     field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
-    sent = request.form.get(field) if request.mimetype in FORMS else None
-    return [token for token in (g.get(field), sent) if isinstance(token, str)]
+    made, sent = g.get(field), request.form.get(field) if request.mimetype in FORMS else None
+    found = [made, sent if sent and _is_accepted(sent) else None]
+    return [token for token in found if isinstance(token, str)]
+
+
+def _is_accepted(token: str) -> bool:
+    """Any other text is the client's choice, and may stand anywhere in the answer."""
+    if g.get("csrf_valid"):
+        return True
+    try:
+        import_module("flask_wtf.csrf").validate_csrf(token)
+    except (ImportError, ValueError, RuntimeError):  # the last: without a SECRET_KEY
+        return False
+    return True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import flask
 import pytest
 import sqlalchemy as sa
-from flask import Flask, request
 from flask_project import db, put
 
 from lockkit.orders.rows import TABLE as TABLE_NAME
@@ -15,6 +15,8 @@ from lockkit.orders.rows import TABLE as TABLE_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from flask import Flask
 
 csrf = import_module("flask_wtf.csrf")  # without types
 
@@ -24,19 +26,32 @@ def database(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'shop.sqlite3'}"
 
 
-@pytest.fixture
-def shop(make_shop: Callable[..., Flask]) -> Flask:
+@pytest.fixture(params=["everywhere", "in its form"])
+def shop(make_shop: Callable[..., Flask], request: pytest.FixtureRequest) -> Flask:
+    """Flask-WTF checks tokens before each view, or in the forms of those that have one."""
     app = make_shop()
-    csrf.CSRFProtect(app)
+    if request.param == "everywhere":
+        csrf.CSRFProtect(app)
+    else:
+        app.before_request(check_form)
 
     def page() -> str:
         put("sold")
         db.session.commit()
-        return f"token {csrf.generate_csrf()} sent {request.form['csrf_token']}"
+        return f"token {csrf.generate_csrf()} sent {flask.request.form['csrf_token']}"
 
     app.add_url_rule("/token", view_func=csrf.generate_csrf)
     app.add_url_rule("/page", view_func=page, methods=["POST"])
     return app
+
+
+def check_form() -> None:
+    if flask.request.method != "POST":
+        return
+    try:
+        csrf.validate_csrf(flask.request.form["csrf_token"])
+    except ValueError:
+        flask.abort(400)
 
 
 def test_each_asker_gets_a_token_of_its_own(shop: Flask) -> None:
@@ -57,3 +72,19 @@ def test_each_asker_gets_a_token_of_its_own(shop: Flask) -> None:
     again = {"headers": {**headers, "X-Order-ID": "A-2"}, "data": {"csrf_token": mine}}
     assert later.post("/page", **again).status_code == 200
     assert first.post("/page", **again).status_code == 400
+
+
+@pytest.mark.parametrize("secret", ["s", None])
+def test_a_text_that_a_client_calls_a_token_is_not_taken_for_one(
+    make_shop: Callable[..., Flask], secret: str | None
+) -> None:
+    shop = make_shop(SECRET_KEY=secret)
+    shop.add_url_rule("/sell", view_func=lambda: "sold", methods=["POST"])
+    headers = {"X-User": "alice", "X-Order-ID": "A-1"}
+    client = shop.test_client()
+    answers = [
+        client.post("/sell", headers=headers, data={"csrf_token": text}) for text in ("o", "o")
+    ]
+    assert [answer.text for answer in answers] == ["sold", "sold"]
+    assert answers[1].headers["Idempotent-Replayed"] == "true"
+    assert not any("Set-Cookie" in answer.headers for answer in answers)
