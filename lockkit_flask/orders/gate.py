@@ -172,7 +172,7 @@ def _capture(response: Response) -> Response:
     """
     opened = of_request()
     if opened is not None and opened.visit.captured is None:
-        opened.visit.capture(response)
+        opened.capture(response)
     return response
 
 

@@ -12,7 +12,7 @@ from lockkit.orders import gate, redis_records
 from lockkit_flask.leases import request_leases
 
 if TYPE_CHECKING:
-    from flask import Flask
+    from flask import Flask, Response
 
     from lockkit.leases.until import Transaction
     from lockkit_flask.orders.visit import Visit
@@ -29,6 +29,10 @@ class OpenOrder(gate.OpenOrder):
     environ: Any  #: of its request
     outer: OpenOrder | None = None  #: whose view has sent the app this order
     check_leases = staticmethod(request_leases.check_all)
+
+    def capture(self, response: Response) -> None:
+        """The view's answer, before hooks change it or save something."""
+        self.visit.capture(response)
 
     def overrule(self) -> None:
         """An ``after_request`` hook has failed, or has made a failure of the view's answer. No

@@ -47,6 +47,7 @@ class SharedTransaction(OpenOrder):
     joined = False  #: a session has worked in it
     committed = False  #: by the view: a savepoint of this connection was released
     _refused = False  #: the view raised a refusal, which rolls nothing back
+    _sends_away = False  #: it has asked a guest to log in
 
     def begin(self) -> None:
         """BEGIN, with the record: a second runner that holds no lock waits here for the first.
@@ -82,6 +83,10 @@ class SharedTransaction(OpenOrder):
         super().fail(error)
         self._roll_back()
 
+    def capture(self, response: Response) -> None:
+        self.visit.capture(response)
+        self._sends_away = self._sends_a_guest_away()
+
     def _end(self, response: Response) -> Response:
         try:
             return self._conclude(response)
@@ -90,7 +95,7 @@ class SharedTransaction(OpenOrder):
 
     def _conclude(self, response: Response) -> Response:
         outcome = self._verdict(response)
-        refused = isinstance(outcome, Forget) or self._refused or self._sends_a_guest_away()
+        refused = isinstance(outcome, Forget) or self._refused or self._sends_away
         if isinstance(outcome, (Keep, Forget)) and refused and not self.failed:
             return self._commit(None, response)
         if not isinstance(outcome, Keep):

@@ -344,6 +344,31 @@ def test_a_guest_who_is_sent_to_the_login_orders_after_it(forms: Flask, path: st
     assert sold(forms) == 1
 
 
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_hook_that_commits_makes_no_order_of_a_guest_who_is_sent_to_the_login(
+    forms: Flask, writes: bool
+) -> None:
+    """Such as one that counts visits, or commits for every view."""
+
+    @forms.after_request
+    def commit(response: Response) -> Response:
+        if writes:
+            put("a visit")
+        db.session.commit()
+        return response
+
+    client = forms.test_client()
+    form = {"order_id": client.get("/page").text}
+    assert client.post("/buy/1", data=form).status_code == 302
+    assert not records(forms)
+    client.get("/in")
+    assert client.post("/buy/1", data=form).status_code == 201
+    assert sold(forms) == 1
+    with forms.app_context():
+        visits = sa.select(sa.func.count()).select_from(Order).where(Order.name == "a visit")
+        assert db.session.scalar(visits) == (4 if writes else 0)
+
+
 def test_a_guest_who_has_bought_is_not_sent_away(forms: Flask) -> None:
     client = forms.test_client()
     form = {"order_id": client.get("/page").text}
