@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 EARLIER_TABLE = "lockkit_order_record"
 """The table of a release whose keys of orders this one cannot find."""
+_without_earlier: WeakSet[sa.Engine] = WeakSet()
+
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
@@ -68,18 +71,19 @@ class OrderTable(Table):
             return rows.find(Sql(connection), key)
 
     def refuse_earlier(self) -> None:
-        """Once. Its orders would be made again when they are repeated."""
-        if self.table.info.get(EARLIER_TABLE) is False:
+        """Once for each engine. Its orders would be made again when they are repeated."""
+        engine = self.engine
+        if engine in _without_earlier:
             return
         with self.typed_errors():
-            found = sa.inspect(self.engine).has_table(EARLIER_TABLE)
+            found = sa.inspect(engine).has_table(EARLIER_TABLE)
         if found:
             raise ConfigurationError(
                 f"the database has the table {EARLIER_TABLE!r} of an earlier release of lockkit, "
                 f"whose orders this release would make again if their clients repeat them: take "
                 f"no orders until the TTL of the last one is over, or accept that, and drop it"
             )
-        self.table.info[EARLIER_TABLE] = False
+        _without_earlier.add(engine)
 
     @contextmanager
     def begin(self) -> Iterator[Sql]:

@@ -62,7 +62,8 @@ def make_shop(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     made: list[Flask] = []
 
     def make(**config: Any) -> Flask:
-        app = create_app(SQLALCHEMY_DATABASE_URI=database, **{"LOCKKIT_URL": "memory://", **config})
+        defaults = {"SQLALCHEMY_DATABASE_URI": database, "LOCKKIT_URL": "memory://"}
+        app = create_app(**{**defaults, **config})
         made.append(app)
         with app.app_context():
             db.create_all()

@@ -447,6 +447,21 @@ def test_expired_records_of_a_newer_release_are_not_pruned(shop: Flask) -> None:
     assert post(shop, "/one", **{"X-Order-ID": "A-2"}).status_code == 503
 
 
+def test_a_table_of_an_earlier_release_is_seen_in_each_database(
+    make_shop: Callable[..., Flask], tmp_path: Path
+) -> None:
+    """Several apps may share a ``db``, and each has engines of its own."""
+    new, old = (
+        make_shop(SQLALCHEMY_DATABASE_URI=f"sqlite:///{tmp_path / name}", TESTING=True)
+        for name in ("new.sqlite3", "old.sqlite3")
+    )
+    with old.app_context(), db.engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE lockkit_order_record (key TEXT)"))
+    assert post(new, "/one").status_code == 201
+    with pytest.raises(ConfigurationError, match="earlier release"):
+        post(old, "/one")
+
+
 def records(app: Flask) -> list[str]:
     with app.app_context():
         found = db.session.scalars(sa.select(db.metadata.tables[TABLE_NAME].c.order_id))
