@@ -30,6 +30,7 @@ class Gather(NamedTuple):
     """Gets a lane and its reply, or the error that came instead; returns the lane's next."""
     enough: Callable[[], bool]
     within: float
+    is_last: bool = False  #: lanes that still connect when it is over are told as soon as they can
 
 
 class Signal:

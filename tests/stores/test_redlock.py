@@ -181,6 +181,24 @@ def test_what_silent_nodes_hear_later_is_taken_back(nodes: Nodes, client: AnyCli
     eventually(lambda: not any(nodes.kept()))
 
 
+def test_a_node_that_is_being_connected_to_hears_of_a_release(
+    nodes: Nodes, connected: Connect
+) -> None:
+    """Nobody waits for it; its vote would last as long as the lease would have."""
+    with FaultProxy("127.0.0.1", nodes[4].port) as proxy:
+        times = {"socket_timeout": LONG, "socket_connect_timeout": LONG}
+        url = nodes.url(**times).replace(f":{nodes[4].port}", f":{proxy.port}")
+        client = nodes.warm(connected(url, ttl=600.0))
+        lease = client.lock("a").acquire()
+        eventually(lambda: all(nodes.kept()))
+        greeting = proxy.delay_requests()
+        proxy.cut()
+        assert lease.release() is True
+        assert "lockkita" in nodes.kept()[4]
+        greeting.release()
+        eventually(lambda: not any(nodes.kept()))
+
+
 def test_late_replies_are_no_votes_for_anything_else(nodes: Nodes, connected: Connect) -> None:
     """Two nodes grant other names late: with these replies it would have four of five."""
     client = nodes.warm(connected(nodes.url(socket_timeout=LONG)))

@@ -144,6 +144,8 @@ class _Round:
                     self._start(lane, exchange)
             self._end_if_enough()
             await self._over
+            if self._gather.is_last:
+                self._asked.clear()  # what still connects asks then
         finally:
             self._is_over = True
             timer.cancel()

@@ -206,6 +206,19 @@ class Lines:
         line.close()
         self._close_idle()
 
+    def say(self, payload: bytes | list[bytes]) -> None:
+        """If there is a connection; nobody waits for the reply."""
+        line = self.take()
+        if line is None:
+            return
+        try:
+            line.ask(payload)
+        except OSError:
+            self.discard(line)
+            return
+        line.give_up()
+        self.give(line)
+
     def attempt(self) -> Attempt:
         """The one that goes on, or a new one."""
         with self._mutex:

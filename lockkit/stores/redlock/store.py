@@ -98,6 +98,7 @@ class RedlockStore(Buried, Store):
             [self._node.release(request, FOR_GOOD, unsure=unsure) for _ in self._nodes.servers],
             self._nodes.patience,
             lambda answers: Tally(answers).is_certain,
+            is_last=True,
         )
         if not Tally(answers).is_certain:
             raise failure(answers, self._nodes.servers)

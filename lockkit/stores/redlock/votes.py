@@ -29,6 +29,8 @@ def together(
     steps: Sequence[Step[R] | None],
     within: float,
     enough: Callable[[Answers[R]], bool],
+    *,
+    is_last: bool = False,
 ) -> Step[Answers[R]]:
     """A step for each node, all at once. None: nothing is asked of that one."""
     answers: Answers[R] = [None] * len(steps)
@@ -48,7 +50,7 @@ def together(
         return None
 
     first = [None if step is None else react(lane, None) for lane, step in enumerate(steps)]
-    yield Gather(first, react, lambda: enough(answers), within)
+    yield Gather(first, react, lambda: enough(answers), within, is_last)
     return answers
 
 

@@ -10,6 +10,7 @@ import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -65,9 +66,15 @@ class _Round:
         finally:
             if self._bell is not None:
                 self._bell.close()
+        self._leave()
+
+    def _leave(self) -> None:
         for lane, line in self._lines.values():
             line.give_up()
             self._nodes[lane].give(line)
+        if self._gather.is_last:
+            for lane, (attempt, exchange) in self._unconnected.items():
+                attempt.tell(partial(self._nodes[lane].say, exchange.payload))
 
     def _begin(self) -> None:
         for lane, exchange in enumerate(self._gather.exchanges):
