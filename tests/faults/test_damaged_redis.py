@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from command_line import hold, until
-from damaging import EXAMPLES, MUTEX, QUIET, SHARED, check, pieces, use
-from hypothesis import given
+from damaging import EXAMPLES, MUTEX, NAMES, QUIET, SHARED, check, pieces, use
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from steps import Steps
 
@@ -36,22 +36,26 @@ class Spot(NamedTuple):
 class Store:
     """A server in use, its data to go back to, and the places in it."""
 
-    def __init__(self, backend: Steps, admin: redis.Redis) -> None:
+    def __init__(self, backend: Steps, admin: redis.Redis, names: tuple[str, ...] = NAMES) -> None:
         self.backend = backend
         self.admin = admin
+        self.names = names
         admin.flushall()
-        self.fences = use(backend)
+        self.fences = use(backend, names)
         self.sound = self.data()
         self.spots = [spot for key in sorted(self.sound) for spot in self._spots(key)]
 
-    def data(self) -> dict[bytes, bytes]:
-        return {key: self.admin.dump(key) for key in self.admin.scan_iter()}
+    def data(self) -> dict[bytes, tuple[bytes, int]]:
+        return {
+            key: (self.admin.dump(key), max(self.admin.pttl(key), 0))
+            for key in self.admin.scan_iter()
+        }
 
-    def put(self, data: Mapping[bytes, bytes]) -> None:
+    def put(self, data: Mapping[bytes, tuple[bytes, int]]) -> None:
         pipe = self.admin.pipeline(transaction=False)
         pipe.flushall()
-        for key, dump in data.items():
-            pipe.restore(key, 0, dump)
+        for key, (dump, ttl) in data.items():
+            pipe.restore(key, ttl, dump)
         pipe.execute()
 
     def content(self) -> dict[bytes, object]:
@@ -74,18 +78,30 @@ class Store:
             for field, value in sorted(self.admin.hgetall(key).items()):
                 yield Spot(key, "field", field, value)
             return
+        if self.admin.type(key) == b"string":
+            yield Spot(key, "value", value=self.admin.get(key))
+            return
         for member, score in self.admin.zrange(key, 0, -1, withscores=True):
             yield Spot(key, "member", member, b"%d" % score)
             yield Spot(key, "score", member)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def store(redis_server: RedisServer) -> Iterator[Store]:
+    yield from _used(redis_server, redis_server.url, NAMES)
+
+
+@pytest.fixture
+def plain_keys(redis_server: RedisServer) -> Iterator[Store]:
+    yield from _used(redis_server, f"{redis_server.url}?protocol=plain", (MUTEX, QUIET))
+
+
+def _used(server: RedisServer, url: str, names: tuple[str, ...]) -> Iterator[Store]:
     """Its waiters have no channel: nobody need listen."""
-    backend = Steps(load_store(settings_from_url(redis_server.url, key_prefix="damaged")))
+    backend = Steps(load_store(settings_from_url(url, key_prefix="damaged")))
     backend.store.inbox.forbid()
-    with redis_server.client() as admin:
-        yield Store(backend, admin)
+    with server.client() as admin:
+        yield Store(backend, admin, names)
         admin.flushall()
     backend.close()
 
@@ -103,6 +119,9 @@ def damages(draw: st.DrawFn, store: Store) -> Callable[[], object]:
         case "field":
             value = draw(pieces(spot.value))
             return lambda: admin.hset(spot.key, spot.field, value)
+        case "value":
+            value = draw(pieces(spot.value))
+            return lambda: admin.set(spot.key, value, keepttl=True)
         case "score":
             score = draw(st.floats(allow_nan=False))
             return lambda: admin.zadd(spot.key, {spot.field: score})
@@ -119,6 +138,16 @@ def test_whatever_stands_there(store: Store, data: st.DataObject) -> None:
     store.put(store.sound)
     data.draw(damages(store))()
     check(store)
+
+
+@settings(EXAMPLES, max_examples=30)
+@given(data=st.data())
+def test_whatever_stands_at_a_plain_key_and_beside_it(
+    plain_keys: Store, data: st.DataObject
+) -> None:
+    plain_keys.put(plain_keys.sound)
+    data.draw(damages(plain_keys))()
+    check(plain_keys)
 
 
 @pytest.mark.parametrize("name", [MUTEX, QUIET, SHARED])

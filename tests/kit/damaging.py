@@ -6,7 +6,9 @@ damage, and tries every step from that same state.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from itertools import chain, count, islice
 from typing import Any, NamedTuple, Protocol
 
 from hypothesis import HealthCheck, settings
@@ -15,6 +17,9 @@ from steps import Steps
 
 from lockkit.model.errors import DamagedRecord, LayoutMismatch, LockError
 from lockkit.model.types import Grant, Kind, LockInfo, LockState, Mode, Owner, Request
+from lockkit.operate.columns import WIDE, as_json
+from lockkit.operate.inspect import stuck
+from lockkit.operate.stores import Row
 from lockkit.stores.redis.layout import bucket_of
 
 EXAMPLES = settings(
@@ -24,7 +29,9 @@ EXAMPLES = settings(
 )
 TTL = 600.0
 OWNER = Owner("web-1", 4121, "MainThread", "POST /stock/42").encode()
-MUTEX, QUIET, SHARED, RW, FREE = [n for n in map("n{}".format, range(999)) if bucket_of(n) == 7][:5]
+MUTEX, QUIET, SHARED, RW, FREE, BROKEN = islice(
+    (name for name in map("n{}".format, count()) if bucket_of(name) == 7), 6
+)
 """In Redis all of them are in one bucket."""
 NAMES = (MUTEX, QUIET, SHARED, RW)
 
@@ -60,6 +67,7 @@ class Used(Protocol):
 
     backend: Steps
     fences: dict[str, int]
+    names: tuple[str, ...]
 
     def data(self) -> Any:
         """All of it, to go back to."""
@@ -73,13 +81,19 @@ class Used(Protocol):
         """What is held, without who waits."""
 
 
-def use(backend: Steps) -> dict[str, int]:
-    """Hold, wait and withdraw. Returns the fences by their tokens."""
-    for step in (*HELD, *WAITING):
+def use(backend: Steps, names: tuple[str, ...] = NAMES) -> dict[str, int]:
+    """Hold, wait, withdraw and break. Returns the fences by their tokens."""
+    broken = backend.acquire(request(BROKEN, 6))
+    backend.break_(BROKEN, broken.fence, "somebody (uid 7)")
+    for step in _of(names, HELD, WAITING):
         backend.acquire(step)
     backend.withdraw(WITHDRAWN)
-    replies = [(step.token, backend.acquire(step)) for step in HELD]
+    replies = [(step.token, backend.acquire(step)) for step in _of(names, HELD)]
     return {token: reply.fence for token, reply in replies if isinstance(reply, Grant)}
+
+
+def _of(names: tuple[str, ...], *requests: list[Request]) -> Iterator[Request]:
+    return (r for r in chain(*requests) if r.name in names)
 
 
 def pieces(value: bytes) -> st.SearchStrategy[bytes]:
@@ -106,13 +120,13 @@ class Try(NamedTuple):
 
 def tries(store: Used) -> Iterator[Try]:
     backend = store.backend
-    for r in OTHERS:
+    for r in _of(store.names, OTHERS):
         for terms in ({}, {"mode": Mode.TRY}, {"mode": Mode.TRY, "fair": False}, {"max_queue": 1}):
             yield _try(backend.acquire, r, **terms)
-    for r in WAITING:
+    for r in _of(store.names, WAITING):
         yield _try(backend.acquire, r, mode=Mode.POLL)
         yield _try(backend.withdraw, r)
-    for r in HELD:
+    for r in _of(store.names, HELD):
         yield _try(backend.acquire, r, mode=Mode.POLL)
         yield _try(backend.release, r)
         yield _try(backend.release, r, unsure=True)
@@ -129,6 +143,7 @@ def check(store: Used) -> None:
     """Every step answers rightly or with a typed error, and looking writes nothing."""
     before, content, held = store.data(), store.content(), store.held()
     rows, other = _listed(store)
+    _check_shown(store, rows, other)
     assert store.content() == content, "looking writes"
     for r, step in tries(store):
         if store.content() != content:
@@ -158,10 +173,20 @@ def _listed(store: Used) -> tuple[list[LockInfo], LayoutMismatch | None]:
     return rows, None
 
 
+def _check_shown(store: Used, rows: list[LockInfo], other: LayoutMismatch | None) -> None:
+    """All that operators see can be shown, and nothing but another release keeps words back."""
+    words = store.backend.last_words() if other is None else []
+    for row in (Row("default", info, stuck(info)) for info in (*rows, *words)):
+        json.dumps(as_json(row), allow_nan=False)
+        assert all(isinstance(column.cell(row), str) for column in WIDE)
+    others = _outcome(store.backend.prefixes)
+    assert isinstance(others, dict | LockError)
+
+
 def _check_repair(store: Used, before: Any, rows: list[LockInfo]) -> None:
     """What is damaged can be had after its repair, and what is not is not touched."""
-    damaged = {row.name for row in rows if row.state is LockState.DAMAGED}
-    for name in NAMES:
+    damaged = {row.name for row in rows if _is_ours_to_repair(row)}
+    for name in store.names:
         store.put(before)
         held = store.held()
         repaired = _outcome(lambda name=name: store.backend.repair(name))
@@ -171,6 +196,12 @@ def _check_repair(store: Used, before: Any, rows: list[LockInfo]) -> None:
         else:
             assert repaired is False or isinstance(repaired, DamagedRecord)
             assert store.held() == held
+
+
+def _is_ours_to_repair(row: LockInfo) -> bool:
+    """But not a key of another program's."""
+    found = stuck(row)
+    return found is not None and found.code in ("damaged", "no-ttl") and "DEL" not in row.damage
 
 
 def _outcome(step: Callable[[], object]) -> object:

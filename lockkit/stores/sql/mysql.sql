@@ -56,12 +56,12 @@ WHERE id = :id AND version = :version
 -- name: page
 SELECT {clock}, id, version, name, fence, state
 FROM lockkit_lock
-WHERE id > :after AND CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) AND state <> ''
+WHERE id > :after AND CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) AND LENGTH(state) > 0
 ORDER BY id LIMIT :most
 
 -- name: others
 SELECT id, name, prefix FROM lockkit_lock
-WHERE id > :after AND CAST(prefix AS BINARY) <> CAST(:prefix AS BINARY) AND state <> '' ORDER BY id LIMIT :most
+WHERE id > :after AND CAST(prefix AS BINARY) <> CAST(:prefix AS BINARY) AND LENGTH(state) > 0 ORDER BY id LIMIT :most
 
 -- name: stale
 SELECT id, version, fence, state
@@ -77,6 +77,6 @@ VALUES (:id, :prefix, :name, :now, :fence, :state, :now)
 
 -- name: prefixes
 SELECT MIN(prefix), MAX(used)
-FROM (SELECT prefix, state <> '' AS used FROM lockkit_lock ORDER BY id LIMIT :most) AS looked_at
+FROM (SELECT prefix, LENGTH(state) > 0 AS used FROM lockkit_lock ORDER BY id LIMIT :most) AS looked_at
 WHERE CAST(prefix AS BINARY) <> CAST(:prefix AS BINARY) AND LEFT(prefix, 1) <> '{'
 GROUP BY CAST(prefix AS BINARY) ORDER BY 2 DESC LIMIT 100

@@ -2,8 +2,6 @@
 -- Replies: 1 released, 0 it is not there any more. Tombstones as of break.
 if not record or tonumber(string.sub(record, 51, 66)) ~= tonumber(ARGV[1]) then return 0 end
 local token = holder
-if ours then redis.call('DEL', KEYS[6]) end
-redis.call('PEXPIRE', KEYS[1], KEPT)
 if ours or not value then advance(field) else redis.call('HDEL', KEYS[1], field) end
 bury('b:' .. token)
 bury(token)

@@ -10,6 +10,7 @@ end
 local function leave_unclaimed(_)
   redis.call('DEL', KEYS[6])
   redis.call('HDEL', KEYS[1], field)
+  redis.call('PEXPIRE', KEYS[1], KEPT)
 end
 
 -- Nobody holds it, and whoever asks next goes on with the queue.
@@ -17,6 +18,7 @@ local function leave_free(_)
   redis.call('DEL', KEYS[6])
   redis.call('HSET', KEYS[1], 't', '', field,
     'M1' .. string.rep('0', 32) .. stamp .. string.rep('0', 64) .. '0 - ')
+  redis.call('PEXPIRE', KEYS[1], KEPT)
 end
 
 -- What was written beside a key that is not ours is forgotten, too.

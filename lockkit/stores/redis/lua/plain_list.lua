@@ -6,7 +6,7 @@ local value = redis.pcall('GET', KEYS[6])
 if type(value) == 'table' then damage = 'its key, which is of another type,' end
 local known = readable(redis.pcall('HMGET', KEYS[1], 'r', 't')) or { '?' }
 local record = known[1] or ''
-if record ~= '' and not is_whole(record) then record, damage = '', 'its record' end
+if known[1] and not is_whole(record) then record, damage = '', 'its record' end
 local size, alive = waiting(KEYS[2], KEYS[3], KEYS[5], true)
 if not (size and readable(redis.pcall('ZCARD', KEYS[4]))) then damage = 'its queue' end
 local ours = known[2] and value == value_of(known[2]) and 1 or 0

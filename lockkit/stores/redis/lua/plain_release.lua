@@ -4,14 +4,11 @@
 local token, reply, found = ARGV[1], 0, 0
 if ARGV[3] == '1' then found = leave(token) end
 if is_mine(token, ARGV[3] == '1') then
-  redis.call('DEL', KEYS[6])
-  redis.call('PEXPIRE', KEYS[1], KEPT)
   reply, found = 1, 1
   advance(field)
 elseif record and holder == token then -- it expired, or somebody else has released it
-  redis.call('HDEL', KEYS[1], field)
   found = 1
-  if not value then advance(field) end
+  if value then redis.call('HDEL', KEYS[1], field) else advance(field) end
 elseif redis.call('ZSCORE', KEYS[4], 'b:' .. token) then
   reply = 2
 end
