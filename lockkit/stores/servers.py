@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -59,7 +59,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def shut_down(descriptor: int) -> None:
-    """Have whoever uses this socket fail; not close it, which is theirs."""
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        connection.shutdown(socket.SHUT_RDWR)
+def shut_down(descriptor: int, is_closed: Callable[[], bool] = lambda: False) -> None:
+    """Have whoever uses this socket fail; not close it, which is theirs. ``is_closed``: whether
+    they have done so, and the number may be another socket's by now."""
+    with (
+        suppress(OSError),
+        socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as copy,
+    ):
+        if not is_closed():  # asked of the copy, whose socket cannot change any more
+            copy.shutdown(socket.SHUT_RDWR)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 from lockkit.model.errors import (
@@ -16,6 +13,7 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.runtime import native, process
+from lockkit.stores.servers import shut_down
 
 CANCELLED = frozenset({"57014", "1317"})
 """What PostgreSQL, MySQL and MariaDB say of a cancelled statement."""
@@ -126,9 +124,7 @@ class Connection(ABC):
 
     def shut_down(self) -> None:
         """Have whoever reads from it fail, if it is not closed; not close it, which is theirs."""
-        with suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as copy:
-            if not self.is_closed:  # asked now: else the number may be another socket's by then
-                copy.shutdown(socket.SHUT_RDWR)
+        shut_down(self.descriptor, lambda: self.is_closed)
 
     @abstractmethod
     def close(self) -> None:

@@ -114,7 +114,7 @@ class Inbox(Background):
         self._end()
         connection = self._connection
         if connection is not None and connection.descriptor is not None:
-            shut_down(connection.descriptor)
+            shut_down(connection.descriptor, lambda: self._connection is not connection)
 
     def ended(self) -> None:
         self._drop()
