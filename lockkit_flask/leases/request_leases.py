@@ -108,10 +108,17 @@ def of_this_request() -> list[Held]:
 
 
 def _at_end_of_context() -> None:
-    """May run twice, and for contexts without a request: it gives back what there is."""
+    """May run twice, and for contexts without a request: it gives back what there is.
+
+    The session is there yet only if a teardown function has raised before it was to end.
+    """
     held = _all()
-    while held:
-        give_back(held.pop().lease)
+    try:
+        if held:
+            db_session.roll_back()
+    finally:
+        while held:
+            give_back(held.pop().lease)
 
 
 def _at_end_of_request() -> None:

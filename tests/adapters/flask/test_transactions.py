@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from flask_project import Order, User, db
 
 import lockkit
-from lockkit_flask import lock_view, locks
+from lockkit_flask import lock_view, locked, locks
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -101,6 +101,38 @@ def test_a_teardown_that_raises_leaves_no_lock_and_no_transaction(
     with shop.app_context():
         assert not list(locks["default"].holders())
         assert rows(shop) == 0
+
+
+def by_lock_view() -> Callable[[], str]:
+    return lock_view("a")(flushing)
+
+
+def until_commit() -> Callable[[], str]:
+    return locked("a", until="commit")(flushing)
+
+
+def flushing() -> str:
+    db.session.add(Order(name="x"))
+    db.session.flush()
+    return "ok"
+
+
+@pytest.mark.parametrize("make_view", [by_lock_view, until_commit])
+def test_a_teardown_that_raises_before_the_session_ends_ends_it(
+    make_shop: MakeApp, make_view: Callable[[], Callable[[], str]]
+) -> None:
+    """The next request would find the lock free, and what is under it still open."""
+    shop = make_shop(LOCKKIT_ORDERS=None, PROPAGATE_EXCEPTIONS=True)
+    shop.teardown_appcontext(failing_once())
+    shop.add_url_rule("/", view_func=make_view(), methods=["POST"])
+    with pytest.raises(ConnectionError):
+        shop.test_client().post("/")
+    with shop.app_context():
+        assert not list(locks["default"].holders())
+        pool: Any = db.engine.pool
+        assert pool.checkedout() == 0
+        assert rows(shop) == 0
+    assert shop.test_client().post("/").status_code == 200
 
 
 @pytest.mark.parametrize("first", ["lockkit", "sqlalchemy"])
