@@ -113,6 +113,16 @@ def test_a_connection_is_kept_for_the_next_lease(connect: Connect, server: Sessi
     eventually(lambda: server.sessions() == 0)
 
 
+def test_idle_connections_are_closed_by_the_server(connect: Connect, server: SessionServer) -> None:
+    """But not in PostgreSQL's row mode, where the end of each lease undoes what was set in it."""
+    connect(ttl=A_SECOND).lock("a").acquire().release()
+    if server.name == ROW.name:
+        assert server.execute("select 1 from pg_sleep(2)") == "1"
+        assert server.sessions() == 1
+    else:
+        eventually(lambda: server.sessions() == 0)
+
+
 def test_a_free_name_is_taken_without_a_look_at_other_sessions(
     connect: Connect, server: SessionServer
 ) -> None:

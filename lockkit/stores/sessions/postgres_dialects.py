@@ -31,12 +31,6 @@ class Postgres(Dialect):
         wait = ", 1000" if connection.ends_silence else ""
         return f"select pg_backend_pid(), pg_terminate_backend({identity}{wait})"
 
-    def silence(self, ttl: float, connection: Connection) -> str:
-        """Sessions that are idle for so long are of no use to us either."""
-        if not connection.ends_silence:
-            return "null"
-        return f"set_config('idle_session_timeout', '{milliseconds(ttl)}', false)"
-
 
 class PostgresAdvisory(Postgres):
     """pg_advisory_lock, of the first 64 bits of the name's SHA-256. To plan the statements takes
@@ -144,9 +138,8 @@ class PostgresRow(Postgres, OfRows):
         return f"select pg_backend_pid(), now() < statement_timestamp(), {silence}"
 
     def silence(self, ttl: float, connection: Connection) -> str:
-        setting = "idle_in_transaction_session_timeout"
-        within = f"set_config('{setting}', '{milliseconds(ttl)}', true)"
-        return f"{within}, {super().silence(ttl, connection)}"
+        """For this transaction: its ROLLBACK would undo what is set for longer."""
+        return f"set_config('idle_in_transaction_session_timeout', '{milliseconds(ttl)}', true)"
 
 
 def milliseconds(ttl: float) -> int:
