@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
-from lockkit.orders.record import VERSION, is_damaged, recorded
-from lockkit.orders.rows import COLUMNS, TABLE, Database, clock_of, find, forget, marks, quoted
+from lockkit.orders.record import VERSION, Record, is_damaged, recorded, unreadable
+from lockkit.orders.rows import COLUMNS, TABLE, Database, clock_of, forget, marks, quoted
 
 PAGE = 500
 """Rows that are looked at in one transaction."""
@@ -39,24 +40,46 @@ class Table(ABC):
             yield deleted
 
     def unreadable(self) -> Iterator[str]:
-        """The keys of records that cannot be read. The table is read in pages, and of the bodies
-        only the type: SQLite's SUBSTR makes NULL of an empty one."""
+        """The keys of records that cannot be read. The table is read in pages, without bodies."""
         after, more = "", True
         while more:
             with self.begin() as database:
-                names = [quoted(database.vendor, name) for name in COLUMNS[:-1]]
-                columns = f"{', '.join(names)}, COALESCE(SUBSTR(body, 1, 0), body), expires, 0"
-                some = f"WHERE {names[0]} > %s ORDER BY {names[0]} LIMIT {PAGE:d}"
-                found = database.run((f"SELECT {columns} FROM {TABLE} {some}", (after,)))
-            yield from (str(row[0]) for row in found if is_damaged(recorded(row)))
+                key = quoted(database.vendor, "key")
+                later = "CAST(%s AS TEXT)" if database.vendor == "sqlite" else "%s"
+                found = _look(database, f"{key} > {later} ORDER BY {key} LIMIT {PAGE:d}", after)
+            yield from (record.key for record in map(_recorded, found) if is_damaged(record))
             if more := len(found) == PAGE:
                 after = found[-1][0]
 
     def repair(self, key: str) -> bool:
         """Delete the record of one order if it cannot be read."""
         with self.begin() as database:
-            record = find(database, key)
-            if record is None or not is_damaged(record):
+            found = _look(database, f"{quoted(database.vendor, 'key')} = %s", key)
+            if not any(map(is_damaged, map(_recorded, found))):
                 return False
             forget(database, key)
             return True
+
+
+def _look(database: Database, which: str, value: object) -> Sequence[Sequence[Any]]:
+    """Rows for ``_recorded``. Their bodies are empty: only the type counts, and SQLite's SUBSTR
+    makes NULL of an empty one. SQLite's texts are read as bytes, as any bytes may be a text there.
+    """
+    names = [quoted(database.vendor, name) for name in COLUMNS[:-1]]
+    if database.vendor == "sqlite":
+        as_bytes = "CASE TYPEOF({0}) WHEN 'text' THEN CAST({0} AS BLOB) WHEN 'integer' THEN {0} END"
+        names = [as_bytes.format(name) for name in names]
+    columns = f"{', '.join(names)}, COALESCE(SUBSTR(body, 1, 0), body), expires, 0"
+    found: Sequence[Sequence[Any]] = database.run(
+        (f"SELECT {columns} FROM {TABLE} WHERE {which}", (value,))
+    )
+    return found
+
+
+def _recorded(row: Sequence[Any]) -> Record:
+    *told, body, expires, now = row
+    try:
+        told = [text.decode() if isinstance(text, bytes) else text for text in told]
+    except UnicodeDecodeError:
+        return unreadable(bytes(told[0] or b"").decode(errors="replace"))
+    return recorded([*told, body, expires, now])

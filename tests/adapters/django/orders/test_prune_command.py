@@ -171,3 +171,23 @@ def test_a_listing_reads_the_table_in_pages_and_without_bodies(
     read = [query["sql"] for query in queries if "lockkit_order" in query["sql"]]
     assert len(read) == 3
     assert all(sql.endswith("LIMIT 10") and "SUBSTR(body, 1, 0)" in sql for sql in read)
+
+
+def test_texts_that_cannot_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite keeps any bytes as a text. They hide no other record, and can be repaired."""
+    monkeypatch.setattr(table, "PAGE", 1)
+    for key in "abcd":
+        record(key * 64, left=3600)
+    with connection.cursor() as cursor:
+        for column, key in (("headers", "a"), ("key", "b")):
+            sql = f"UPDATE lockkit_order SET {column} = CAST(x'ff' AS TEXT) WHERE key = %s"
+            cursor.execute(sql, [key * 64])
+        cursor.execute("UPDATE lockkit_order SET state = x'646f6e65' WHERE key = %s", ["c" * 64])
+    told = json.loads(listing("--format", "json"))["locks"]
+    assert [row["name"] for row in told] == [
+        f"order:{'a' * 64}",
+        f"order:{'c' * 64}",
+        "order:\ufffd",
+    ]
+    assert prune("--unreadable", f"order:{'a' * 64}")[0].endswith("is deleted\n")
+    assert len(json.loads(listing("--format", "json"))["locks"]) == 2
