@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
 
-from lockkit.leases.aio_client import AsyncLock, AsyncLockClient
+from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.leases.enclosing import C, ClientsByAlias
 from lockkit.leases.until import (
     InAtomic,
@@ -15,12 +16,17 @@ from lockkit.leases.until import (
     check_in_atomic,
     only_blocking,
 )
+from lockkit.model.errors import OpenTransaction
 from lockkit.per_loop import PerLoop
 
 if TYPE_CHECKING:
+    from lockkit.engine.effects import Step
     from lockkit.leases.enclosing import AsyncOptions
     from lockkit.leases.kinds import RWLock
     from lockkit.leases.multi import AsyncMultiLock
+    from lockkit.leases.reentry import Entry
+    from lockkit.model.types import Granted
+    from lockkit.runtime.hold import Hold
 
 A = TypeVar("A", bound="AsyncEnclosingClient")
 
@@ -33,6 +39,42 @@ class AsyncEnclosingLock(AsyncLock):
         """Raises as the blocking twin."""
         if not self._is_inside():
             await self._client._refuse(self.name)
+
+
+class AsyncEnclosingLease(AsyncLease):
+    """Not left to an order that has begun under it, whose end may come after that of the loop."""
+
+    __slots__ = ("_is_free",)  #: as of the blocking twin
+    _client: AsyncEnclosingClient
+
+    def _releasing(self) -> Step[bool]:
+        """Raises OpenTransaction, so that the order is rolled back. An error that is on its way
+        does the same."""
+        kept = yield from super()._releasing()
+        if not hasattr(self, "_is_free") and self._client._in_order() and not sys.exc_info()[0]:
+            raise OpenTransaction(
+                f"the lock {self.name!r} was released while the transaction of an order is open "
+                f"that has begun under it: others could take it before the order commits. Put "
+                f"@lock_view below @idempotent, or take a blocking lock; in_atomic='allow' is for "
+                f"a lock that protects nothing in a database",
+                name=self.name,
+            )
+        return kept
+
+    def _disown(self) -> None:
+        super()._disown()
+        self._is_free = True
+
+
+class _AsyncFreeLock(AsyncLock):
+    """``in_atomic="allow"``."""
+
+    __slots__ = ()
+
+    def _leased(self, granted: Granted) -> AsyncLease:
+        lease = super()._leased(granted)
+        lease._disown()
+        return lease
 
 
 class AsyncEnclosingClient(AsyncLockClient):
@@ -61,12 +103,22 @@ class AsyncEnclosingClient(AsyncLockClient):
     async def _refuse(name: str) -> None:
         """As in the blocking twin."""
 
+    @staticmethod
+    @abstractmethod
+    def _in_order() -> bool:
+        """Whether an order of this task has a transaction open."""
+
+    def _lease(self, hold: Hold, entry: Entry | None = None) -> AsyncLease:
+        if entry is None:
+            return AsyncEnclosingLease(self, hold)
+        return AsyncLease(self, hold, entry)
+
     def _class(
         self, in_atomic: InAtomic = "refuse", until: Until | None = None
     ) -> Callable[..., AsyncLock]:
         check_in_atomic(in_atomic)
         only_blocking(until)
-        return self._lock_class if in_atomic == "refuse" else AsyncLock
+        return self._lock_class if in_atomic == "refuse" else _AsyncFreeLock
 
 
 class AsyncClientsByAlias(PerLoop[A]):

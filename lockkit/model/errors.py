@@ -76,7 +76,8 @@ class KindMismatch(ConfigurationError):
 
 
 class OpenTransaction(ConfigurationError):
-    """A lock was asked for inside an open transaction, which would commit after the release."""
+    """A lock was asked for inside an open transaction, which would commit after the release; or one
+    of asyncio was released while an order that began under it is still to commit."""
 
 
 class UpgradeRefused(ConfigurationError):

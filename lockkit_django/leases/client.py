@@ -6,6 +6,7 @@ somebody else can take it and read what was there before. Such an acquire raises
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
+
+
+ORDER: ContextVar[object] = ContextVar("lockkit_order", default=None)
+"""The order that runs in this thread or task, for leases of asyncio: its connections are not."""
 
 
 class DjangoLockClient(EnclosingClient):
@@ -58,6 +63,10 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
     async def _refuse(name: str) -> None:
         """The block would be in the thread that Django runs this coroutine's queries in."""
         await sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
+
+    @staticmethod
+    def _in_order() -> bool:
+        return getattr(ORDER.get(), "is_open", False)
 
 
 async def give_back_from_loop(lease: AnyLease | AnyAsyncLease, *, when_idle: bool = False) -> None:

@@ -93,6 +93,10 @@ class SharedTransaction(OrderInDatabase):
     _is_only_marked = False  #: nothing but ``set_rollback`` has doomed the transaction
     _connection: BaseDatabaseWrapper  #: from ``begin`` on, of that thread
 
+    @property
+    def is_open(self) -> bool:
+        return self._block is not None
+
     def begin(self) -> None:
         super().begin()
         try:

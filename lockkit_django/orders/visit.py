@@ -42,7 +42,7 @@ from lockkit.orders.visit import ViewOptions, leads_to, options_in
 from lockkit_django import signals
 from lockkit_django.conf import kept_while
 from lockkit_django.leases.aliases import alocks, locks
-from lockkit_django.leases.client import give_back_from_loop
+from lockkit_django.leases.client import ORDER, give_back_from_loop
 from lockkit_django.leases.transactions import note_what_is_final
 from lockkit_django.orders.answers import ORDER_ID, REFUSAL, tokens_in
 from lockkit_django.orders.authorize import passes, unknown_check
@@ -135,10 +135,12 @@ class Visit(visit.Visit):
         return kind(self, decision)
 
     def attach(self, opened: gate.OpenOrder) -> None:
+        ORDER.set(opened)
         setattr(self.request, OPEN_ORDER, opened)
         vars(self.request)["order"] = opened
 
     def detach(self, opened: gate.OpenOrder) -> None:
+        ORDER.set(None)
         vars(self.request).pop(OPEN_ORDER, None)
 
     def tell(self, decision: Decision, order: Order) -> None:

@@ -13,5 +13,10 @@ class AsyncFlaskLockClient(AsyncEnclosingClient):
     async def _refuse(name: str) -> None:
         db_session.end_read(name)
 
+    @staticmethod
+    def _in_order() -> bool:
+        order = db_session.order_of_app()
+        return order is not None and order.active
+
 
 AsyncClients = AsyncClientsByAlias[AsyncFlaskLockClient]

@@ -179,6 +179,22 @@ def test_around_an_order_by_hooks_it_is_held_until_the_orders_commit(
     assert at_release == [1, 1]
 
 
+def test_one_of_asyncio_above_an_order_is_refused(make_shop: MakeApp) -> None:
+    """Its event loop ends before the order does."""
+
+    @functools.wraps(buy)
+    async def view() -> Any:
+        async with alocks["default"].lock("stock:42"):
+            return buy()
+
+    shop = make_shop(TESTING=True)
+    with pytest.raises(OpenTransaction, match=r"'stock:42' was released .*@lock_view"):
+        send(shop, view)
+    with shop.app_context():
+        assert is_free()
+    assert rows(shop) == 0
+
+
 def test_above_an_order_it_is_released_at_once_if_that_is_allowed(
     shop: Flask, at_release: list[int]
 ) -> None:

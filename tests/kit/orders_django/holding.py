@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
@@ -78,6 +79,12 @@ def _by_hand(name: str, **options: Any) -> Any:
     return view
 
 
+@idempotent
+async def async_sold(request: HttpRequest) -> HttpResponse:
+    await sync_to_async(sell)("below")
+    return HttpResponse("sold", status=201)
+
+
 def _named(name: str, view: Any) -> Any:
     view.__name__ = name
     return view
@@ -89,6 +96,8 @@ ABOVE = (
     _by_hand("with-allow", in_atomic="allow"),
     _by_hand("loses", until="commit"),
     _named("locked", locked("stock:42")(sold)),
+    _named("async-locked", locked("stock:42")(async_sold)),
+    _named("async-allow", locked("stock:42", in_atomic="allow")(async_sold)),
     _named("locked-until", locked("stock:42", until="commit")(sold)),
 )
 VIEWS = (refused, held, broken, lost, in_commit_in, *ABOVE)

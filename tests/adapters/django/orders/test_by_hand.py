@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connections
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 
 from lockkit_django import OpenTransaction, locks
@@ -24,6 +25,13 @@ def project(fresh_orders: None) -> Iterator[None]:
 @pytest.fixture(params=[False, True], ids=["autocommit", "atomic"], autouse=True)
 def atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
+
+
+SENT: dict[str, Any] = {
+    "data": b"{}",
+    "content_type": "application/json",
+    "headers": {"Idempotency-Key": "A-1", "Authorization": "Token a"},
+}
 
 
 def send(kind: str, *, raises: bool = False, **more: str) -> Any:
@@ -78,6 +86,33 @@ def test_above_the_order_it_is_held_until_the_orders_rollback(kind: str, release
     of_stock = [seen for seen in releases.seen if seen[0] == "stock"]
     assert of_stock == [("stock", 0, False)]
     assert not list(locks["default"].holders())
+
+
+async def send_async(kind: str) -> Any:
+    return await AsyncClient().post(f"/orders/{kind}", **SENT)
+
+
+SERVERS: dict[str, Callable[[str], Any]] = {
+    "wsgi": lambda kind: Client().post(f"/orders/{kind}", **SENT),
+    "asgi": async_to_sync(send_async),
+}
+
+
+@pytest.mark.parametrize("atomic", [False], indirect=True)
+@pytest.mark.parametrize("server", SERVERS)
+def test_one_of_asyncio_above_the_order_is_refused(server: str) -> None:
+    """Its event loop may end before the order does."""
+    with pytest.raises(OpenTransaction, match=r"'stock:42' was released .*@lock_view"):
+        SERVERS[server]("async-locked")
+    assert Sale.objects.count() == 0
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("atomic", [False], indirect=True)
+@pytest.mark.parametrize("server", SERVERS)
+def test_one_of_asyncio_above_the_order_may_be_allowed(server: str) -> None:
+    assert SERVERS[server]("async-allow").content == b"sold"
+    assert Sale.objects.count() == 1
 
 
 def test_above_the_order_it_is_released_at_once_if_that_is_allowed(releases: Any) -> None:
