@@ -60,6 +60,11 @@ FIGURES = {
     "installed_cost": Figure("lockkit_django installed: any query, times the same without", LOWER),
     "one_row_us": Figure("lockkit_django installed: CPU of any SELECT, µs", LOWER),
     "many_ids_us": Figure("lockkit_django installed: CPU of IN (10,000 IDs), µs", LOWER),
+    "flask_installed_cost": Figure(
+        "lockkit_flask set up: any query, times the same without", LOWER
+    ),
+    "flask_one_row_us": Figure("lockkit_flask set up: CPU of any SELECT, µs", LOWER),
+    "flask_many_ids_us": Figure("lockkit_flask set up: CPU of IN (10,000 IDs), µs", LOWER),
     "django_view_us": Figure("Django: a request of a view with a lock, µs", LOWER),
     "django_own_us": Figure("Django: what lock_view adds to the lock: CPU, µs", LOWER),
     "flask_view_us": Figure("Flask: a request of a view with a lock, µs", LOWER),

@@ -1,8 +1,9 @@
-"""A project that has lockkit_django installed and does not use it: what its own queries cost.
+"""A project that has lockkit installed and does not use it: what its own queries cost.
 
-Two processes take turns, one of which has the app in INSTALLED_APPS. Each asks PostgreSQL, in a
-transaction, for one row and for 10,000 IDs. Modules that are loaded also give the garbage collector
-more to look at, as those of any other app do: that is left out.
+Two processes take turns, one of which has lockkit_django in INSTALLED_APPS, or has set LockKit up
+on its Flask app. Each asks PostgreSQL, in a transaction, for one row and for 10,000 IDs. Modules
+that are loaded also give the garbage collector more to look at, as those of any other app do: that
+is left out.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import gc
 import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
 
 from lockkit.testing.servers import PostgresServer
 
 __all__ = ["measure"]
 
-APPS = {"lockkit": ["lockkit_django"], "without lockkit_django": []}
+FRAMEWORKS = {"django": "", "flask": "flask_"}
+"""Each with what the names of its figures begin with."""
+
 ROUNDS, TURNS = 8, 20
 """Processes are made anew for each round: where one has its objects makes several per cent."""
 
@@ -29,16 +31,20 @@ QUERIES = {"one_row_us": (1, 80), "many_ids_us": (10_000, 1)}
 
 def measure(_redis: str) -> dict[str, dict[str, float]]:
     """Microseconds of CPU for a query."""
+    found: dict[str, dict[str, float]] = {"lockkit": {}}
     with PostgresServer() as server:
         url = server.create_database()
-        rounds = [_round(url) for _ in range(ROUNDS)]
-    figures = {
-        peer: {key: statistics.median(took[peer][key] for took in rounds) for key in QUERIES}
-        for peer in APPS
-    }
-    ratios = [mine / others for took in rounds for mine, others in _pairs(took)]
-    figures["lockkit"]["installed_cost"] = statistics.median(ratios)
-    return figures
+        for framework, prefix in FRAMEWORKS.items():
+            rounds = [_round(url, framework) for _ in range(ROUNDS)]
+            for peer in rounds[0]:
+                medians = {
+                    prefix + key: statistics.median(took[peer][key] for took in rounds)
+                    for key in QUERIES
+                }
+                found.setdefault(peer, {}).update(medians)
+            ratios = [mine / others for took in rounds for mine, others in _pairs(took)]
+            found["lockkit"][f"{prefix}installed_cost"] = statistics.median(ratios)
+    return found
 
 
 def _pairs(took: dict[str, dict[str, float]]) -> Iterator[tuple[float, float]]:
@@ -46,14 +52,14 @@ def _pairs(took: dict[str, dict[str, float]]) -> Iterator[tuple[float, float]]:
     return zip(mine.values(), others.values(), strict=True)
 
 
-def _round(url: str) -> dict[str, dict[str, float]]:
+def _round(url: str, framework: str) -> dict[str, dict[str, float]]:
     """The medians of one process for each peer."""
     context = multiprocessing.get_context("spawn")
     ours: dict[str, Connection] = {}
     workers = []
-    for peer, apps in APPS.items():
+    for peer, installed in (("lockkit", True), (f"without lockkit_{framework}", False)):
         ours[peer], theirs = context.Pipe()
-        worker = context.Process(target=_work, args=(url, apps, theirs))
+        worker = context.Process(target=_work, args=(url, framework, installed, theirs))
         worker.start()
         workers.append(worker)
         theirs.close()
@@ -79,27 +85,58 @@ def _turn(link: Connection, key: str) -> float:
     return seconds * 1e6
 
 
-def _work(url: str, apps: list[str], parent: Connection) -> None:
+def _work(url: str, framework: str, installed: bool, parent: Connection) -> None:
+    asked = {"django": _django, "flask": _flask}[framework](url, installed=installed)
+    gc.freeze()
+    while (key := parent.recv()) is not None:
+        count, times = QUERIES[key]
+        parent.send(asked(count, times))
+
+
+def _django(url: str, *, installed: bool) -> Callable[[int, int], float]:
     import django
     from django.conf import settings
     from django.db import connection, transaction
 
     from benchmarks.orders import database
 
+    apps = ["lockkit_django"] if installed else []
     settings.configure(DATABASES={"default": database(url)}, INSTALLED_APPS=apps)
     django.setup()
-    gc.freeze()
 
-    def asked(count: int) -> Any:
+    def asked(count: int, times: int) -> float:
         marks = ", ".join(["%s"] * count)
-        with connection.cursor() as cursor:
-            cursor.execute(f"SELECT 1 WHERE 1 IN ({marks})", range(count))
-            return cursor.fetchone()
-
-    while (key := parent.recv()) is not None:
-        count, times = QUERIES[key]
-        with transaction.atomic():
+        with transaction.atomic(), connection.cursor() as cursor:
             start = time.process_time()
             for _ in range(times):
-                asked(count)
-            parent.send((time.process_time() - start) / times)
+                cursor.execute(f"SELECT 1 WHERE 1 IN ({marks})", range(count))
+                cursor.fetchone()
+            return (time.process_time() - start) / times
+
+    return asked
+
+
+def _flask(url: str, *, installed: bool) -> Callable[[int, int], float]:
+    import sqlalchemy as sa
+    from flask import Flask
+    from flask_sqlalchemy import SQLAlchemy
+
+    app = Flask("shop")
+    app.config["SQLALCHEMY_DATABASE_URI"] = url.replace("postgresql:", "postgresql+psycopg:")
+    db = SQLAlchemy(app)
+    if installed:
+        from lockkit_flask import LockKit
+
+        app.config["LOCKKIT_URL"] = "memory://"
+        LockKit(app)
+
+    def asked(count: int, times: int) -> float:
+        query = sa.select(sa.literal(1)).where(sa.literal(1).in_(range(count)))
+        with app.app_context():
+            db.session.connection()
+            start = time.process_time()
+            for _ in range(times):
+                db.session.scalar(query)
+            return (time.process_time() - start) / times
+
+    return asked
