@@ -41,7 +41,7 @@ from lockkit.model.errors import (
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply, join
-from lockkit.testing.conformance.base import SLACK, eventually
+from lockkit.testing.conformance.base import SLACK, SOON, eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import ZooKeeperServer
@@ -347,6 +347,32 @@ def test_a_node_that_is_made_after_its_claim_was_given_up_is_deleted(
         give_up(store, request)
         assert isinstance(finished(locks, step, replied(locks, joining)), Gone)
         assert len(claims(tree, "stock")) == 1
+
+
+@pytest.mark.parametrize("what", ["the listing", "the node", "the folder"])
+def test_a_node_that_nobody_asks_for_goes_though_the_connection_breaks(
+    server: ZooKeeperServer, url: str, tree: KazooClient, what: str
+) -> None:
+    """Again and again: its session goes on, and would keep it as long as the process lives."""
+    request = claim("stock")
+    guid = guid_of(request.token).encode()
+    asked = {"the listing": b"/stock\0", "the node": guid, "the folder": b"/stock\xff"}[what]
+    with (
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        lockkit.connect(url.replace(f":{server.port}", f":{proxy.port}")) as far,
+    ):
+        store: Any = far.store
+        assert isinstance(far.perform(store.acquire(request)), Grant)
+        session = store._nodes.get(request.token).session
+        known = session.kazoo.client_id
+        faults = [proxy.delay_requests(matching=asked) for _ in range(2)]
+        give_up(store, request)
+        for fault in faults:
+            assert fault.arrived.wait(SOON)
+            proxy.cut()
+            fault.release()  # into a connection that is closed: it never arrives
+        eventually(lambda: tree.get_children("/lockkit/locks") == [])
+        assert (session.kazoo.client_id, session.ended) == (known, 0)
 
 
 def test_a_waiter_whose_turn_it_is_keeps_it_while_it_asks(

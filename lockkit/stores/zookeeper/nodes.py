@@ -11,6 +11,7 @@ from lockkit.model.clock import now
 from lockkit.model.types import Gone, Request
 from lockkit.runtime import native
 from lockkit.runtime.background import Background
+from lockkit.stores.zookeeper.failures import UNSENT_OR_UNHEARD
 from lockkit.stores.zookeeper.handler import Answer
 from lockkit.stores.zookeeper.record import data_of
 from lockkit.stores.zookeeper.requests import children, delete
@@ -165,16 +166,20 @@ class Nodes(Background):
 
 
 def sweep(session: Session, folder: str, guid: str) -> None:
-    """Delete its node, and the folder if that is empty then, without waiting for it."""
+    """Delete its node, and the folder if that is empty then, without waiting for it. If the
+    connection breaks meanwhile, the next one begins with it again: the session would keep it."""
 
-    def found(answer: Answer) -> None:
-        names = answer.said if isinstance(answer.said, list) else []
-        for name in names:
-            if name.startswith(guid):
-                delete(f"{folder}/{name}")(session)
-        delete(folder)(session)
+    def answered(answer: Answer) -> None:
+        """By the listing, or by the deletion of the folder, which comes last."""
+        if isinstance(answer.exception, UNSENT_OR_UNHEARD):
+            sweep(session, folder, guid)
+        elif isinstance(answer.said, list):
+            for name in answer.said:
+                if name.startswith(guid):
+                    delete(f"{folder}/{name}")(session)
+            delete(folder)(session).rawlink(answered)
 
-    session.run(lambda: children(folder)(session).rawlink(found))
+    session.run(lambda: children(folder)(session).rawlink(answered))
 
 
 def guid_of(token: str) -> str:
