@@ -166,11 +166,11 @@ def info_of(name: str, text: bytes, now: int, queue: Queue = (0, 0, ())) -> Lock
 
 
 def waiting_of(first: Sequence[bytes], now: int) -> Iterator[Waiting]:
-    """A ticket is the moment at which it was drawn, or a little later."""
+    """A ticket is the moment at which it was drawn, or a little later; a damaged one anything."""
     for ticket, alive, says in zip(first[::3], first[1::3], first[2::3], strict=True):
         parts = says.split(b" ", 1)[-1]  # without the channel
         owner = parts.split(b" ", 5 if parts[:2] in (b"X ", b"S ") else 2)[-1]
-        since = max((now - float(ticket)) / SECOND, 0.0)
+        since = max((now - max(float(ticket), 0.0)) / SECOND, 0.0)
         yield Waiting(Owner.decode(owner.decode(errors="replace")), since, float(alive) > now)
 
 
