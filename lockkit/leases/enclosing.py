@@ -104,7 +104,8 @@ class EnclosingLease(Lease):
     _client: EnclosingClient
 
     def release(self) -> bool:
-        self._hand_on()
+        if not hasattr(self, "_is_free") and self._client._orders():  # seldom
+            self._hand_on()
         return super().release()
 
     def _releasing(self) -> Step[bool]:

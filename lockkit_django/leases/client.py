@@ -21,13 +21,15 @@ from lockkit_django.leases.transactions import refuse_open_transactions
 from lockkit_django.leases.until import of_orders, open_transactions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
+    from lockkit.leases.until import Transaction
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
 
 ORDER: ContextVar[object] = ContextVar("lockkit_order", default=None)
-"""The order that runs in this thread or task, for leases of asyncio: its connections are not."""
+"""The order that runs in this thread or task, whose connections may be in another thread."""
 
 
 class DjangoLockClient(EnclosingClient):
@@ -35,7 +37,10 @@ class DjangoLockClient(EnclosingClient):
 
     _refuse = staticmethod(refuse_open_transactions)
     _transactions = staticmethod(open_transactions)
-    _orders = staticmethod(of_orders)
+
+    @staticmethod
+    def _orders() -> Sequence[Transaction]:
+        return of_orders() if ORDER.get() is not None else ()
 
 
 class _AsyncDjangoLock(AsyncEnclosingLock):

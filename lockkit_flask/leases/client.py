@@ -42,7 +42,7 @@ def open_transactions() -> Sequence[Transaction]:
 
 
 def of_orders() -> Sequence[Transaction]:
-    order = db_session.order_of_app()
+    order = db_session.ORDER.get() and db_session.order_of_app()
     if order is None or not order.active:
         return ()
     order.kept = order.kept or _OfOrder(order)
