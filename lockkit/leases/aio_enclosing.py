@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
 
 from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
@@ -16,7 +16,7 @@ from lockkit.leases.until import (
     check_in_atomic,
     only_blocking,
 )
-from lockkit.model.errors import OpenTransaction
+from lockkit.model.errors import BackendError, OpenTransaction
 from lockkit.per_loop import PerLoop
 
 if TYPE_CHECKING:
@@ -48,18 +48,23 @@ class AsyncEnclosingLease(AsyncLease):
     _client: AsyncEnclosingClient
 
     def _releasing(self) -> Step[bool]:
-        """Raises OpenTransaction, so that the order is rolled back. An error that is on its way
-        does the same."""
-        kept = yield from super()._releasing()
-        if not hasattr(self, "_is_free") and self._client._in_order() and not sys.exc_info()[0]:
-            raise OpenTransaction(
-                f"the lock {self.name!r} was released while the transaction of an order is open "
-                f"that has begun under it: others could take it before the order commits. Put "
-                f"@lock_view below @idempotent, or take a blocking lock; in_atomic='allow' is for "
-                f"a lock that protects nothing in a database",
-                name=self.name,
-            )
-        return kept
+        """Raises OpenTransaction, so that the order is rolled back."""
+        if self.released or hasattr(self, "_is_free") or not self._client._in_order():
+            return (yield from super()._releasing())
+        with suppress(BackendError):  # it may be free all the same
+            yield from super()._releasing()
+        raise OpenTransaction(
+            f"the lock {self.name!r} was released while the transaction of an order is open "
+            f"that has begun under it: others could take it before the order commits. Put "
+            f"@lock_view below @idempotent, or take a blocking lock; in_atomic='allow' is for "
+            f"a lock that protects nothing in a database",
+            name=self.name,
+        )
+
+    def _ends_by(self, error: type[BaseException] | None) -> None:
+        """An error that leaves the block has the order rolled back as well."""
+        if error is not None:
+            self._is_free = True
 
     def _disown(self) -> None:
         super()._disown()

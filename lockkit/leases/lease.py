@@ -192,11 +192,15 @@ class BaseLease:
         had the lock to its end. Raises LeaseLost if the body went through without it."""
         if self.released:
             return
+        self._ends_by(error)
         try:
             kept: bool | BackendError = yield from self._releasing()
         except BackendError as failure:
             kept = failure
         self._left(kept, error)
+
+    def _ends_by(self, error: type[BaseException] | None) -> None:
+        """The error that leaves its block, or None. Told before the release."""
 
     def _left(self, kept: bool | BackendError, error: type[BaseException] | None) -> None:
         if isinstance(kept, BackendError):

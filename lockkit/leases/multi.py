@@ -108,6 +108,8 @@ class _MultiLease(Generic[AnyLease]):
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
         """Leases that the body has released itself are left alone."""
         ours = [lease for lease in self._leases.values() if not lease.released]
+        for lease in ours:
+            lease._ends_by(error)
         try:
             kept = yield from releasing_all(ours)
         except BackendError as failure:

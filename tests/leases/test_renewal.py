@@ -341,7 +341,7 @@ def test_an_extended_lease_is_given_back_when_its_store_is_down_for_more_than_th
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_an_extended_lease_is_asked_for_as_often_and_keeps_what_it_has(api: Api) -> None:
     """Its holder hears in time that it is lost."""
-    settings = settings_from_url("memory://", ttl=0.6)
+    settings = settings_from_url("memory://", ttl=3.0)
     client = client_of(api, load_store(settings), settings)
     kept, lost = client.lock("kept").acquire(), client.lock("lost").acquire()
     began = now()

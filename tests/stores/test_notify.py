@@ -347,8 +347,8 @@ def test_a_proof_that_is_sent_late_is_waited_for_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection that sends it may be in use."""
-    monkeypatch.setattr(inbox, "PROOF_SECONDS", 0.1)
-    found = inbox.Inbox(Listening(), lambda _: time.sleep(0.2))
+    monkeypatch.setattr(inbox, "PROOF_SECONDS", 2.0)
+    found = inbox.Inbox(Listening(), lambda _: time.sleep(2.1))
     found.seen("waiter", 0)
     found.work()
     assert found.is_open
@@ -375,7 +375,7 @@ class Listening(Connector):
         return self
 
     def messages(self, seconds: float) -> list[str]:
-        return [""] if seconds > 0.05 else []
+        return [""] if seconds > 0.5 else []
 
     def close(self) -> None:
         pass

@@ -213,11 +213,11 @@ class Lines:
             return
         try:
             line.ask(payload)
-        except OSError:
-            self.discard(line)
-            return
-        line.give_up()
-        self.give(line)
+            line.give_up()
+        except Exception:  # noqa: BLE001  others are still to be told
+            line.close()
+        else:
+            self.give(line)
 
     def attempt(self) -> Attempt:
         """The one that goes on, or a new one."""

@@ -216,7 +216,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def let_go(self) -> None:
         """In a forked child: close what is the parent's, and tell nobody."""
         for inherited in (*self._sockets, self._waking, self._wake):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # it may be closed already
                 socket.socket(fileno=inherited.detach()).close()
 
 
