@@ -50,6 +50,9 @@ _NOTE = "lockkit.note"
 _MOST_SAID = 100
 _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
+_WRITES = f"""{NUMBERED} OR EXISTS (
+SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'
+AND mode NOT IN ('AccessShareLock', 'SIReadLock'))"""  # not numbered: foreign tables, LOCK TABLE
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
 _HARMLESS = r"(select|with|show|set|pragma|values|begin|savepoint|release|rollback)\b"
@@ -212,7 +215,7 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
         return False
     try:
         if connection.dialect.name == "postgresql":
-            return bool(connection.exec_driver_sql(NUMBERED).scalar())
+            return bool(connection.exec_driver_sql(_WRITES).scalar())
         driver: Any = connection.connection.driver_connection
         return bool(driver.in_transaction)
     except SQLAlchemyError:  # such as: an earlier statement has failed

@@ -381,6 +381,37 @@ def test_a_change_that_looks_like_a_read_stays(context: Flask, sql: str) -> None
     refused("has changes")
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_locked_table_and_a_drawn_number_stay_though_nothing_is_numbered(context: Flask) -> None:
+    db.session.execute(sa.text('LOCK TABLE "order" IN EXCLUSIVE MODE'))
+    refused("has changes")
+    db.session.execute(sa.text('INSERT INTO "order" (name) SELECT name FROM "order" WHERE false'))
+    refused("has changes")
+    db.session.execute(sa.text("CREATE SEQUENCE IF NOT EXISTS invoice"))
+    db.session.commit()
+    for _ in range(40):  # one in about 33 writes to the log
+        db.session.execute(sa.text("SELECT nextval('invoice')"))
+        refused("has changes")
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_notices_and_advisory_locks_of_a_transaction_cannot_be_seen(context: Flask) -> None:
+    for sql in ("NOTIFY sold", "SELECT pg_advisory_xact_lock(42)"):
+        db.session.execute(sa.text(sql))
+        with locks["default"].lock("stock:42"):
+            assert not db.session().in_transaction()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_what_a_serializable_transaction_has_read_is_no_change(make_shop: MakeApp) -> None:
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": "SERIALIZABLE"})
+    with shop.app_context():
+        for _ in range(2):  # what it has read is kept in the list of locks
+            db.session.execute(sa.select(Order)).all()
+            with locks["default"].lock("stock:42"):
+                assert not db.session().in_transaction()
+
+
 @pytest.fixture
 def begun(make_shop: MakeApp, database: str) -> Iterator[Flask]:
     """SQLite as SQLAlchemy's docs set it up, so that reads are in a transaction, too. The app does
