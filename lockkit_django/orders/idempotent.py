@@ -178,7 +178,7 @@ async def _run(
     call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
     if http.method in SAFE_METHODS:
         return await call()
-    visit, served = _visit(http, view, options), partial(_served, http, exempt)
+    visit, served = _visit(request, view, options), partial(_served, http, exempt)
     with nullcontext() if exempt is None else request_blocks_suspended(http):
         answer = await served(partial(entered, visit, begin=not has_lock(view)))
         if answer is not None:
@@ -228,7 +228,8 @@ async def _served(
     return await in_thread(lambda: result_of(doing(THREAD)))
 
 
-def _visit(http: HttpRequest, view: View, options: ViewOptions) -> Visit:
+def _visit(request: Any, view: View, options: ViewOptions) -> Visit:
+    http = http_request(request)
     if not hasattr(http, MIDDLEWARE_MODE):
         raise ConfigurationError(
             "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
@@ -240,4 +241,4 @@ def _visit(http: HttpRequest, view: View, options: ViewOptions) -> Visit:
         )
     if open_order(http) is not None:
         raise ConfigurationError("an order is open already: use @idempotent once per request")
-    return Visit(http, view, options, checked=True)
+    return Visit(http, view, options, checked=True, by_drf=request is not http)

@@ -186,7 +186,7 @@ def _identity(visit: Visit) -> Identity:
 
     Raises AnsweredError if authentication, or a permission of DRF's class, refuses.
     """
-    if visit.checked or not _is_drf(visit.view):
+    if visit.checked or not visit.by_drf:
         return visit.identity()
     with _own_user(visit.request):
         _check_as_drf(visit.request, visit.view)
@@ -214,7 +214,8 @@ async def _awaited(answer: Awaitable[object]) -> object:
     return await answer
 
 
-def _is_drf(view: object) -> bool:
+def is_drf(view: object) -> bool:
+    """Whether it is what ``as_view`` of a DRF view returns."""
     return hasattr(getattr(view, "cls", None), "initialize_request")
 
 
@@ -255,13 +256,15 @@ def _own_user(request: HttpRequest) -> Iterator[None]:
         request.__dict__.update(before)
 
 
-def user_of(request: HttpRequest) -> str | None:
+def user_of(request: HttpRequest, *, by_drf: bool) -> str | None:
     """Unique over all user models: 7 of the customers is not 7 of the staff.
 
     Django Ninja leaves the user that a token stands for in ``request.auth``; ``request.user`` is
-    then whoever is logged in in that browser.
+    then whoever is logged in in that browser. DRF sets both, and ``auth`` may be whoever acts for
+    the user.
     """
-    for user in (getattr(request, "auth", None), getattr(request, "user", None)):
+    for name in ("user", "auth") if by_drf else ("auth", "user"):
+        user = getattr(request, name, None)
         if user is None or getattr(user, "is_authenticated", False) is not True:
             continue
         if user.pk is not None:

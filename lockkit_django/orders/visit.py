@@ -48,7 +48,14 @@ from lockkit_django.orders.answers import ORDER_ID, REFUSAL, tokens_in
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
-from lockkit_django.orders.request import guest_of, order_request, session_of, user_of, value_of
+from lockkit_django.orders.request import (
+    guest_of,
+    is_drf,
+    order_request,
+    session_of,
+    user_of,
+    value_of,
+)
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.transaction import SharedTransaction
 from lockkit_django.web.refusals import in_language, response_of
@@ -87,7 +94,7 @@ LOOP = _Loop()
 
 class Visit(visit.Visit):
     """``view``: what the URL leads to, or what is below ``@idempotent``. ``next_is_view``: Django
-    calls it next, in the transactions of ATOMIC_REQUESTS."""
+    calls it next, in the transactions of ATOMIC_REQUESTS. ``by_drf``: DRF authenticates."""
 
     thread, loop = THREAD, LOOP
 
@@ -99,9 +106,11 @@ class Visit(visit.Visit):
         *,
         checked: bool,
         next_is_view: bool = False,
+        by_drf: bool = False,
     ) -> None:
         super().__init__(order_rules(), request, options, checked=checked)
         self.view, self.next_is_view = view, next_is_view
+        self.by_drf = by_drf or is_drf(request.resolver_match.func)  # type: ignore[union-attr]
         rules = self.orders.settings
         if self.orders.claims:
             self.records: Any = RedisRecords.of(locks[rules.alias])
@@ -123,7 +132,7 @@ class Visit(visit.Visit):
 
     def known(self) -> visit.Known:
         request = self.request
-        return user_of(request), session_of(request), guest_of(request)
+        return user_of(request, by_drf=self.by_drf), session_of(request), guest_of(request)
 
     def note(self, order: Order) -> None:
         vars(self.request)[ORDER_ID] = order.order_id

@@ -165,6 +165,50 @@ class CreateMixed(IdempotentMixin, Create):
     order_options = {"order_id": "json.order_id", "required": True}  # noqa: RUF012
 
 
+class ForCustomer(TokenUser):
+    """The staff acts for a customer, and is noted beside it."""
+
+    def authenticate(self, request: Any) -> Any:
+        customer, _ = super().authenticate(request) or (None, None)
+        return customer, User.objects.get_or_create(username="staff")[0]
+
+
+class OnBehalf(APIView):
+    authentication_classes = (ForCustomer,)
+    permission_classes = (NotRefused,)
+
+    def post(self, request: Any) -> Response:
+        return Response({"sold": sell("on-behalf"), "to": request.user.username}, status=201)
+
+
+class OnBehalfMixed(IdempotentMixin, OnBehalf):
+    pass
+
+
+class OnBehalfMethod(OnBehalf):
+    post = idempotent(OnBehalf.post)
+
+
+class OnBehalfInside(OnBehalf):
+    def post(self, request: Any) -> Any:
+        return self.made(request._request)
+
+    @idempotent
+    def made(self, request: HttpRequest) -> HttpResponse:
+        return made("on-behalf-inside")
+
+
+@idempotent
+def unwrapped(request: Any) -> Response:
+    return Response({"sold": sell("on-behalf-hidden")}, status=201)
+
+
+def on_behalf_hidden(request: HttpRequest) -> Any:
+    """A DRF view that the URL does not show."""
+    view = api_view(["POST"])(authentication_classes([ForCustomer])(unwrapped))
+    return view(request)
+
+
 class StreamFormParser(StreamParser):
     media_type = "application/x-www-form-urlencoded"
 
@@ -320,6 +364,11 @@ KINDS = {
     "create": Create.as_view(),
     "create-mixed": CreateMixed.as_view(),
     "form-mixed": FormMixed.as_view(),
+    "on-behalf": OnBehalf.as_view(),
+    "on-behalf-mixed": OnBehalfMixed.as_view(),
+    "on-behalf-method": OnBehalfMethod.as_view(),
+    "on-behalf-inside": OnBehalfInside.as_view(),
+    "on-behalf-hidden": on_behalf_hidden,
     "locked-data": LockedData.as_view(),
     "api-set": ApiSet.as_view({"post": "buy"}),
 }

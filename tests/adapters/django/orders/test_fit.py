@@ -140,6 +140,18 @@ def test_drf_generics_and_routers(kind: str, atomic: bool) -> None:
     assert Sale.objects.count() == 2
 
 
+@pytest.mark.parametrize("kind", ["", "-mixed", "-method", "-inside", "-hidden"])
+def test_a_drf_order_belongs_to_the_customer_for_whom_the_staff_acts(kind: str) -> None:
+    """Whatever the authenticator leaves in ``request.auth``."""
+    for name in ("alice", "bob", "staff"):
+        User.objects.create(username=name)
+    with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/on-behalf$"]}):
+        answers = [send(f"on-behalf{kind}", token=f"Token {n}") for n in ("alice", "bob", "alice")]
+    assert [a.status_code for a in answers] == [201] * 3
+    assert [REPLAYED in a for a in answers] == [False, False, True]
+    assert len({a.content for a in answers}) == Sale.objects.count() == 2
+
+
 def test_drf_refuses_what_its_own_validation_refuses_and_remembers_it() -> None:
     answers = [send("create", data={"sku": ""}) for _ in range(2)]
     assert [a.status_code for a in answers] == [400, 400]
