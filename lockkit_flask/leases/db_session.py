@@ -141,8 +141,11 @@ def end_read(name: str | None = None) -> None:
 
 
 def end_if_begun(session: Session) -> None:
-    """The next query sees what others have committed meanwhile."""
-    if session.in_transaction():
+    """The next query sees what others have committed meanwhile. In a savepoint of a test's own
+    transaction nothing is final: what was flushed stays."""
+    if any(_is_savepoint(begun) for _, begun, *_ in reached(session)):
+        session.expire_all()
+    elif session.in_transaction():
         session.rollback()
 
 
@@ -211,7 +214,7 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
     if of_order or not _tells(connection.engine):
         noted = of_order or _NOTE in session.info
         return not noted or _CHANGED in map(meaning, _said_in(session))
-    if begun is not connection.get_transaction():
+    if _is_savepoint(begun) or not connection.in_transaction():
         return False
     try:
         if connection.dialect.name == "postgresql":
@@ -220,6 +223,12 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
         return bool(driver.in_transaction)
     except SQLAlchemyError:  # such as: an earlier statement has failed
         return True
+
+
+def _is_savepoint(begun: object) -> bool:
+    from sqlalchemy import NestedTransaction
+
+    return isinstance(begun, NestedTransaction)
 
 
 def _tells(engine: Engine) -> bool:

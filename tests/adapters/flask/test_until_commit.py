@@ -479,19 +479,38 @@ def test_a_transaction_that_has_failed_is_for_the_app_to_roll_back(context: Flas
 
 
 def test_what_a_test_has_changed_around_its_session_is_not_asked(context: Flask) -> None:
-    """A session within a transaction of the test's own, whose COMMIT makes nothing final."""
+    """A session within a transaction of the test's own, whose COMMIT makes nothing final. What it
+    has flushed stays; what it has loaded is read again."""
     session = db.session()
     with db.engine.connect() as outer, outer.begin() as around:
         outer.execute(sa.insert(Order).values(name="of the test"))
         session.join_transaction_mode = "create_savepoint"
         session.connection(bind_arguments={"bind": outer}).execute(sa.select(Order)).all()
-        with locks["default"].lock("stock:42"):
-            assert not session.in_transaction()
+        alice = session.get(User, 1, bind_arguments={"bind": outer})
+        session.add(Order(name="flushed"))
+        session.flush()
+        for options in ({}, {"until": "commit"}):
+            with locks["default"].lock("stock:42", **options):
+                assert alice in session and "seen" in sa.inspect(alice).unloaded
+                names = outer.scalars(sa.select(Order.name).order_by(Order.id)).all()
+                assert names == ["of the test", "flushed"]
         session.add(Order(name="pending"))
         with pytest.raises(OpenTransaction, match="has changes"):
             locks["default"].lock("stock:42").acquire()
         session.rollback()
         around.rollback()
+
+
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")
+def test_what_follows_the_commit_of_a_connection_is_not_lost(context: Flask) -> None:
+    for _ in range(2):
+        connection = db.session.connection()
+        connection.commit()
+        connection.execute(sa.insert(Order).values(name="x"))
+        refused("has changes")
+        db.session.connection().commit()
+        with locks["default"].lock("stock:42"):
+            assert not db.session().in_transaction()
 
 
 def test_a_lock_by_hand_ends_what_has_only_read(make_shop: MakeApp, database: str) -> None:
