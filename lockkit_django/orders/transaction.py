@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from lockkit.orders.record import refuses
 from lockkit_django.leases.transactions import OrderBlock, is_aborted
 from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
+    DRF,
     is_conflict,
     is_made_by_drf,
     is_of_hook,
@@ -90,7 +92,7 @@ class SharedTransaction(OrderInDatabase):
     """BEGIN and the record before the view, COMMIT after its response is rendered."""
 
     _block: transaction.Atomic | None = None
-    _is_only_marked = False  #: nothing but ``set_rollback`` has doomed the transaction
+    _marked_by: str | None = None  #: the module, if only its ``set_rollback`` dooms all
     _connection: BaseDatabaseWrapper  #: from ``begin`` on, of that thread
 
     @property
@@ -165,7 +167,7 @@ class SharedTransaction(OrderInDatabase):
         self.undone = False  # a session may count guesses, too
         if self.failed and self.in_request_block:
             return response  # as ATOMIC_REQUESTS rolls back
-        if self._is_only_marked and not self.in_request_block and is_made_by_drf(response):
+        if self._marked_by and not self.in_request_block and is_made_by_drf(response):
             self._connection.set_rollback(False)
         if not is_rolled_back(self._connection):
             return self._commit(response, None)
@@ -179,8 +181,13 @@ class SharedTransaction(OrderInDatabase):
 
     def _mark(self, rollback: bool) -> None:
         """``set_rollback`` of the connection. DRF calls it for a view that raises, also if that is
-        exempt from ATOMIC_REQUESTS: it takes the order's transaction for that one's."""
-        self._is_only_marked = not self._connection.needs_rollback
+        exempt from ATOMIC_REQUESTS: it takes the order's transaction for that one's. It does so
+        twice if the project's exception handler does, and then leaves the rest to DRF's."""
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if not self._connection.needs_rollback:
+            self._marked_by = caller
+        elif not self._marked_by == caller == DRF:
+            self._marked_by = None
         type(self._connection).set_rollback(self._connection, rollback)
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:

@@ -21,7 +21,7 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.response import Response
-from rest_framework.views import APIView, exception_handler
+from rest_framework.views import APIView, exception_handler, set_rollback
 
 from lockkit_django import lock_view
 from lockkit_django.orders import IdempotentMixin, idempotent
@@ -143,6 +143,17 @@ class ApiRecovers(Api):
         raise Throttled
 
 
+class ApiMarksTwice(Api):
+    """Its exception handler marks, and so does DRF's below it."""
+
+    def get_exception_handler(self) -> Callable[..., Response | None]:
+        def handler(error: Exception, context: Any) -> Response | None:
+            set_rollback()
+            return exception_handler(error, context)
+
+        return handler
+
+
 class ApiWrapped(Api):
     """As most projects have it: the body has another shape."""
 
@@ -210,6 +221,7 @@ EXEMPT: dict[str, Any] = {
     "api-mixed": Mixed.as_view(),
     "api-wrapped": ApiWrapped.as_view(),
     "api-recovers": ApiRecovers.as_view(),
+    "api-twice": ApiMarksTwice.as_view(),
 }
 """What a project takes out of ATOMIC_REQUESTS, so that guesses count."""
 
@@ -217,6 +229,8 @@ UNDONE: dict[str, Any] = {
     "api-tears": ApiTears.as_view(),
     "api-tears-mixed": type("Tears", (IdempotentMixin, ApiTears), {}).as_view(),
     "api-asks": ApiAsks.as_view(),
+    "api-tears-twice": type("TearsTwice", (ApiMarksTwice, ApiTears), {}).as_view(),
+    "api-asks-twice": type("AsksTwice", (ApiMarksTwice, ApiAsks), {}).as_view(),
 }
 """Such views that leave nothing to be saved."""
 
