@@ -84,7 +84,7 @@ def watch_contexts(app: Flask) -> None:
 
         engines = db.engines.values()
         tell = all(map(_tells, engines))
-        if not tell:
+        if not tell and not event.contains(db.session, "after_begin", _after_begin):
             event.listen(db.session, "after_begin", _after_begin)  # once, however many apps it has
         if not tell or all(engine.dialect.name != "sqlite" for engine in engines):
             appcontext_pushed.disconnect(watch, sender)

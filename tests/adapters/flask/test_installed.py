@@ -96,3 +96,29 @@ def test_no_transaction_runs_a_line_of_lockkit_but_one_that_keeps_a_lock(
         assert calls_of_ours(buy) == 0
         db.session.remove()
         db.engine.dispose()
+
+
+def test_apps_that_share_an_extension_have_their_transactions_watched_once(tmp_path: Path) -> None:
+    """Where a listener begins the transactions of SQLite, they are."""
+    db = SQLAlchemy()
+
+    def read() -> None:
+        db.session.execute(sa.text("SELECT 1"))
+        db.session.rollback()
+
+    def calls_of_an_app(name: str) -> int:
+        app = Flask(name, instance_path=str(tmp_path))
+        app.config.update(SQLALCHEMY_DATABASE_URI="sqlite://", LOCKKIT_URL="memory://")
+        db.init_app(app)
+        LockKit(app)
+        with app.app_context():
+            sa.event.listen(db.engine, "begin", lambda connection: None)
+        with app.app_context():
+            calls = calls_of_ours(read)
+            db.session.remove()
+            db.engine.dispose()
+        return calls
+
+    first = calls_of_an_app("first")
+    assert first > 0
+    assert [calls_of_an_app(name) for name in ("second", "third")] == [first, first]
