@@ -17,7 +17,7 @@ from flask import current_app
 
 from lockkit.leases.enclosing import EnclosingClient
 from lockkit.leases.until import Transaction, refuse_level
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError, OpenTransaction
 from lockkit_flask.leases import db_session, request_leases
 
 if TYPE_CHECKING:
@@ -94,5 +94,16 @@ class _OfSession(Transaction):
 
 
 def _refuse_level(connection: Any, name: str) -> None:
-    if connection.dialect.name != "sqlite":
-        refuse_level(str(connection.get_isolation_level()), name)
+    if connection.dialect.name == "sqlite":
+        return
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        level = str(connection.get_isolation_level())
+    except SQLAlchemyError as error:
+        raise OpenTransaction(
+            f"the lock {name!r} was asked for inside a transaction in which a statement has "
+            f"failed, or whose connection is lost. Roll back first",
+            name=name,
+        ) from error
+    refuse_level(level, name)

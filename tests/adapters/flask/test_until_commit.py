@@ -315,9 +315,9 @@ def test_rows_that_are_locked_stay_locked(context: Flask) -> None:
     assert is_free()
 
 
-def refused(match: str) -> None:
+def refused(match: str, **options: Any) -> None:
     with pytest.raises(OpenTransaction, match=match):
-        locks["default"].lock("stock:42").acquire()
+        locks["default"].lock("stock:42", **options).acquire()
     assert is_free()
     assert db.session().in_transaction()
     db.session.rollback()
@@ -472,6 +472,9 @@ def test_a_transaction_that_has_failed_is_for_the_app_to_roll_back(context: Flas
     with pytest.raises(sa.exc.ProgrammingError):
         db.session.execute(sa.text("SELECT * FROM nothing"))
     refused("has changes")
+    with pytest.raises(sa.exc.ProgrammingError):
+        db.session.execute(sa.text("SELECT * FROM nothing"))
+    refused("a statement has failed.*Roll back", until="commit")
     db.session.add(User(id=1, name="the ID is taken"))
     with pytest.raises(sa.exc.IntegrityError):
         db.session.flush()
