@@ -10,7 +10,7 @@ import pytest
 
 from lockkit.stores.registry import SCHEMES
 
-SUITES = {"StoreConformance", "OverAWire", "OfAnotherServer", "Reached"}
+SUITES = {"StoreConformance", "OverAWire", "OfAnotherServer", "Reached", "OverTLS"}
 
 
 def covered() -> Iterator[str]:
