@@ -171,7 +171,7 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
-        if not callable(found):
+        if not callable(found) or name == "_disown":  # which nobody awaits
             return found
 
         async def awaited(*args: Any, **kwargs: Any) -> Any:
