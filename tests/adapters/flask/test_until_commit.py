@@ -454,6 +454,15 @@ def test_a_transaction_that_somebody_has_begun_may_have_changed_something(contex
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_an_engine_outside_of_the_extension_may_have_changed_something(context: Flask) -> None:
+    other = sa.create_engine("sqlite://")
+    sa.event.listen(other, "begin", lambda connection: None)
+    db.session.connection(bind_arguments={"bind": other}).execute(sa.text("SELECT 1"))
+    refused("has changes")
+    other.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_however_much_a_transaction_has_said_its_changes_count(begun: Flask) -> None:
     def read_much() -> None:
         for number in range(300):
