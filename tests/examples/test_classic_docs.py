@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,25 @@ def test_a_release_by_watch_takes_three_requests(redis_server: RedisServer, redi
 @pytest.fixture
 def script() -> Version:
     return Version("SET NX PX and a script")
+
+
+def test_whoever_asks_first_passes_those_who_wait(
+    client: redis.Redis, locks: lockkit.LockClient, script: Version
+) -> None:
+    waits, comes = "has waited for long", "has just come"
+    assert script.acquire(client, NAME, "a token", LONG)
+    assert not script.acquire(client, NAME, waits, LONG)
+    script.release(client, NAME, "a token")
+    assert script.acquire(client, NAME, comes, LONG)
+    assert not script.acquire(client, NAME, waits, LONG)
+    script.release(client, NAME, comes)
+    lease = locks.lock(NAME, ttl=LONG).acquire()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(locks.lock(NAME, ttl=LONG, timeout=SOON).acquire)
+        eventually(lambda: (info := locks.inspect(NAME)) and info.waiters == 1)
+        lease.release()
+        assert locks.lock(NAME).try_acquire() is None
+        assert waiting.result().release()
 
 
 def test_a_lost_reply_makes_it_busy_by_itself(
