@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -171,6 +172,124 @@ def test_a_lost_lease_ends_the_program(client: LockClient, url: str, tmp_path: P
     assert process.returncode == 1
     assert "the lease on 'job' is lost: " in err
     assert ended.exists(), "it was asked to end"
+
+
+def by_a_script(program: str) -> tuple[str, ...]:
+    """A shell calls it, and would go on after it."""
+    return ("--", "/bin/sh", "-c", '"$0" -c "$1"; exit 0', sys.executable, program)
+
+
+LINGERS = (
+    "import os, pathlib, signal, sys, time\n"
+    "def end(*_):\n"
+    "    print('ending', flush=True)\n"
+    "    while not pathlib.Path({go!r}).exists(): time.sleep(0.01)\n"
+    "    sys.exit()\n"
+    "signal.signal(signal.SIGTERM, end); print(os.getpid(), flush=True); signal.pause()"
+)
+"""When it is to end, it takes until there is this file."""
+
+
+def is_gone(pid: int) -> bool:
+    """Or nobody has asked how it has ended."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_the_lock_is_held_until_what_a_script_has_called_has_ended(
+    client: LockClient, url: str, tmp_path: Path
+) -> None:
+    """A signal ends the shell at once, and not what it waits for."""
+    go = tmp_path / "go"
+    with start("run", "job", *by_a_script(LINGERS.format(go=str(go))), url=url) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.terminate()
+        assert process.stdout.readline() == "ending\n"
+        assert client.lock("job").try_acquire() is None
+        go.touch()
+        assert process.wait(10) == 143
+    assert is_gone(pid)
+    assert client.inspect("job") is None
+
+
+def test_a_lost_lease_ends_what_a_script_has_called(
+    client: LockClient, url: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    program = by_a_script(LINGERS.format(go=str(go)))
+    with start("run", "job", "--ttl", "1", *program, url=url) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        info = client.inspect("job")
+        assert info is not None
+        assert info.fence is not None
+        assert client.break_("job", fence=info.fence)
+        assert process.stdout.readline() == "ending\n"
+        go.touch()
+        assert process.wait(10) == 1
+    assert is_gone(pid)
+
+
+def test_the_program_ends_with_a_command_that_is_killed(url: str, tmp_path: Path) -> None:
+    """Nobody renews its lease any more."""
+    go = tmp_path / "go"
+    with start("run", "job", *by_a_script(LINGERS.format(go=str(go))), url=url) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.kill()
+        assert process.stdout.readline() == "ending\n"
+        go.touch()
+        until(lambda: is_gone(pid))
+
+
+def test_what_a_program_leaves_behind_on_purpose_stays(url: str) -> None:
+    leaves = ("--", "/bin/sh", "-c", "sleep 300 > /dev/null 2>&1 & echo $!")
+    shown = locks_process("run", "job", *leaves, url=url)
+    assert shown.status == 0
+    os.kill(int(shown.out), signal.SIGKILL)  # it is there
+
+
+def test_a_loss_that_the_program_did_not_live_to_hear_of(
+    client: LockClient, url: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    with start("run", "job", "--ttl", "60", *python(READY + "\n" + waits), url=url) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        info = client.inspect("job")
+        assert info is not None
+        assert info.fence is not None
+        assert client.break_("job", fence=info.fence)
+        go.touch()
+        _, err = process.communicate(timeout=40)
+    assert process.returncode == 1
+    assert "the lease on 'job' was lost" in err
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_program_once(url: str) -> None:
+    counts = (
+        "import signal\nsignal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
+        "print('ready', flush=True)\nwhile True: signal.pause()"
+    )
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job"]
+    takes_terminal = ["/bin/sh", "-c", ': < "$0"; exec "$@"', os.ttyname(theirs)]
+    with subprocess.Popen(
+        [*takes_terminal, *command, *python(counts)],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.write(ours, b"\x03")
+        assert process.stdout.readline() == "interrupted\n"
+        process.terminate()
+        assert process.stdout.read() == ""
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_max_hold_ends_a_program_that_takes_too_long(url: str) -> None:
