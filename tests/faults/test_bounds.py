@@ -326,28 +326,64 @@ def test_short_lived_processes_prune_as_well(tmp_path: Path) -> None:
         assert left.fetchone()[0] < 25
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres_url", "mariadb_url"])
-def test_other_prefixes_are_looked_for_in_so_many_rows(
-    request: pytest.FixtureRequest, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever a table has: what is behind them is not read."""
+class Table:
+    """Of a database, with rows of whatever prefix."""
+
+    def __init__(self, client: lockkit.LockClient, engine: sa.Engine) -> None:
+        self.client = client
+        self._engine = engine
+
+    def fill(self, *rows: tuple[str, str, str, int]) -> None:
+        """Key, prefix, state and numbers of each."""
+        insert = sa.insert(sa.table("lockkit_lock", *map(sa.column, COLUMNS)))
+        values = ((key, prefix, key, n, n, state, n) for key, prefix, state, n in rows)
+        with self._engine.begin() as admin:
+            admin.execute(insert, [dict(zip(COLUMNS, row, strict=True)) for row in values])
+
+    def delete(self, where: str = "0 = 0", **values: object) -> None:
+        with self._engine.begin() as admin:
+            admin.execute(sa.text(f"DELETE FROM lockkit_lock WHERE {where}"), values)
+
+
+@pytest.fixture(params=["sqlite", "postgres_url", "mariadb_url"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
     path = f"sqlite:///{tmp_path / 'locks.sqlite3'}"
-    url = path if kind == "sqlite" else request.getfixturevalue(kind)
-    monkeypatch.setattr(listing, "PREFIXES_OF", SOME)
-    rows = [(f"{number:064}", "first", "", 0) for number in range(SOME)]
-    rows.append(("f" * 64, "behind", "some", 1))
+    url = path if request.param == "sqlite" else request.getfixturevalue(request.param)
     engine = engine_for(url)
-    insert = sa.insert(sa.table("lockkit_lock", *map(sa.column, COLUMNS)))
-    if kind != "sqlite":
+    if request.param != "sqlite":
         make_table(url)
     with lockkit.connect(url) as client:
         client.lock("a").acquire().release()
-        with engine.begin() as admin:
-            admin.execute(sa.text("DELETE FROM lockkit_lock"))
-            values = ((row, prefix, row, n, n, state, n) for row, prefix, state, n in rows)
-            admin.execute(insert, [dict(zip(COLUMNS, row, strict=True)) for row in values])
-        assert client.perform(client.store.prefixes()) == {"first": False}
-        with engine.begin() as admin:
-            admin.execute(sa.text("DELETE FROM lockkit_lock WHERE id = :id"), {"id": rows[0][0]})
-        assert client.perform(client.store.prefixes()) == {"first": False, "behind": True}
+        yield Table(client, engine)
     engine.dispose()
+
+
+def test_other_prefixes_are_looked_for_in_so_many_rows(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a table has: what is behind them is not read."""
+    monkeypatch.setattr(listing, "PREFIXES_OF", SOME)
+    store, perform = table.client.store, table.client.perform
+    table.delete()
+    table.fill(*((f"{number:064}", "first", "", 0) for number in range(SOME)))
+    table.fill(("f" * 64, "behind", "some", 1))
+    assert perform(store.prefixes()) == {"first": False}
+    table.delete("id = :id", id=f"{0:064}")
+    assert perform(store.prefixes()) == {"first": False, "behind": True}
+
+
+@pytest.mark.parametrize("state", ["", "some"], ids=["free", "used"])
+def test_a_listing_looks_at_so_many_rows_at_once(
+    table: Table, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whosever they are: a statement that looks for its own would read a shared table whole."""
+    monkeypatch.setattr(listing, "PAGE", SOME)
+    table.fill(*((f"0{number:063}", "other", state, 1) for number in range(3 * SOME)))
+    pages: list[list[str]] = []
+    with table.client.lock("a"):
+        page = table.client.perform(table.client.store.page(None))
+        while page.cursor is not None:
+            pages.append([info.name for info in page.infos])
+            page = table.client.perform(table.client.store.page(None, page.cursor))
+    assert pages == [[], [], []]
+    assert [info.name for info in page.infos] == ["a"]

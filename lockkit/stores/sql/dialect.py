@@ -27,8 +27,7 @@ class Dialect:
     read_many: str
     insert: str
     update: str
-    page: str
-    others: str  #: the rows of other prefixes, or of ours if theirs is damaged
+    page: str  #: of all rows; of another prefix only whether somebody uses it
     stale: str
     delete: str
     put: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
@@ -11,14 +11,11 @@ from lockkit.model.errors import LayoutMismatch
 from lockkit.model.types import LockInfo, LockState, Page
 from lockkit.runtime.wires import Lane, call
 from lockkit.stores.contract import Listed
-from lockkit.stores.sql.codec import row_id
+from lockkit.stores.sql.codec import FREE, row_id
 from lockkit.stores.sql.connector import Connector, Parameters
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.rows import infos, infos_of_row
-from lockkit.stores.sql.words import words_in
-
-PAGE = 500
-"""Rows per request of a listing."""
+from lockkit.stores.sql.words import PAGE, words_in
 
 PREFIXES_OF = 10_000
 """Rows that are looked at for other prefixes: the first by their ids, so they are a sample."""
@@ -34,7 +31,6 @@ class _Cursor(NamedTuple):
 
     after: str | None = ""
     unreadable: LayoutMismatch | None = None
-    others: bool = False  #: the rows of other prefixes are looked through
 
 
 class TableListing(Listed):
@@ -84,10 +80,7 @@ class TableListing(Listed):
         return {str(prefix): bool(has_locks) for prefix, has_locks in found}
 
     def _page(self, name: str | None, cursor: _Cursor) -> Page:
-        """So that neither memory nor a read transaction grows with what is held.
-
-        A row that another release wrote is an error after all the others.
-        """
+        """Raises LayoutMismatch after all that can be read."""
         if cursor.unreadable is not None and cursor.after is None:
             raise cursor.unreadable
         if not self.connector.has_anything():  # whoever only looks must not own the file
@@ -95,31 +88,28 @@ class TableListing(Listed):
         if name is not None:
             (row,) = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
             return Page(list(infos(name, row)))
+        return self._next_page(cursor)
+
+    def _next_page(self, cursor: _Cursor) -> Page:
+        """So that neither memory nor a read transaction grows with the table."""
         found: list[LockInfo] = []
-        if cursor.others:
-            return self._strayed(found, cursor)
-        after, unreadable, _ = cursor
-        rows = self._rows(self._dialect.page, self._after(cursor))
-        for now, after, version, one, fence, text in rows:
+        key, unreadable = cursor
+        at: Parameters = {"after": key or "", "prefix": self._prefix, "most": PAGE}
+        rows = self._rows(self._dialect.page, at)
+        for now, key, version, name, fence, prefix, text in rows:
             try:
-                found += infos_of_row(self._prefix, after, one, (now, version, fence, text))
+                if prefix != self._prefix:
+                    found += self._strayed(prefix, key, name, text)
+                elif text != FREE:
+                    found += infos_of_row(prefix, key, name, (now, version, fence, text))
             except LayoutMismatch as error:
                 unreadable = unreadable or error
         if len(rows) == PAGE:
-            return Page(found, _Cursor(after, unreadable))
-        return self._strayed(found, _Cursor("", unreadable, others=True))
+            return Page(found, _Cursor(key, unreadable))
+        return Page(found, unreadable and _Cursor(None, unreadable))
 
-    def _strayed(self, found: list[LockInfo], cursor: _Cursor) -> Page:
-        """Rows of ours whose prefix is damaged: they are locked by their ids all the same."""
-        rows = self._rows(self._dialect.others, self._after(cursor))
-        found += [
-            LockInfo(name, LockState.DAMAGED, damage=STRAYED.format(says, self._prefix, key))
-            for key, name, says in rows
-            if isinstance(name, str) and row_id(self._prefix, name) == key
-        ]
-        if len(rows) == PAGE:
-            return Page(found, cursor._replace(after=rows[-1][0]))
-        return Page(found, cursor.unreadable and _Cursor(None, cursor.unreadable))
-
-    def _after(self, cursor: _Cursor) -> Parameters:
-        return {"after": cursor.after or "", "prefix": self._prefix, "most": PAGE}
+    def _strayed(self, prefix: object, key: str, name: object, text: object) -> Iterator[LockInfo]:
+        """A row of ours whose prefix is damaged: it is locked by its id all the same."""
+        if text != FREE and isinstance(name, str) and row_id(self._prefix, name) == key:
+            damage = STRAYED.format(prefix, self._prefix, key)
+            yield LockInfo(name, LockState.DAMAGED, damage=damage)

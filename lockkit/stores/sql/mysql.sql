@@ -54,14 +54,9 @@ UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, u
 WHERE id = :id AND version = :version
 
 -- name: page
-SELECT {clock}, id, version, name, fence, state
-FROM lockkit_lock
-WHERE id > :after AND CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) AND LENGTH(state) > 0
-ORDER BY id LIMIT :most
-
--- name: others
-SELECT id, name, prefix FROM lockkit_lock
-WHERE id > :after AND CAST(prefix AS BINARY) <> CAST(:prefix AS BINARY) AND LENGTH(state) > 0 ORDER BY id LIMIT :most
+SELECT {clock}, id, version, name, fence, prefix,
+    CASE WHEN CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) THEN state ELSE SUBSTR(state, 1, 1) END
+FROM lockkit_lock WHERE id > :after ORDER BY id LIMIT :most
 
 -- name: stale
 SELECT id, version, fence, state

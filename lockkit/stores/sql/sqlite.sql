@@ -54,13 +54,9 @@ UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, u
 WHERE id = :id AND version = :version
 
 -- name: page
-SELECT {clock}, id, version, name, fence, state
-FROM lockkit_lock WHERE id > :after AND prefix = :prefix AND state <> ''
-ORDER BY id LIMIT :most
-
--- name: others
-SELECT id, name, prefix FROM lockkit_lock
-WHERE id > :after AND prefix <> :prefix AND state <> '' ORDER BY id LIMIT :most
+SELECT {clock}, id, version, name, fence, prefix,
+    CASE WHEN prefix = :prefix THEN state ELSE SUBSTR(state, 1, 1) END
+FROM lockkit_lock WHERE id > :after ORDER BY id LIMIT :most
 
 -- name: stale
 SELECT id, version, fence, state

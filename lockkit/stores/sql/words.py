@@ -22,6 +22,7 @@ from lockkit.stores.sql.dialect import Dialect
 
 MARK = '{"words":'
 PAGE = 500
+"""Rows that a statement looks at, whosever they are."""
 
 Rows = Callable[[str, Parameters], Sequence[Sequence[Any]]]
 Row = tuple[int, str, int, str]
@@ -77,13 +78,13 @@ def words_in(rows: Rows, dialect: Dialect, prefix: str, name: str | None) -> Ite
 
 
 def rows_of(rows: Rows, dialect: Dialect, prefix: str) -> Iterator[Row]:
-    """All rows with a state; in pages, so that neither memory nor a read transaction grows."""
+    """Its rows with a state; in pages, so that neither memory nor a read transaction grows."""
     after = ""
     while True:
         found = rows(dialect.page, {"after": after, "prefix": prefix, "most": PAGE})
-        for now, row, _, name, fence, text in found:
-            after = row
-            yield now, name, fence, text
+        for now, after, _, name, fence, says, text in found:  # noqa: B007  it goes on there
+            if says == prefix and text != FREE:
+                yield now, name, fence, text
         if len(found) < PAGE:
             return
 
