@@ -5,14 +5,14 @@ Of these stores themselves: the code that all stores share is interrupted there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from garbage import collected
-from interrupted_places import Works, interrupted_everywhere
+from interrupted_places import OpenBlock, Works, interrupted_everywhere
 from interrupted_stores import LONG_TTL, MOMENT, MOST, PATIENT, TTL
-from servers_of_sessions import ADVISORY, GET_LOCK, ROW, Kind, SessionServer
+from servers_of_sessions import SERVERS, Kind, SessionServer
 
 import lockkit
 from lockkit import Lease, LockClient
@@ -28,7 +28,7 @@ pytestmark = [
 STORE = "/stores/"
 
 
-@pytest.fixture(params=[ADVISORY, ROW, GET_LOCK], ids=lambda kind: kind.name)
+@pytest.fixture(params=SERVERS, ids=lambda kind: kind.name)
 def server(request: pytest.FixtureRequest) -> Iterator[SessionServer]:
     kind: Kind = request.param
     with kind.of(request) as found:
@@ -76,22 +76,9 @@ def test_a_release(locks: LockClient, server: SessionServer, works: Works) -> No
 def test_a_block_that_the_garbage_collector_ends(
     locks: LockClient, server: SessionServer, works: Works
 ) -> None:
-    open_blocks: list[Generator[None, None, None]] = []
-
-    def step(at: int) -> Callable[[], object]:
-        def rows() -> Generator[None, None, None]:
-            with locks.lock(f"g{at}", ttl=LONG_TTL):
-                yield
-
-        open_blocks[:] = [rows()]
-        next(open_blocks[0])
-        return lambda: locks.lock(f"o{at}").acquire().release()
-
-    def end() -> None:
-        open_blocks[0].close()
-
-    assert interrupted_everywhere(step, works, STORE, end) > 40
-    end()
+    block = OpenBlock(locks)
+    assert interrupted_everywhere(block.step, works, STORE, block.end) > 40
+    block.end()
     nothing_is_held(server, "g")
     nothing_is_held(server, "o")
 
@@ -132,6 +119,7 @@ def test_a_wait_in_vain(
     locks: LockClient, other: LockClient, server: SessionServer, works: Works
 ) -> None:
     with other.lock("v").acquire():
+        assert server.locked(["v"])
         lock = locks.lock("v", ttl=LONG_TTL)
 
         def wait() -> None:

@@ -11,14 +11,14 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import django
 import pytest
 from garbage import collected
-from interrupted_places import Works, has_left, interrupted_everywhere
+from interrupted_places import OpenBlock, Works, has_left, interrupted_everywhere
 from interrupted_stores import LONG_TTL, MOMENT, ONE, OTHERS, PATIENT, STORES, TTL, below, name_of
 
 import lockkit
@@ -149,24 +149,9 @@ def test_a_block(url: str, locks: LockClient, other: LockClient, works: Works) -
 def test_a_block_that_the_garbage_collector_ends(
     url: str, locks: LockClient, other: LockClient, works: Works
 ) -> None:
-    """That of a generator that nobody goes on with: it is given back in the middle of whatever
-    its thread does, at the latest by the watchdog."""
-    open_blocks: list[Generator[None, None, None]] = []
-
-    def step(at: int) -> Callable[[], object]:
-        def rows() -> Generator[None, None, None]:
-            with locks.lock(f"g{at}", ttl=LONG_TTL):
-                yield
-
-        open_blocks[:] = [rows()]
-        next(open_blocks[0])
-        return lambda: locks.lock(f"o{at}").acquire().release()
-
-    def end() -> None:
-        open_blocks[0].close()
-
-    assert interrupted_everywhere(step, works, below(url), end) > 20
-    end()
+    block = OpenBlock(locks)
+    assert interrupted_everywhere(block.step, works, below(url), block.end) > 20
+    block.end()
     nothing_is_held(other, locks)
 
 

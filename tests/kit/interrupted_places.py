@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
 from interrupted_stores import LONG_TTL, MOST, PATIENT, SOON, TRIES
@@ -47,6 +47,28 @@ def soon(scene: Callable[[], tuple[float, str]]) -> str:
         if took < SOON:
             return where
     raise AssertionError(f"{took:.1f} s, {TRIES} times, when interrupted at {where}")
+
+
+class OpenBlock:
+    """Of a generator that nobody goes on with: it is given back in the middle of whatever its
+    thread does, at the latest by the watchdog."""
+
+    def __init__(self, locks: LockClient) -> None:
+        self._locks = locks
+        self._rows: Generator[None, None, None]
+
+    def step(self, at: int) -> Callable[[], object]:
+        def rows() -> Generator[None, None, None]:
+            with self._locks.lock(f"g{at}", ttl=LONG_TTL):
+                yield
+
+        self._rows = rows()
+        next(self._rows)
+        return lambda: self._locks.lock(f"o{at}").acquire().release()
+
+    def end(self) -> None:
+        """As the garbage collector does."""
+        self._rows.close()
 
 
 class Works:

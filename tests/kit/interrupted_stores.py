@@ -12,7 +12,7 @@ from database_settings import complete, sqlite
 from django.db import connections
 from django.test import override_settings
 from lock_tables import table_at
-from redis_family import ClusterGroup
+from redis_family import ClusterGroup, SentinelGroup
 
 from lockkit.testing.servers import RedisServer, ZooKeeperServer
 
@@ -59,6 +59,12 @@ def redis_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @contextmanager
+def redis_sentinel(_: pytest.FixtureRequest) -> Iterator[str]:
+    with SentinelGroup() as group:
+        yield group.url
+
+
+@contextmanager
 def redis(request: pytest.FixtureRequest) -> Iterator[str]:
     yield request.getfixturevalue("redis_url")
 
@@ -95,7 +101,15 @@ ONE = redis
 """Where the code that all stores share is interrupted as well."""
 
 STORES = [memory, sqlite_file, postgresql, redis]
-OTHERS = [mariadb, django_database, django_cache, redis_cluster, plain_keys, zookeeper]
+OTHERS = [
+    mariadb,
+    django_database,
+    django_cache,
+    redis_sentinel,
+    redis_cluster,
+    plain_keys,
+    zookeeper,
+]
 """The same code over other connections, or with other scripts: a block and a wait go through it."""
 
 

@@ -277,6 +277,12 @@ class MariaDBRow(MariaDB):
     def dialect(self) -> Dialect:
         return MySQLRow()
 
+    def locked(self, _: list[str]) -> list[int]:
+        """The sessions that have any name: an idle one has no transaction."""
+        running = "select trx_mysql_thread_id from information_schema.innodb_trx"
+        having = self._numbers(f"{running} where trx_rows_locked > 0")
+        return sorted({*having} & {*self.pids()})
+
     def is_key(self, key: str) -> bool:
         return len(key) == 64 and key.isalnum()
 
