@@ -16,11 +16,21 @@ from typing import TypeVar
 
 import pytest
 from lock_tables import make_table
-from skewed import Skewed, SkewedMariaDB, SkewedPostgres, SkewedRedis, SkewedZooKeeper
+from redis_family import ClusterGroup, SentinelGroup
+from skewed import (
+    Skewed,
+    SkewedCluster,
+    SkewedMariaDB,
+    SkewedMaster,
+    SkewedPostgres,
+    SkewedRedis,
+    SkewedZooKeeper,
+)
 
 import lockkit
 from lockkit import LeaseLost
 from lockkit.model.clock import now
+from lockkit.stores.redis.layout import PREFIXES
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import RedisServer
@@ -57,6 +67,18 @@ def skewed_redis() -> Iterator[SkewedRedis]:
 
 
 @pytest.fixture(scope="module")
+def skewed_sentinel() -> Iterator[SkewedMaster]:
+    with SkewedMaster() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def skewed_cluster() -> Iterator[SkewedCluster]:
+    with SkewedCluster() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def skewed_postgres() -> Iterator[SkewedPostgres]:
     with SkewedPostgres() as server:
         yield with_table(server)
@@ -79,14 +101,21 @@ def with_table(server: AnySkewed) -> AnySkewed:
 def url_of(request: pytest.FixtureRequest, kind: str, query: str) -> tuple[Skewed, str]:
     server: Skewed = request.getfixturevalue(f"skewed_{kind}")
     server.set_ahead(0)
-    if isinstance(server, SkewedRedis):
+    if isinstance(server, RedisServer):
         server.flush()
     return server, server.url + query
 
 
 @pytest.mark.parametrize(
     ("kind", "query"),
-    [("redis", ""), ("redis", "?protocol=plain"), ("postgres", ""), ("mariadb", "")],
+    [
+        ("redis", ""),
+        ("redis", "?protocol=plain"),
+        ("sentinel", ""),
+        ("cluster", ""),
+        ("postgres", ""),
+        ("mariadb", ""),
+    ],
 )
 def test_the_store_s_wall_clock_decides(
     request: pytest.FixtureRequest, connected: Connect, kind: str, query: str
@@ -189,34 +218,61 @@ def test_no_wall_clock_decides_in_memory(connected: Connect) -> None:
         assert other.lock("a").try_acquire() is None
 
 
+@pytest.fixture
+def one_server(redis_server: RedisServer) -> tuple[str, list[RedisServer]]:
+    redis_server.flush()
+    return redis_server.url, [redis_server]
+
+
+@pytest.fixture
+def sentinels() -> Iterator[tuple[str, list[RedisServer]]]:
+    with SentinelGroup() as group:
+        yield group.url, [group.master]
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, list[RedisServer]]]:
+    with ClusterGroup() as group:
+        yield group.url, [*group.masters]
+
+
 @pytest.mark.parametrize(
-    ("policy", "query"),
+    ("place", "policy", "query"),
     [
-        ("allkeys-random", ""),
-        ("allkeys-random", "?protocol=plain"),
-        ("volatile-ttl", "?protocol=plain"),
+        ("one_server", "allkeys-random", ""),
+        ("one_server", "allkeys-random", "?protocol=plain"),
+        ("one_server", "volatile-ttl", "?protocol=plain"),
+        ("sentinels", "allkeys-random", ""),
+        ("cluster", "allkeys-random", ""),
     ],
 )
 def test_a_server_that_evicts_loses_locks(
-    redis_server: RedisServer, connected: Connect, policy: str, query: str
+    request: pytest.FixtureRequest, connected: Connect, place: str, policy: str, query: str
 ) -> None:
     """A plain key has a TTL, so it is evicted by a volatile policy as well."""
-    redis_server.flush()
-    client = connected(redis_server.url + query)
-    lease = client.lock("a").acquire()
-    with redis_server.client() as admin:
+    url, servers = request.getfixturevalue(place)
+    lease = connected(url + query).lock("a").acquire()
+    server, tag = next((each, tag) for each in servers for tag in tags(each))
+    with server.client() as admin:
         for number in range(200):
-            admin.set(f"cache:{number}", "x" * 2000, ex=HOUR)
+            admin.set(f"cache:{tag}:{number}", "x" * 2000, ex=HOUR)
         try:
             admin.config_set("maxmemory-policy", policy)
             admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 200_000)
             while renewed(lease):
                 for number in range(50):
-                    admin.set(f"cache:{now()}:{number}", "x" * 2000, ex=HOUR)
+                    admin.set(f"cache:{tag}:{now()}:{number}", "x" * 2000, ex=HOUR)
         finally:
             admin.config_set("maxmemory", "0")
             admin.config_set("maxmemory-policy", "noeviction")
     assert lease.release() is False
+
+
+def tags(server: RedisServer) -> list[str]:
+    """Of the keys of its leases: what has one of them, too, is kept in the same slot."""
+    with server.client() as admin:
+        keys = [key.decode() for key in admin.scan_iter("*") if key != PREFIXES]
+    return [f"{{{key.partition('{')[2].partition('}')[0]}}}" for key in keys]
 
 
 def renewed(lease: AnyLease) -> bool:

@@ -7,6 +7,9 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
+
+from redis_family import HOST, SERVICE, ClusterServer, Member, SentinelServer, until
 
 from lockkit.testing.servers import (
     MariaDBServer,
@@ -57,6 +60,44 @@ class Skewed(Server):
 
 class SkewedRedis(Skewed, RedisServer):
     pass
+
+
+class SkewedMaster(Skewed, Member):
+    """By way of a Sentinel."""
+
+    def __init__(self) -> None:
+        super().__init__(like=None)
+        self._sentinel = SentinelServer(self)
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://{self._sentinel.address}/{SERVICE}"
+
+    def start(self) -> Self:
+        super().start()
+        self._sentinel.start()
+        return self
+
+    def close(self) -> None:
+        self._sentinel.close()
+        super().close()
+
+
+class SkewedCluster(Skewed, ClusterServer):
+    """Of one server, which has all slots."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://{HOST}:{self.port}"
+
+    def start(self) -> Self:
+        super().start()
+        self.says("CLUSTER ADDSLOTSRANGE", 0, 16383)
+        until(lambda: self.says("CLUSTER INFO")["cluster_state"] == "ok", "the cluster is up")
+        return self
 
 
 class SkewedPostgres(Skewed, PostgresServer):
