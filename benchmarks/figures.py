@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FIGURES", "IN_README", "Results", "Tables"]
+__all__ = ["FIGURES", "IN_README", "NOT_MEASURED", "Results", "Tables"]
 
 Results = dict[str, dict[str, float]]
 """Of each peer, its figures by their keys."""
@@ -93,6 +93,9 @@ FIGURES = {
     "lost_ns": Figure("lease.lost, ns", LOWER),
     "check_ns": Figure("lease.check(), ns", LOWER),
 }
+
+NOT_MEASURED = {("memory://", "per_second"): "one process only"}
+"""Of a store and a figure: why there is none."""
 
 IN_README = {
     "redis://": (

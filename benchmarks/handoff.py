@@ -1,14 +1,18 @@
-"""Handoff: from the release in one process to the acquired lock in another, which waits for it."""
+"""Handoff: from the release in one process to the acquired lock in another, which waits for it.
+
+Of ``memory://`` they are threads.
+"""
 
 from __future__ import annotations
 
 import itertools
-import multiprocessing
+import multiprocessing.dummy
 import random
 import statistics
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
 from benchmarks.peers import make
 
@@ -49,9 +53,12 @@ def measure_long(url: str, peers: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 def _round(peer: str, url: str, handoffs: int, hold: float) -> list[float]:
-    context = multiprocessing.get_context("spawn")
+    context: Any = multiprocessing.get_context("spawn")
+    if url.startswith("memory:"):
+        context = multiprocessing.dummy
     ours, theirs = context.Pipe()
-    waiter = context.Process(target=_wait, args=(peer, url, theirs), daemon=True)
+    waiter = context.Process(target=_wait, args=(peer, url, theirs))
+    waiter.daemon = True
     waiter.start()
     ours.recv()
     lock = make(peer, url, "handoff")

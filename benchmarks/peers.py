@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import secrets
+import threading
 import zlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from benchmarks.redis_peers import TTL, DropIn, PythonRedisLock, RawSocket, RedisPy
+from benchmarks.redis_peers import TTL, DjangoRedis, DropIn, PythonRedisLock, RawSocket, RedisPy
+from benchmarks.through import location, set_up
 
 __all__ = ["ON_REDIS", "PEERS", "Peer", "make"]
 
@@ -29,7 +31,7 @@ class Lockkit:
     def __init__(self, url: str, name: str) -> None:
         import lockkit
 
-        self._lock = lockkit.connect(url).lock(name, ttl=TTL, timeout=60)
+        self._lock = lockkit.connect(location(url)).lock(name, ttl=TTL, timeout=60)
         self._lease: Any = None
 
     def acquire(self) -> None:
@@ -125,19 +127,10 @@ class DjangoPgware:
     """django-pgware, which django-pglocks has become: pg_advisory_lock over Django's connection."""
 
     def __init__(self, url: str, name: str) -> None:
-        import django
-        from django.conf import settings
-
-        parts = urlsplit(url)
-        if not settings.configured:
-            database = {"NAME": parts.path.lstrip("/"), "USER": parts.username}
-            address = {"HOST": parts.hostname, "PORT": parts.port}
-            engine = {"ENGINE": "django.db.backends.postgresql"}
-            settings.configure(DATABASES={"default": engine | database | address})
-            django.setup()
+        set_up(url)
         from django_pg_utils.locks import advisory_lock
 
-        self._new = partial(advisory_lock, name)
+        self._new = functools.partial(advisory_lock, name)
         self._lock: Any = None
 
     def acquire(self) -> None:
@@ -225,9 +218,17 @@ class Kazoo:
         self._lock.release()
 
 
+@functools.cache
+def _mutex(_url: str, _name: str) -> Any:
+    """threading.Lock, the same for all threads: no TTL, no owner, no order."""
+    return threading.Lock()
+
+
 PEERS: dict[str, Callable[[str, str], Peer]] = {
     "lockkit": Lockkit,
+    "threading.Lock": _mutex,
     "redis-py": RedisPy,
+    "django-redis": DjangoRedis,
     "drop-in": DropIn,
     "python-redis-lock": PythonRedisLock,
     "raw socket": RawSocket,

@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["TTL", "DropIn", "PythonRedisLock", "RawSocket", "RedisPy"]
+from benchmarks.through import set_up
+
+__all__ = ["TTL", "DjangoRedis", "DropIn", "PythonRedisLock", "RawSocket", "RedisPy"]
 
 TTL = 30
 
@@ -38,6 +40,17 @@ def _redis(url: str) -> Any:
         host, port = nodes[0]
         return redis.RedisCluster(host, int(port), protocol=2)
     return redis.Redis.from_url(url.partition("?")[0], protocol=2)
+
+
+class DjangoRedis(RedisPy):
+    """django-redis' ``cache.lock()``: redis-py's, over the pool of the cache."""
+
+    def __init__(self, url: str, name: str) -> None:
+        set_up(url)
+        from django.core.cache import caches
+
+        cache: Any = caches["default"]
+        self._lock = cache.lock(f"django-redis:{name}", timeout=TTL, blocking_timeout=60)
 
 
 class DropIn(RedisPy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import lockkit
 from benchmarks import contention, handoff, pair
+from benchmarks.through import migrated
 from lockkit.testing.servers import (
     MariaDBServer,
     PostgresServer,
     RedisServer,
+    Server,
     ValkeyServer,
     ZooKeeperServer,
 )
@@ -27,13 +29,18 @@ PAIRS = 10
 ROUNDS = 2
 
 
+Measure = Callable[[str, tuple[str, ...]], dict[str, dict[str, float]]]
+HANDOFF: Measure = partial(handoff.measure, rounds=1)
+SHARED: tuple[Measure, ...] = (HANDOFF, partial(contention.measure, rounds=ROUNDS))
+
+
 class Compared(NamedTuple):
     """A store, and the peers that are natural for it."""
 
     start: Callable[[], AbstractContextManager[str]]
     peers: tuple[str, ...]
     alone: tuple[str, ...] = ()  #: peers that nobody can wait for
-    also: tuple[Callable[[str, tuple[str, ...]], dict[str, dict[str, float]]], ...] = ()
+    measures: tuple[Measure, ...] = SHARED  #: beside the pair
 
 
 @contextmanager
@@ -42,25 +49,39 @@ def _file() -> Iterator[str]:
         yield f"sqlite:///{Path(folder, 'locks.sqlite3')}"
 
 
+@contextmanager
+def _server(kind: Callable[..., Server], *options: str, query: str = "") -> Iterator[str]:
+    with kind(*options) as server:
+        yield server.url + query
+
+
 # What these servers have confirmed is on the disk, as by default.
+POSTGRESQL = partial(_server, PostgresServer, "fsync=on")
+MARIADB = partial(_server, MariaDBServer, "--innodb-flush-log-at-trx-commit=1")
 
 
 @contextmanager
 def _postgres(mode: str) -> Iterator[str]:
-    with PostgresServer("fsync=on") as server:
-        yield with_table(f"{server.url}?mode={mode}")
+    with POSTGRESQL() as url:
+        yield with_table(f"{url}?mode={mode}")
 
 
 @contextmanager
 def _mariadb(mode: str) -> Iterator[str]:
-    with MariaDBServer("--innodb-flush-log-at-trx-commit=1") as server:
-        yield with_table(f"{server.url.replace('mysql://', 'mariadb://')}?mode={mode}")
+    with MARIADB() as url:
+        yield with_table(f"{url.replace('mysql://', 'mariadb://')}?mode={mode}")
 
 
 def with_table(url: str) -> str:
     with lockkit.connect(url) as client:
         client.store.create_table()
     return url
+
+
+@contextmanager
+def _django(scheme: str, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+    with start() as url:
+        yield migrated(f"{url}?through={scheme}")
 
 
 @contextmanager
@@ -72,18 +93,6 @@ def _five_nodes() -> Iterator[str]:
 
 
 @contextmanager
-def _plain() -> Iterator[str]:
-    with RedisServer() as server:
-        yield f"{server.url}?protocol=plain"
-
-
-@contextmanager
-def _valkey() -> Iterator[str]:
-    with ValkeyServer() as server:
-        yield server.url
-
-
-@contextmanager
 def _group(name: str) -> Iterator[str]:
     """Of servers, as the tests start it."""
     sys.path.append(str(Path(__file__).parents[1] / "tests" / "kit"))
@@ -91,19 +100,19 @@ def _group(name: str) -> Iterator[str]:
         yield group.url.partition("?")[0]
 
 
-@contextmanager
-def _zookeeper() -> Iterator[str]:
-    with ZooKeeperServer() as server:
-        yield server.url
-
-
 BY_HAND = ("two UPDATEs",)
 ON_POSTGRESQL = ("pg_advisory_lock", "sqlalchemy-dlock", "django-pgware")
+ON_FILES = ("flock", "filelock")
+REDIS = partial(_server, RedisServer)
+PLAIN = partial(REDIS, query="?protocol=plain")
 STORES = {
+    "memory://": Compared(
+        lambda: nullcontext("memory://threads"), ("threading.Lock",), measures=(HANDOFF,)
+    ),
     "sqlite://": Compared(
         _file,
-        ("flock", "filelock"),
-        also=(handoff.measure_long, partial(contention.measure_many, rounds=1)),
+        ON_FILES,
+        measures=(*SHARED, handoff.measure_long, partial(contention.measure_many, rounds=1)),
     ),
     "postgresql://": Compared(partial(_postgres, "table"), ON_POSTGRESQL, BY_HAND),
     "postgresql://?mode=advisory": Compared(partial(_postgres, "advisory"), ON_POSTGRESQL),
@@ -111,12 +120,21 @@ STORES = {
     "mariadb://": Compared(partial(_mariadb, "table"), ("GET_LOCK",), BY_HAND),
     "mariadb://?mode=advisory": Compared(partial(_mariadb, "advisory"), ("GET_LOCK",)),
     "mariadb://?mode=row": Compared(partial(_mariadb, "row"), ("GET_LOCK",)),
-    "?protocol=plain": Compared(_plain, ("drop-in", "redis-py")),
-    "redis:// of Valkey": Compared(_valkey, ("redis-py", "python-redis-lock")),
+    "django:// on SQLite": Compared(partial(_django, "django", _file), ON_FILES),
+    "django:// on PostgreSQL": Compared(
+        partial(_django, "django", POSTGRESQL), ("django-pgware",), BY_HAND
+    ),
+    "django:// on MariaDB": Compared(partial(_django, "django", MARIADB), ("GET_LOCK",), BY_HAND),
+    "django-redis://": Compared(partial(_django, "django-redis", REDIS), ("django-redis",)),
+    "django-cache://": Compared(partial(_django, "django-cache", REDIS), ("redis-py",)),
+    "?protocol=plain": Compared(PLAIN, ("drop-in", "redis-py")),
+    "redis:// of Valkey": Compared(
+        partial(_server, ValkeyServer), ("redis-py", "python-redis-lock")
+    ),
     "redis+sentinel://": Compared(partial(_group, "SentinelGroup"), ("redis-py",)),
     "redis+cluster://": Compared(partial(_group, "ClusterGroup"), ("redis-py",)),
     "redlock://": Compared(_five_nodes, ("pottery",)),
-    "zookeeper://": Compared(_zookeeper, ("kazoo",)),
+    "zookeeper://": Compared(partial(_server, ZooKeeperServer), ("kazoo",)),
 }
 
 
@@ -126,8 +144,7 @@ def measure(store: str) -> dict[str, dict[str, float]]:
     peers = ("lockkit", *compared.peers)
     with compared.start() as url:
         found = pair.measure(url, (*peers, *compared.alone), PAIRS)
-        measured = [handoff.measure(url, peers, 1), contention.measure(url, peers, ROUNDS)]
-        for more in measured + [measure(url, peers) for measure in compared.also]:
-            for peer, figures in more.items():
+        for measure_ in compared.measures:
+            for peer, figures in measure_(url, peers).items():
                 found[peer] |= figures
     return found

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.figures import FIGURES, IN_README, Results, Tables
+from benchmarks.figures import FIGURES, IN_README, NOT_MEASURED, Results, Tables
 
 __all__ = ["behind", "markdown", "ratios", "rows", "terminal", "write", "write_behind"]
 
@@ -43,10 +43,11 @@ def rows(tables: Tables, *, shortened: bool = False) -> Iterator[tuple[str, ...]
     for store, results in tables.items():
         for key, (title, better) in FIGURES.items():
             is_wanted = not shortened or key in IN_README.get(store, ())
-            if is_wanted and any(key in figures for figures in results.values()):
+            reason = NOT_MEASURED.get((store, key))
+            if is_wanted and (reason or any(key in figures for figures in results.values())):
                 ours = results.get(OURS, {}).get(key)
                 shown = "-" if ours is None else _number(ours)
-                yield store, title, better, shown, ", ".join(_beside(results, key))
+                yield store, title, better, shown, reason or ", ".join(_beside(results, key))
 
 
 def _beside(results: Results, key: str) -> Iterator[str]:

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 from places import ROOT
 
+from lockkit.stores.registry import SCHEMES
+
 ROW = re.compile(r"^\| (\S+) \| (.+) \| (lower|higher) \| [\d.,]+ \| (.*) \|$", re.MULTILINE)
 
 
@@ -92,12 +94,38 @@ found = behind({"a://": {"lockkit": ours, "peer": peer, "raw socket": peer},
                 "b://": {"lockkit": peer, "peer": peer}})
 print(list(found)[2:])
 """
+    assert _printed(program) == "[('`a://`', 'peer 1.50', '-', '-', 'peer 0.90', '-')]\n"
+
+
+def _printed(program: str) -> str:
+    """By a program that sees the checkout's packages."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
     command = [sys.executable, "-c", program]
     ran = subprocess.run(
         command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
     )
-    assert ran.stdout == "[('`a://`', 'peer 1.50', '-', '-', 'peer 0.90', '-')]\n"
+    return ran.stdout
+
+
+def test_each_store_has_a_row() -> None:
+    """Of a class that several schemes lead to, one is measured."""
+    schemes = _printed("""
+from benchmarks.stores import STORES
+print(*(name.partition(" ")[0].replace("://", "") for name in STORES))
+""").split()
+    measured = {SCHEMES["redis" + name if name[0] == "?" else name] for name in schemes}
+    assert set(SCHEMES.values()) - measured == {SCHEMES["redis+sentinel?protocol=plain"]}
+
+
+def test_a_figure_that_does_not_apply_says_why() -> None:
+    printed = _printed("""
+from benchmarks.tables import rows
+print(*rows({"memory://": {"lockkit": {"pair_us": 3.0}, "peer": {"pair_us": 2.0}}}), sep="\\n")
+""")
+    assert printed.splitlines() == [
+        "('memory://', 'acquire + release, µs', 'lower', '3', 'peer 2 (1.50)')",
+        "('memory://', '8 processes: acquired/s', 'higher', '-', 'one process only')",
+    ]
 
 
 def test_a_suite_that_fails_does_not_end_the_others() -> None:
