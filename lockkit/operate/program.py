@@ -198,7 +198,8 @@ class _Program:
         Ctrl-C at a terminal reaches the program by itself: both are in the foreground."""
         if self._runs:
             if self._apart or number not in (signal.SIGINT, signal.SIGQUIT):
-                os.kill(self.child.pid, number)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(self.child.pid, number)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
