@@ -76,15 +76,19 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
         except AcquireTimeout as error:
             console.complain(printable(str(error)))
             return Exit.NOT_ACQUIRED
-        try:
-            status = program.run(_fence_of(lease))
-        finally:
-            kept = _give_back(lease, console)
-        if not (kept or program.is_lost):  # by somebody, or while this process was paused
-            name = printable(lease.name)
-            console.complain(f"the lease on {name!r} was lost while the program ran")
-            return status or Exit.ERROR
+        return _run_under(lease, program, console)
+
+
+def _run_under(lease: Lease, program: _Program, console: Console) -> int:
+    try:
+        status = program.run(_fence_of(lease))
+    finally:
+        kept = _give_back(lease, console)
+    if kept:
         return status
+    if not program.is_lost:  # it was not heard of: this process was paused, or it is new
+        console.complain(f"the lease on {printable(lease.name)!r} was lost meanwhile")
+    return status or Exit.ERROR
 
 
 def _limited(client: LockClient, max_hold: float | Unset | None) -> LockClient:
@@ -189,9 +193,10 @@ class _Program:
             lease.check()
         except LeaseLost as error:
             self._console.complain(f"{printable(str(error))}: terminating the program")
-        self._signal(signal.SIGTERM)
-        if not self._ended.wait(GRACE):
-            self._signal(signal.SIGKILL)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self._ended.is_set():
+                self._signal(number)
+                self._ended.wait(GRACE)
 
     def hear(self, number: int, _: FrameType | None) -> None:
         """While the lock is waited for, a signal ends the wait. Later it is passed to the program.

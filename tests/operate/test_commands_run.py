@@ -265,7 +265,7 @@ def test_a_loss_that_the_program_did_not_live_to_hear_of(
         go.touch()
         _, err = process.communicate(timeout=40)
     assert process.returncode == 1
-    assert "the lease on 'job' was lost" in err
+    assert "the lease on 'job' was lost meanwhile" in err
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_program_once(url: str) -> None:
