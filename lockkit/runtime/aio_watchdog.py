@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from lockkit.engine import holding
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError
 from lockkit.model.log import log
 from lockkit.model.types import Request
 from lockkit.runtime import process
@@ -119,7 +118,7 @@ class AsyncWatchdog(BaseWatchdog):
     async def _withdraw_first(self, request: Request, until: float) -> None:
         try:
             await arun(self._store.release(request), self._wire)
-        except BackendError:
+        except Exception:  # noqa: BLE001  the next pass says it, if it is a defect
             self._schedule.withdraw(request, now(), until)
             self._hurry()
 

@@ -55,10 +55,6 @@ class Schedule:
     def withdrawn(self, request: Request) -> None:
         self._withdrawals.pop(request.token, None)
 
-    def waits(self, request: Request) -> bool:
-        """Whether the request is still to be withdrawn."""
-        return request.token in self._withdrawals
-
     @property
     def holds_any(self) -> bool:
         return bool(self._holds)

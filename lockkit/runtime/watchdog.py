@@ -8,7 +8,6 @@ not per process, so that a store that hangs does not keep another store's leases
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError
+from lockkit.model.errors import BackendError, ConfigurationError, DamagedRecord
+from lockkit.model.log import log
 from lockkit.model.types import Request
 from lockkit.runtime import native, process
 from lockkit.runtime.background import Background
@@ -87,11 +87,15 @@ class BaseWatchdog(ABC):
             yield from holding.renew(self._store, holds)
             self._notices.look_at(holds)
         for request in withdrawals:
-            with contextlib.suppress(BackendError):
+            try:
                 yield from self._store.release(request)
-                self._schedule.withdrawn(request)
-            if self._schedule.waits(request):
+            except (ConfigurationError, DamagedRecord):
+                continue  # its own record cannot be read, and may be repaired
+            except BackendError:
                 break  # the store is still down: renewals must not queue behind its time-outs
+            except Exception:  # noqa: BLE001  a defect must not end renewal: say it, go on
+                log.exception("%r is not given back, and will expire", request.name)
+            self._schedule.withdrawn(request)
 
 
 class Watchdog(Background, BaseWatchdog):

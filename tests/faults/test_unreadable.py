@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from lockkit.model.errors import DamagedRecord
 from lockkit.model.types import LockState
 from lockkit.operate.commands import Exit
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
-from lockkit.testing.conformance.base import at_least_once
+from lockkit.testing.conformance.base import at_least_once, queued
 from lockkit.testing.servers import RedisServer
 
 TTL = 1.5
@@ -99,6 +102,53 @@ def test_other_leases_are_renewed(case: Case, client: AnyClient) -> None:
         return kept == OTHERS
 
     at_least_once(renewed)
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+@pytest.mark.parametrize("state", ['{"v": 99}', '{"v": 4, "holders": [["a"'])
+def test_a_place_in_a_queue_that_cannot_be_read_is_in_the_way_of_nothing(
+    api: Api, state: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waited there has heard so; the watchdog goes on to withdraw it."""
+    url = f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+
+    def withdrawn() -> bool:
+        with lockkit.connect(url, ttl=60) as other, ThreadPoolExecutor() as threads:
+            leases = [other.lock(name).acquire() for name in "ab"]
+            client = connect(api, url, ttl=60)
+            short = client.lock("short", ttl=1).acquire()
+            mend = {}
+            for name in "ab":
+                waiting = threads.submit(client.lock(name).acquire)
+                queued(other, name, 1)
+                mend[name] = _spoilt(tmp_path, name, state)
+                with pytest.raises(lockkit.LockError, match=f"99|'{name}' cannot be read"):
+                    waiting.result(20)
+            mend["b"]()
+            queued(other, "b", 0)
+            time.sleep(3)
+            kept = short.release()
+            mend["a"]()
+            queued(other, "a", 0)
+            client.stop() if isinstance(client, BlockingClient) else client.close()
+            for lease in leases:
+                assert lease.release()
+        return kept
+
+    with caplog.at_level(logging.ERROR):
+        at_least_once(withdrawn)
+        gc.collect()
+    assert not caplog.records
+
+
+def _spoilt(directory: Path, name: str, state: str) -> Spoil:
+    """Write it into the row; returns what writes the state from before."""
+    with closing(sqlite3.connect(directory / "locks.sqlite3")) as database, database:
+        ((before,),) = database.execute("SELECT state FROM lockkit_lock WHERE name = ?", [name])
+        database.execute(
+            "UPDATE lockkit_lock SET state = ?, version = version + 1 WHERE name = ?", [state, name]
+        )
+    return lambda: _spoilt(directory, name, before) and None
 
 
 def test_it_is_neither_held_nor_lost_until_its_deadline(case: Case, client: AnyClient) -> None:

@@ -275,6 +275,34 @@ def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_what_a_defect_keeps_from_being_given_back_is_logged_once_and_in_the_way_of_nothing(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_from_url("memory://", ttl=TTL)
+    store = load_store(settings)
+    release, refusals = store.release, {"first": 1, "second": 4}
+
+    def defective(request: Request) -> Step[Release]:
+        refusals[request.name] -= 1
+        if refusals[request.name] >= 0:
+            raise BackendUnavailable("it is down")
+        if request.name == "first":
+            raise RuntimeError("the defect of the test")
+        return (yield from release(request))
+
+    store.release = defective  # type: ignore[method-assign]
+    client = client_of(api, store, settings)
+    for lease in [client.lock(name).acquire() for name in ("first", "second")]:
+        with pytest.raises(BackendUnavailable):
+            lease.release()
+    eventually(lambda: client.inspect("second") is None)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "'first' is not given back" in caplog.text
+    assert "the defect of the test" in caplog.text
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
 if sys.version_info >= (3, 12):
 
     async def _renewed_by_eager_tasks() -> bool:
