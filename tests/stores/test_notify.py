@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -185,6 +186,62 @@ def test_threads_of_a_client_share_one_connection(locks: Locks, admin: psycopg.C
             assert future.result(10).release()
     client.close()
     eventually(lambda: listeners(admin) == 0)
+
+
+# Whoever may read the table may send messages to those who wait
+
+
+class Forger:
+    """Knows what the row of a name says of the first who waits."""
+
+    def __init__(self, url: str, reader: str, name: str) -> None:
+        self._connection = psycopg.connect(url, user=reader, autocommit=True)
+        row = self._connection.execute(
+            "SELECT state FROM lockkit_lock WHERE name = %s", [name]
+        ).fetchone()
+        assert row is not None
+        state = json.loads(row[0])
+        self.digest, _, self.ticket, *_ = state["queue"][0]
+        self._channel = state["channels"][self.digest]
+
+    def send(self, message: str) -> None:
+        self._connection.execute("SELECT pg_notify(%s, %s)", [self._channel, message])
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def reader(admin: psycopg.Connection) -> Iterator[str]:
+    """A role that may SELECT, and nothing else."""
+    admin.execute("CREATE ROLE reader LOGIN; GRANT SELECT ON lockkit_lock TO reader")
+    yield "reader"
+    admin.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+@pytest.mark.parametrize(
+    "forged", ["", "x", "{ticket}", "{ticket} x y", "{ticket} 2 3 4", "{ticket} 7 {late}"]
+)
+def test_a_message_that_nobody_sends_who_hands_over_grants_nothing(
+    locks: Locks, url: str, reader: str, forged: str
+) -> None:
+    """Not even for longer than any grant by message is: see docs/tables.md for shorter."""
+    client, other = locks(ttl=30), locks(ttl=60)
+    lease = other.lock("a").acquire()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(client.lock("a").acquire)
+        queued(other, "a", 1)
+        eventually(lambda: inbox_of(client).is_open)
+        forger = Forger(url, reader, "a")
+        claim = inbox_of(client)._claims[forger.digest]
+        late = round((time.time() + 60) * 1e6)
+        before = claim.seen
+        forger.send(f"{forger.digest} {forged.format(ticket=forger.ticket, late=late)}")
+        eventually(lambda: waiting.done() or claim.seen > before)  # it has asked
+        assert not waiting.done()
+        forger.close()
+        assert lease.release()
+        assert waiting.result(10).release()
 
 
 def test_a_silent_connection_is_made_anew(

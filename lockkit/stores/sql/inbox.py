@@ -48,13 +48,14 @@ class Claim(Signal):
         self.seen = 0  #: the clock of the database when it last said that the claim waits
 
     def granted(self, token: str, ticket: int) -> Grant | None:
-        """By message. The time left counts from the last request, which was not later."""
+        """By message, which anybody may have sent. The time left counts from the last request,
+        which was not later."""
         message, self.message = self.message, ""
-        numbers = message.split()
-        if not numbers or int(numbers[0]) != ticket:
+        try:
+            told, fence, until = map(int, message.split())
+        except ValueError:
             return None
-        _, fence, until = map(int, numbers)
-        return Grant(token, fence, (until - self.seen) / SECOND)
+        return Grant(token, fence, (until - self.seen) / SECOND) if told == ticket else None
 
 
 class Inbox(Background):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from lockkit.engine import grant
 from lockkit.engine.effects import Step
-from lockkit.model.types import Busy, Gone, Grant, Release, Request
+from lockkit.model.types import Busy, Gone, Grant, Release, Request, alive_for
 from lockkit.stores.contract import Pushed
 from lockkit.stores.sql.codec import token_digest
 from lockkit.stores.sql.inbox import Inbox
 from lockkit.stores.sql.polling import pause
 from lockkit.stores.sql.store import SQLStore
+
+ROUNDING: Final = 1e-5
+"""Seconds: moments in the table are whole microseconds."""
 
 
 class PushedTable(SQLStore, Pushed):
@@ -41,8 +44,9 @@ class PushedTable(SQLStore, Pushed):
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         token = token_digest(request.token)
         granted = yield from self._inbox.wait(token, seconds, pause(seconds, busy), busy.ticket)
-        if granted is not None:
-            self._inbox.forget(token)
+        if granted is None or granted.left > alive_for(request.ttl) + ROUNDING:
+            return None  # whoever hands a name over never does so for longer
+        self._inbox.forget(token)
         return granted
 
     def taken_back(self, request: Request, reply: Release) -> Release:
