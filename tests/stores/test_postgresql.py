@@ -10,10 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from lock_tables import make_table
 
 import lockkit
 from lockkit.stores.sql import guard
 from lockkit.testing.conformance.base import eventually
+from lockkit.testing.servers import PostgresServer
 
 Locks = Callable[..., lockkit.LockClient]
 
@@ -81,6 +83,26 @@ def test_every_isolation_level(
         for future in [threads.submit(work, client) for client in clients]:
             future.result()
     assert counter == [100]
+
+
+@pytest.fixture
+def latin_url(postgres_server: PostgresServer) -> Iterator[str]:
+    url = postgres_server.url_of("latin")
+    postgres_server.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    make_table(url)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.mark.parametrize("option", ["", "?client_encoding=utf8"])  # the second is Django's
+def test_a_name_that_the_database_cannot_write_is_refused(latin_url: str, option: str) -> None:
+    """And no other."""
+    with lockkit.connect(latin_url + option) as client:
+        with pytest.raises(lockkit.ConfigurationError, match=r"'stock:日本'.*(?i:latin)") as caught:
+            client.lock("stock:日本").acquire()
+        assert caught.value.name == "stock:日本"
+        with client.lock("stock:é"):
+            assert [info.name for info in client.holders()] == ["stock:é"]
 
 
 def test_a_statement_that_serialisation_refuses_is_tried_again(

@@ -40,7 +40,7 @@ class DriverConnection(Connection):
         values = [parameters[name] for name in names]
         try:
             return self._result(text, values)
-        except self._error as error:
+        except (self._error, UnicodeEncodeError) as error:
             raise self._vendor.failure(error, statement, self._remedy) from error
 
     def _result(self, text: str, values: Sequence[object]) -> Result:

@@ -23,6 +23,7 @@ class PostgreSQL(Vendor):
     """unique violation, failed transaction, serialization failure, deadlock, lock not available"""
 
     missing_table: ClassVar[str] = "42P01"
+    unwritable: ClassVar[frozenset[str]] = frozenset({"22021", "22P05"})
 
     def code(self, error: BaseException) -> str | None:
         """As psycopg, psycopg2 and pg8000 tell it."""

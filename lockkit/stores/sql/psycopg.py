@@ -69,10 +69,10 @@ class PsycopgConnection(DriverConnection):
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         numbered = _numbered(statement)
-        values = [str(parameters[name]).encode(self._codec) for name in numbered.parameters]
         try:
+            values = [str(parameters[name]).encode(self._codec) for name in numbered.parameters]
             result = self._executed(numbered, values)
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeEncodeError) as error:
             raise self._vendor.failure(error, statement, self._remedy) from error
         return Result(rows_of(result, self._read), result.command_tuples or 0)
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from lockkit.model.errors import (
+    UNNAMED,
     BackendUnavailable,
     ConfigurationError,
     LockError,
@@ -30,6 +31,9 @@ class Vendor(ABC):
 
     missing_table: ClassVar[str]
 
+    unwritable: ClassVar[frozenset[str]] = frozenset()
+    """Codes of a text that an encoding does not have."""
+
     @abstractmethod
     def code(self, error: BaseException) -> str | None:
         """The server's; None if it has said nothing."""
@@ -53,6 +57,10 @@ class Vendor(ABC):
             return Missed()
         if code == self.missing_table:
             return ConfigurationError(f"the lock database has no table lockkit_lock: {remedy}")
+        if code in self.unwritable or isinstance(error, UnicodeEncodeError):
+            return ConfigurationError(
+                f"the lock database cannot write {UNNAMED} in its encoding: {first_line(error)}"
+            )
         if code is None or self.is_lost(code):
             if statement.startswith("SELECT"):
                 return Stale()
