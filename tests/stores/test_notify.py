@@ -24,7 +24,7 @@ from lockkit.model.clock import now
 from lockkit.stores.sql import inbox
 from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect
-from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued
+from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued, waiters
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
 
@@ -266,6 +266,27 @@ def test_a_silent_connection_is_made_anew(
             eventually(lambda: inbox_of(far).is_open)
             assert lease.release()
             assert waiting.result(10).release()
+
+
+async def test_nobody_listens_for_those_who_left_while_the_server_was_down(
+    locks: Locks, url: str, postgres_server: PostgresServer
+) -> None:
+    other = locks(ttl=60)
+    lease = other.lock("a").acquire()
+    with FaultProxy("127.0.0.1", postgres_server.port) as proxy:
+        far = url.replace(f":{postgres_server.port}", f":{proxy.port}")
+        async with aio.connect(far, ttl=2) as client, asyncio.timeout(60):
+            tasks = [asyncio.create_task(take(client)) for _ in range(20)]
+            while not inbox_of(client).is_open or waiters(other, "a") < 20:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            proxy.refuse()
+            proxy.cut()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            while inbox_of(client).is_awaited:  # noqa: ASYNC110  it has no event for tasks
+                await asyncio.sleep(0.01)
+    assert lease.release()
 
 
 def test_a_forked_child_listens_for_itself(locks: Locks, admin: psycopg.Connection) -> None:

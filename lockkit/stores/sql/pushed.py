@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from lockkit.engine import grant
-from lockkit.engine.effects import Step
+from lockkit.engine.effects import Exchange, Step
 from lockkit.model.types import Busy, Gone, Grant, Release, Request, alive_for
 from lockkit.stores.contract import Pushed
 from lockkit.stores.sql.codec import token_digest
@@ -49,7 +49,14 @@ class PushedTable(SQLStore, Pushed):
         self._inbox.forget(token)
         return granted
 
+    def returned(self, request: Request) -> Exchange:
+        """It waits no more, also if the server does not hear of it."""
+        if request.queued:
+            self._forget(request)
+        return super().returned(request)
+
     def taken_back(self, request: Request, reply: Release) -> Release:
+        """Once more: a poll of it may have been under way."""
         if request.queued:
             self._forget(request)
         return reply
