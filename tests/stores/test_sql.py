@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -480,6 +481,8 @@ def refusal(work: Callable[[], object]) -> Exception | None:
         ("shop.sqlite3", "shop.lockkit.sqlite3"),
         ("./x/../shop.sqlite3", "shop.lockkit.sqlite3"),
         ("file:shop.db?mode=rwc", "shop.lockkit.db"),
+        ("file:my%20shop.db?mode=rwc", "my shop.lockkit.db"),
+        ("my%20shop#1.db", "my%20shop#1.lockkit.db"),
         ("shop", "shop.lockkit"),
     ],
 )
@@ -489,6 +492,23 @@ def test_the_file_beside_a_database(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x").mkdir()
     assert path_beside(database) == tmp_path.resolve() / expected
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "file:{here}/a%20%C3%A9%zz%3F%23.db?mode=rwc#x",
+        "file:{here}/a.db#x?y",
+        "file://{here}/a.db?mode=rwc",
+        "file://localhost{here}/a.db",
+    ],
+)
+def test_the_path_of_a_database_is_the_one_that_sqlite_opens(spelled: str, tmp_path: Path) -> None:
+    uri = spelled.format(here=tmp_path)
+    with closing(sqlite3.connect(uri, uri=True)) as database:
+        database.execute("CREATE TABLE stock (units)")
+    (opened,) = tmp_path.iterdir()
+    assert path_beside(uri) == path_beside(str(opened))
 
 
 def test_an_engine_on_sqlite_gets_a_file_beside_it(tmp_path: Path, connect: Connect) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
 from pathlib import Path
+from urllib.parse import unquote
 
 from lockkit.runtime import process
 from lockkit.stores.sql.sqlite import SQLiteConnection, SQLiteConnector
@@ -26,9 +28,15 @@ def path_beside(database: str) -> Path | None:
     if not database or ":memory:" in database or "mode=memory" in database:
         return None
     if database.startswith("file:"):
-        database = database.removeprefix("file:").partition("?")[0]
+        database = _path_in(database)
     path = Path(os.path.realpath(database))
     return path.with_name(f"{path.stem}.lockkit{path.suffix}")
+
+
+def _path_in(uri: str) -> str:
+    """As SQLite reads it."""
+    path = re.split("[?#]", uri.removeprefix("file:"))[0]
+    return unquote(re.sub("^//(localhost)?(?=/)", "", path), errors="surrogateescape")
 
 
 class TemporaryConnector(SQLiteConnector):
