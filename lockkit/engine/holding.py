@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.engine.effects import Later, Made, Step
 from lockkit.model import clock
-from lockkit.model.errors import BackendError, OutcomeUnknown
+from lockkit.model.errors import BackendError, DamagedRecord, LayoutMismatch, OutcomeUnknown
 from lockkit.model.log import log
 from lockkit.model.types import Grant, Mode, Release, Renewal, Request
 
@@ -103,15 +103,16 @@ def _release_again(
 
 def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) -> Step[None]:
     """At exit, until that moment. If the store does not answer to one, it will not answer to the
-    next, and the rest expires."""
+    next, and the rest expires. A record that cannot be read is the only one."""
     for hold in holds:
         if clock.now() > until:
             return
         try:
             yield from release(store, hold)
-        except BackendError as error:
+        except (BackendError, LayoutMismatch) as error:
             log.warning("release of %r not confirmed: %s", hold.name, error)
-            return
+            if not isinstance(error, DamagedRecord | LayoutMismatch):
+                return
 
 
 def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:

@@ -73,6 +73,35 @@ def test_what_is_held_at_the_end_is_released(
     assert locks.inspect("kept") is None
 
 
+@pytest.mark.parametrize("state", ['{"v": 99}', "cut"])
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_also_what_comes_after_a_row_that_cannot_be_read(
+    api: str, state: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "locks.sqlite3"
+    program = f"""
+import asyncio, sqlite3, sys
+import lockkit
+from lockkit import aio
+
+async def hold():
+    locks = aio.connect(sys.argv[1], ttl=600)
+    return [await locks.lock(name).acquire() for name in ("spoilt", "kept")]
+
+if {api == "async"}:
+    leases = asyncio.run(hold())
+else:
+    locks = lockkit.connect(sys.argv[1], ttl=600)
+    leases = [locks.lock(name).acquire() for name in ("spoilt", "kept")]
+with sqlite3.connect({str(path)!r}) as rows:
+    rows.execute("UPDATE lockkit_lock SET state = ? WHERE name = 'spoilt'", [{state!r}])
+"""
+    ended = run(program, f"sqlite:///{path}")
+    with lockkit.connect(f"sqlite:///{path}") as locks:
+        assert locks.inspect("kept") is None
+    assert ended.stderr.count("release of 'spoilt' not confirmed") == 1
+
+
 def test_also_what_is_not_renewed_any_more(url: str, locks: lockkit.LockClient) -> None:
     """It is over MAX_HOLD, and has the rest of its TTL."""
     program = f"""
