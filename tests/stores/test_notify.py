@@ -222,9 +222,7 @@ def reader(admin: psycopg.Connection) -> Iterator[str]:
 @pytest.mark.parametrize(
     "forged", ["", "x", "{ticket}", "{ticket} x y", "{ticket} 2 3 4", "{ticket} 7 {late}"]
 )
-def test_a_forged_message_grants_nothing(
-    locks: Locks, url: str, reader: str, forged: str
-) -> None:
+def test_a_forged_message_grants_nothing(locks: Locks, url: str, reader: str, forged: str) -> None:
     """Not even for longer than any grant by message is: see docs/tables.md for shorter."""
     client, other = locks(ttl=30), locks(ttl=60)
     lease = other.lock("a").acquire()
