@@ -35,6 +35,15 @@ def near_option(location: str, known: Iterable[str]) -> str:
     return next((f"; did you mean {found!r}?" for found in close if found), "")
 
 
+class Unshown(str):
+    """A text from a URL, of which errors show nothing: it may be a secret in the wrong place."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'"
+
+
 def unknown_key(
     where: str, key: object, known: Iterable[str], what: str = "key"
 ) -> ConfigurationError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockkit.model.checks import nearest
+from lockkit.model.checks import Unshown, nearest
 from lockkit.model.errors import ConfigurationError, DriverMissing, UnknownBackend
 from lockkit.model.settings import AliasSettings, settings_from_url
 
@@ -138,7 +138,7 @@ def _mode(settings: AliasSettings) -> str | None:
     from urllib.parse import parse_qs
 
     found = parse_qs(settings.location.partition("?")[2]).get("mode")
-    return found[-1] if found else settings.options.get("mode")
+    return Unshown(found[-1]) if found else settings.options.get("mode")
 
 
 def _entry_point(settings: AliasSettings) -> str:

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from lockkit.model.checks import wrong
+from lockkit.model.checks import Unshown, wrong
 from lockkit.model.errors import ConfigurationError
 
 BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
@@ -79,7 +79,8 @@ def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str
     files = {key.removeprefix("ssl_"): said.pop(key) for key in FILES if key in said}
     mode = str(said.pop("ssl_mode", "")).upper() or (IDENTITY if files or not is_here(host) else "")
     if mode not in {"", *MODES}:
-        raise wrong(f"ssl_mode of the lock alias {alias!r}", mode, " or ".join(MODES))
+        where = f"ssl_mode of the lock alias {alias!r}"
+        raise wrong(where, Unshown(mode), " or ".join(MODES))
     if not mode:
         return {}
     if driver == "mysqldb":

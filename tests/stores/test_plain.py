@@ -284,7 +284,7 @@ def test_a_claim_repairs_it_where_that_is_asked_for(
 
 @pytest.mark.parametrize("wrong", ["maybe", "", "2"])
 def test_what_is_not_true_or_false_is_refused(url: str, wrong: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"repair_missing_ttl.*{wrong!r}"):
+    with pytest.raises(ConfigurationError, match=r"repair_missing_ttl.*must be true or false"):
         lockkit.connect(f"{url}&repair_missing_ttl={wrong}")
     with pytest.raises(ConfigurationError, match=f"repair_missing_ttl.*{wrong!r}"):
         lockkit.connect(url, options={"repair_missing_ttl": wrong})

@@ -39,7 +39,7 @@ def guarded() -> Iterator[Nodes]:
         ("redlock://h1,h2,h3/zero", "number of a database"),
         (f"{THREE}?socket_timout=1", "not a Redis URL"),
         (f"{THREE}?socket_timeout=0", "socket_timeout"),
-        (f"{THREE}?restart_delay=soon", "restart_delay .* is 'soon'"),
+        (f"{THREE}?restart_delay=soon", "restart_delay .* must be seconds"),
         (f"{THREE}?restart_delay=-1", "restart_delay"),
         (f"{THREE}?restart_delay=1&restart_delay=2", "'restart_delay' more than once"),
     ],

@@ -3,6 +3,7 @@ change."""
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -55,6 +56,44 @@ def test_unknown_options_are_refused(key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         lockkit.connect(f"{url}{'&' if '?' in url else '?'}conect_timeout=3")
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", [key for key in URLS if key != "unix"])
+def test_a_mistyped_address_is_a_wrong_setting(key: str) -> None:
+    scheme, mark, query = key.partition("?")
+    with pytest.raises(ConfigurationError) as refused:
+        lockkit.connect(f"{scheme}://shop:{SECRET}@h:5432x/0{mark}{query}")
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://shop:p@ss:{}@h/shop",
+        "mysql+pymysql://shop:p@ss:{}@h/shop",
+        "sqlalchemy+mysql://shop:p@ss:{}@h/shop",
+        "mysql://shop:p[{}]x@h/shop?mode=advisory",
+        "mariadb://shop:p[{}@h/shop?mode=row",
+        "postgresql://shop:\udcff{}@h/shop?mode=row",
+        "postgresql:///shop?host=h1:{}&host=h2",
+        "postgresql://h/shop?mode={}",
+        "postgresql://h/shop?password=a&{}=b",
+        "postgresql://h/shop?mode=advisory&max_sessions={}",
+        "mysql://h/shop?connect_timeout={}",
+        "mysql://h/shop?ssl_ca=a&ssl_ca={}",
+        "mysql://h/shop?ssl_mode={}",
+        "mysql://h/shop?mode=row&ssl_mode={}",
+        "redis://h/0?wait_replicas={}",
+        "redis://h/0?client_name=a%20{}",
+        "redis://h/0?protocol=plain&repair_missing_ttl={}",
+        "rediss://h/0?ssl_cert_reqs={}",
+        "redlock://h1,h2,h3?restart_delay={}",
+    ],
+)
+def test_an_error_does_not_show_what_the_url_says(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        lockkit.connect(url.format(SECRET))
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
 def test_a_name_of_memory_has_no_query() -> None:

@@ -194,7 +194,7 @@ def test_how_to_lock_in_a_database(url: str, how: str) -> None:
         return load_store(settings_from_url(url, options={"mode": mode}))
 
     assert type(load("table")) is type(load_store(settings_from_url(url)))
-    with pytest.raises(ConfigurationError, match=r"no mode 'tabel'; a database may have table"):
+    with pytest.raises(ConfigurationError, match=r"no mode .*; a database may have table"):
         load("tabel")
 
 
@@ -377,6 +377,8 @@ def test_a_misspelt_option_is_told_with_the_right_one(connect: Any) -> None:
         ("zookeeper://h/?conect_timeout=canary", "connect_timeout"),
         ("postgresql://h/d?mode=advisory&max_session=canary", "max_sessions"),
         ("postgresql://h/d?mode=row&ssl_mode=canary", "sslmode"),
+        ("postgresql://h/d?sslmod=canary", "sslmode"),
+        ("mysql://h/d?ssl_mode=DISABLED&conect_timeout=canary", "connect_timeout"),
         ("mysql://h/d?mode=advisory&max_session=canary", "max_sessions"),
         ("mariadb://h/d?mode=row&sslmode=canary", "ssl_mode"),
     ],

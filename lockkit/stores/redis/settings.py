@@ -10,8 +10,10 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 from redis.credentials import CredentialProvider
+from redis.exceptions import RedisError
 
 from lockkit.model.checks import (
+    Unshown,
     check_count,
     check_flag,
     check_password,
@@ -90,7 +92,7 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     try:
         made = Maker(pool.from_url(settings.location, **options))
         made()  # finds options in the URL that redis-py does not know
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RedisError):
         raise ConfigurationError(
             f"the LOCATION of lock alias {settings.alias!r} is not a Redis URL; it looks like "
             f"redis://user:password@host:6379/0, rediss://… or unix:///path?db=0{_hint(settings)}"
@@ -98,7 +100,8 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     _check_said_once(settings, made.arguments)
     for option, value in made.arguments.items():
         if option in OPTIONS and option not in settings.options:
-            OPTIONS[option](f"{option} in the LOCATION of lock alias {settings.alias!r}", value)
+            shown = Unshown(value) if isinstance(value, str) else value
+            OPTIONS[option](f"{option} in the LOCATION of lock alias {settings.alias!r}", shown)
     if asked is not None:  # redis-py refuses a provider beside a user's name
         provider = _Credentials(made.arguments.pop("username", None), asked)
         made.arguments["credential_provider"] = provider
@@ -120,7 +123,7 @@ def own_option(
         )
     value = options.pop(option, default)
     if texts:
-        value = read(texts[0])
+        value = read(Unshown(texts[0]))
         rest = urlencode([(word, text) for word, text in words if word != option])
         settings = settings._replace(location=f"{location}?{rest}" if rest else location)
     return value, settings._replace(options=options)

@@ -65,12 +65,12 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
         f"question mark what is not one of {', '.join(SAID)}; it looks like "
         f"mysql://user@host/database?mode=advisory{near_option(settings.location, (*SAID, *OURS))}"
     )
-    parts = urlsplit(options.url)
-    more = dict(parse_qsl(parts.query))
     try:
+        parts = urlsplit(options.url)
         port = parts.port or 3306
-    except ValueError:
+    except ValueError:  # its text shows a part of the URL
         raise wrong from None
+    more = dict(parse_qsl(parts.query))
     if parts.scheme not in SCHEMES or not more.keys() <= {*SAID}:
         raise wrong
     host = parts.hostname or "localhost"

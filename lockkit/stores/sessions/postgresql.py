@@ -68,7 +68,7 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
     )
     try:
         arguments = conninfo.conninfo_to_dict(options.url.replace("+psycopg://", "://", 1))
-    except ProgrammingError:  # its text shows the URL
+    except (ProgrammingError, ValueError):  # their texts show the URL
         raise wrong from None
     if re.search("[^0-9,]", str(arguments.get("port", ""))):
         raise wrong

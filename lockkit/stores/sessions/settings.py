@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from lockkit.model.checks import check_flag, check_password, wrong
+from lockkit.model.checks import Unshown, check_flag, check_password, wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.stores.contract import reject_unknown_options
 from lockkit.stores.servers import current
@@ -52,7 +52,7 @@ def said(settings: AliasSettings) -> Said:
                 f"{key!r}: say it in one of them"
             )
         else:
-            options[key] = int(value) if value.isdecimal() else value
+            options[key] = int(value) if value.isdecimal() else Unshown(value)
     url = f"{where}?{urlencode(rest)}" if rest else where
     most = options.get("max_sessions", MAX_SESSIONS)
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from lockkit.model.checks import check_password
+from lockkit.model.checks import check_password, near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.stores import tls
@@ -60,13 +60,17 @@ def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
     try:
         url, arguments = _verified(_url(settings), settings)
         made = sqlalchemy.create_engine(url, connect_args=arguments)
-    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError) as error:
+        _check_query(made, settings)
+    except ConfigurationError:
+        raise
+    except (sqlalchemy.exc.SQLAlchemyError, ValueError, TypeError):  # their texts show the URL
         raise ConfigurationError(
-            f"the LOCATION of the lock alias {settings.alias!r} is not an URL that SQLAlchemy knows"
-        ) from error
+            f"the LOCATION of the lock alias {settings.alias!r} is not an URL that SQLAlchemy "
+            "knows, or says what its driver does not take; special characters of a password are "
+            "percent-encoded, such as %40 for @"
+        ) from None
     except ImportError as error:
         raise DriverMissing(f"{settings.shown_location} needs a driver: {error}") from error
-    _check_query(made, settings)
     _give_password(made, settings)
     return made
 
@@ -136,12 +140,12 @@ def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
     if engine.driver not in _KNOWN:
         return
     known = _KNOWN[engine.driver]()
-    for option in arguments:
-        if option not in known:
-            raise ConfigurationError(
-                f"the LOCATION of the lock alias {settings.alias!r} says {option!r}, which the "
-                f"driver {engine.driver} does not know"
-            )
+    if not known.issuperset(arguments):
+        raise ConfigurationError(
+            f"the LOCATION of the lock alias {settings.alias!r} says after its question mark what "
+            f"the driver {engine.driver} does not know"
+            f"{near_option(settings.location, {*known, 'mode', 'ssl_mode'})}"
+        )
 
 
 def _of_libpq() -> set[str]:

@@ -35,6 +35,7 @@ CASES = [
     ("E002", {**alias(), "LOCKKIT_VIEWS": {"TIMOUT": 1}}, {**alias(), "LOCKKIT_VIEWS": {}}),
     ("E003", alias(OPTIONS={"nope": 1}), alias(OPTIONS={"socket_timeout": 1})),
     ("E003", alias(LOCATION="rediss2://x"), alias()),
+    ("E003", alias(LOCATION="postgresql://shop:p@ss:canary@h/shop"), alias()),
     ("W001", {**alias(LOCATION="memory://"), "DEBUG": False}, alias()),
     ("W001", alias(LOCATION="memory://"), {**alias(LOCATION="memory://"), "DEBUG": True}),
     ("I001", alias(LOCATION="sqlite:////nonexistent/locks"), alias()),

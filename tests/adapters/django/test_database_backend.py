@@ -212,7 +212,7 @@ def test_a_database_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("django://default?mode=tabel", "has no mode 'tabel'"),
+        ("django://default?mode=tabel", "has no mode '…'; a database may have table"),
         ("django://default?mode=advisory", r"own URL, postgresql://…\?mode=advisory or mysql://"),
         ("django://default?mode=row", r"own URL, postgresql://…\?mode=row or mysql://"),
         ("django://default?tll=5", "no key 'tll'"),
