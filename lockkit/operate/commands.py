@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lockkit.model.errors import BackendError, ConfigurationError, LockError, StoreRefused
+from lockkit.model.errors import BackendError, LockError, StoreRefused
 from lockkit.operate.arguments import HelpAsked, parse
 from lockkit.operate.change import release, resolve
 from lockkit.operate.console import Closed, Console, Exit, Readable, UsageError, Writable
@@ -61,8 +60,7 @@ def run(
         stores = Stores(clients, console)
         match arguments.command:
             case "list" if not arguments.alias:  # else those of an alias are asked for
-                with suppress(ConfigurationError):  # there are none, or another command says why
-                    stores.orders = records()
+                stores.records = records
             case "prune":
                 return prune(records(), arguments, console)
             case "check":

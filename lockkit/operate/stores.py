@@ -16,7 +16,7 @@ from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import Growth, Stuck, remark, stuck
 from lockkit.operate.text import ELLIPSIS, escape, printable
-from lockkit.operate.upkeep import OrderRecords, remedy
+from lockkit.operate.upkeep import NoOrders, OrderRecords, no_records, remedy
 from lockkit.stores.contract import ProcessLocal
 
 ClientFactory = Callable[[], LockClient]
@@ -76,7 +76,7 @@ class Stores:
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
         self._looked_at: list[str] = []
         self._growth = Growth()
-        self.orders = OrderRecords({}, ())
+        self.records: Callable[[], OrderRecords] = no_records
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
         """The aliases asked for, or all. Raises UsageError."""
@@ -137,15 +137,25 @@ class Stores:
 
     def damaged_orders(self) -> Iterator[list[Row]]:
         """The records of orders that cannot be read, of each database that is looked at."""
-        for name in self.orders.looked_at:
+        try:
+            orders = self.records()
+        except NoOrders:
+            return
+        except ConfigurationError as error:
+            self._failed("orders", error)
+            return
+        for name in orders.looked_at:
             try:
-                keys = list(self.orders.databases[name].unreadable())
+                keys = list(orders.databases[name].unreadable())
             except (BackendError, ConfigurationError) as error:
-                is_down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
-                (self.down if is_down else self.wrong)[f"database {name}"] = str(error)
-                self._console.complain(f"database {escape(name)}: {printable(str(error))}")
+                self._failed(f"database {name}", error)
                 continue
             yield [_damaged_order(name, key) for key in keys]
+
+    def _failed(self, what: str, error: LockError) -> None:
+        is_down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
+        (self.down if is_down else self.wrong)[what] = str(error)
+        self._console.complain(f"{escape(what)}: {printable(str(error))}")
 
     def ending(self) -> Exit:
         if self.down:

@@ -48,8 +48,12 @@ def remedy(name: str, key: str) -> str:
     )
 
 
+class NoOrders(ConfigurationError):
+    """There are none here. A listing then has only locks to look at."""
+
+
 def no_records() -> OrderRecords:
-    raise ConfigurationError(
+    raise NoOrders(
         "the records of orders are in the databases of an application, and there is none here: "
         "use 'manage.py locks prune' or 'flask locks prune'"
     )

@@ -14,7 +14,7 @@ from flask_project import db
 
 from lockkit.operate.console import Exit
 from lockkit.orders import table
-from lockkit_flask import lock_view, locks
+from lockkit_flask import idempotent, lock_view, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +131,17 @@ def test_records_that_cannot_be_read(
 def test_without_orders_there_is_nothing_to_prune(make_app: Callable[..., Flask]) -> None:
     result = make_app().test_cli_runner().invoke(args=["locks", "prune"])
     assert (result.exit_code, "LOCKKIT_ORDERS is not set" in result.output) == (0, True)
+
+
+def test_a_view_with_orders_in_a_database_that_is_not_there_fails_a_listing(
+    make_shop: Callable[..., Flask],
+) -> None:
+    app = make_shop()
+    app.add_url_rule("/a/", "a", idempotent(using="orderz")(lambda: ""), methods=["POST"])
+    result = app.test_cli_runner().invoke(args=["locks", "--fail-on-stuck"])
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert result.output.startswith("orders: LOCKKIT_ORDERS['USING'], or that of @idempotent")
+    assert "nothing is held" not in result.output
 
 
 @pytest.mark.parametrize("url", ["redis2://user:canary@host/0", "redis://user:canary@host:x/0"])

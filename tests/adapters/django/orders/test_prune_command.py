@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from lockkit.orders import table
 from lockkit.orders.record import VERSION, is_damaged
+from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.table import OrderTable
 
@@ -84,12 +85,39 @@ def test_records_in_redis_expire_by_themselves() -> None:
         assert prune("--database", "default")[0] == "default: 1 expired order records deleted\n"
 
 
-def test_wrong_settings_are_of_no_concern_to_a_listing() -> None:
-    with override_settings(LOCKKIT_ORDERS={"ORPHANS": "perhaps"}):
-        call_command("locks", stdout=io.StringIO(), stderr=io.StringIO())
+def test_a_project_without_orders_has_locks_to_list_and_nothing_to_prune() -> None:
+    with override_settings(LOCKKIT_ORDERS=None):
         with pytest.raises(CommandError) as refused:
             prune()
-    assert refused.value.returncode == 1
+        assert refused.value.returncode == 1
+        assert listing() == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ORPHANS": "perhaps"}, {"RETENTIONS": 5}, {"USING": "orderz"}],
+    ids=["value", "key", "database"],
+)
+def test_with_wrong_settings_of_orders_the_locks_are_shown_and_it_fails(
+    wrong: dict[str, object],
+) -> None:
+    """Records that cannot be read would be a false all-clear."""
+    record("a" * 64, left=3600)
+    OrderRecord.objects.update(state="gone")
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        override_settings(LOCKKIT_ORDERS={"PATHS": [], **wrong}),
+        locks["default"].lock("stock:42").acquire(),
+    ):
+        with pytest.raises(CommandError) as failed:
+            call_command("locks", "--fail-on-stuck", stdout=out, stderr=err)
+        with pytest.raises(CommandError) as refused:
+            prune()
+    assert (failed.value.returncode, refused.value.returncode) == (1, 1)
+    assert "stock:42" in out.getvalue()
+    (line,) = err.getvalue().splitlines()
+    assert line.startswith("orders: LOCKKIT_ORDERS")
+    assert next(iter(wrong)) in line
 
 
 @pytest.mark.parametrize("argv", [["--database", "nope"], ["--batch", "x"]])
