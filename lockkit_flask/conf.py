@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockkit.model.checks import check_callable, check_setting_names
 from lockkit.model.errors import ConfigurationError
@@ -30,6 +30,7 @@ class Config:
     views: ViewSettings
     user_pk: UserHook
     orders: OrderSettings | None  #: None: LOCKKIT_ORDERS is not set, and there are none
+    said: Mapping[str, object] = field(repr=False)  #: each of SETTINGS as it was; maybe secret
 
 
 def read_config(app: Flask) -> Config:
@@ -49,7 +50,33 @@ def read_config(app: Flask) -> Config:
         views=read_view_settings(app.config.get("LOCKKIT_VIEWS")),
         user_pk=_user_hook(app.config.get("LOCKKIT_USER")),
         orders=None if orders is None else read_order_settings(orders),
+        said=_said(app),
     )
+
+
+def refuse_late_settings(app: Flask, config: Config) -> None:
+    """Raise ConfigurationError for a setting that was set or changed since ``read_config``.
+
+    It would be ignored: orders would run twice, or locks be in another store.
+    """
+    check_setting_names(app.config, SETTINGS)
+    now = _said(app)
+    if late := [key for key in SETTINGS if now[key] != config.said[key]]:
+        raise ConfigurationError(
+            f"{' and '.join(late)} of the app {app.name!r} came after LockKit(app), which reads "
+            "settings once: set it before LockKit(app) or init_app(app), and do not change it then"
+        )
+
+
+def _said(app: Flask) -> dict[str, object]:
+    return {key: _copied(app.config.get(key)) for key in SETTINGS}
+
+
+def _copied(value: Any) -> Any:
+    """Shares no container with the value, which somebody may change."""
+    if isinstance(value, Mapping):
+        return {key: _copied(each) for key, each in value.items()}
+    return [*map(_copied, value)] if isinstance(value, (list, tuple)) else value
 
 
 def default_location(app: Flask) -> str:

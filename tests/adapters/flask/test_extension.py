@@ -59,6 +59,51 @@ def test_aliases_are_listed(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize(
+    ("late", "key"),
+    [
+        ({"LOCKKIT_ORDERS": {"PATHS": ["^/"]}, "LOCKKIT_USER": lambda: "7"}, "LOCKKIT_ORDERS"),
+        ({"LOCKKIT_URL": "redis://shop:hunter2@127.0.0.1:1/0"}, "LOCKKIT_URL"),
+        ({"LOCKKIT": {"default": {"TTL": 60}, "reports": {}}}, "LOCKKIT"),
+        ({"LOCKKIT_USER": lambda: "7"}, "LOCKKIT_USER"),
+        ({"LOCKKIT_VIEWS": {"TIMEOUT": 0}}, "LOCKKIT_VIEWS"),
+        ({"LOCKKIT_ORDER": {"PATHS": ["^/"]}}, "LOCKKIT_ORDERS"),
+    ],
+)
+def test_a_setting_that_comes_after_lockkit_is_not_ignored(
+    make_app: MakeApp, late: dict[str, object], key: str
+) -> None:
+    """Orders would run twice, and locks be in another store."""
+    app = make_app(LOCKKIT={"default": {"TTL": 60}})
+    runs: list[str] = []
+    app.add_url_rule("/", view_func=lambda: str(runs.append("ran")), methods=["POST"])
+    app.config.update(late)
+    client = app.test_client()
+    assert [client.post("/").status_code for _ in "12"] == [500, 500]
+    app.testing = True
+    with pytest.raises(lockkit.ConfigurationError, match=rf"\b{key}\b") as refused:
+        client.post("/")
+    assert not runs
+    checked = app.test_cli_runner().invoke(args=["locks", "check"])
+    assert checked.exit_code == 1
+    assert checked.output.endswith(f" locks: {refused.value}\n")
+    assert "hunter2" not in checked.output
+
+
+def test_a_part_of_a_setting_that_comes_after_lockkit_is_not_ignored(make_app: MakeApp) -> None:
+    app = make_app(LOCKKIT={"default": {"TTL": 60}}, TESTING=True)
+    app.config["LOCKKIT"]["default"]["TTL"] = 5
+    with pytest.raises(lockkit.ConfigurationError, match="LOCKKIT of the app"):
+        app.test_client().get("/")
+
+
+def test_other_settings_may_come_after_lockkit(make_app: MakeApp) -> None:
+    aliases = {"default": {"TTL": 60, "OPTIONS": {}}}
+    app = make_app(LOCKKIT=aliases)
+    app.config.update(TESTING=True, LOCKKIT=dict(aliases), LOCKKIT_ORDERS=None)
+    assert app.test_client().get("/").status_code == 404
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
     [("LOCKKIT_ORDER", "LOCKKIT_ORDERS"), ("LOCKIT_URL", "LOCKKIT_URL"), ("LOCKKIT_X", "")],
 )
