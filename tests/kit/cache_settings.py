@@ -14,12 +14,12 @@ BACKENDS = {
 }
 
 
-def cache(scheme: str, port: int) -> dict[str, object]:
+def cache(scheme: str, port: int, login: str = "") -> dict[str, object]:
     django_redis = scheme == "django-redis"
     names = ("SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
     return {
         "BACKEND": BACKENDS[scheme],
-        "LOCATION": f"redis://127.0.0.1:{port}/0",
+        "LOCATION": f"redis://{login}127.0.0.1:{port}/0",
         "OPTIONS": {name if django_redis else name.lower(): 10 for name in names},
     }
 

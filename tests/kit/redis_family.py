@@ -180,13 +180,43 @@ class SentinelGroup:
                 client.sentinel_set(SERVICE, "down-after-milliseconds", milliseconds)
 
 
-class SentinelStore(RedisStore):
+class Group(RedisStore):
+    """Several servers, all of which may know a user ``app``."""
+
+    members: Sequence[Member]
+
+    @property
+    def url_of_app(self) -> str:
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://app@{rest.rpartition('@')[2]}"
+
+    def options_of_app(self, password: Callable[[], str]) -> dict[str, Any]:
+        """OPTIONS that know its password."""
+        return {**self.options["options"], "password": password}
+
+    def set_password_of_app(self, password: str) -> None:
+        """Whoever is connected as this user has to connect again."""
+        for member in self.members:
+            with member.client() as admin:
+                rules = ("on", "resetpass", f">{password}", "~*", "&*", "+@all")
+                admin.execute_command("ACL SETUSER", "app", *rules)
+                admin.execute_command("CLIENT KILL USER", "app")
+
+
+class SentinelStore(Group):
     """The master that the Sentinels name."""
 
     def __init__(self, group: SentinelGroup, query: str = "", **options: Any) -> None:
+        self.members = [group.master, group.replica, *group.sentinels]
         self._ways: dict[str | None, dict[str, Any]] = {}
         kept = {"options": {**group.options, **options}}
         super().__init__(group.master, f"{group.url}?{query}", options=kept)
+
+    def options_of_app(self, password: Callable[[], str]) -> dict[str, Any]:
+        """It is the same at the Sentinels."""
+        options = super().options_of_app(password)
+        sentinel = {**options["sentinel"], "username": "app", "password": password}
+        return {**options, "sentinel": sentinel}
 
     @contextmanager
     def proxied(self) -> Iterator[Proxied]:
@@ -343,12 +373,13 @@ class ClusterProxy(FaultProxy):
         super().stop()
 
 
-class ClusterStore(RedisStore):
+class ClusterStore(Group):
     """All of the cluster's servers."""
 
     server: ClusterGroup  # type: ignore[assignment]
 
     def __init__(self, group: ClusterGroup, **options: Any) -> None:
+        self.members = group.nodes
         self._ways: dict[str | None, dict[str, Any]] = {}
         made = {"options": {**group.options, **options}}
         super().__init__(group, group.url, options=made)  # type: ignore[arg-type]

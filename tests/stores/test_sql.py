@@ -40,6 +40,7 @@ from lockkit.testing.servers import PostgresServer
 
 Connect = Callable[..., lockkit.LockClient]
 OLD = 2 * 24 * 3600 * 1_000_000
+ENGINE = sqlalchemy.create_engine("sqlite://")
 
 
 @pytest.fixture
@@ -541,6 +542,9 @@ def test_a_database_in_memory_gets_a_temporary_file(
     [
         ("sqlalchemy://", {}, "OPTIONS {'engine': engine}"),
         ("sqlalchemy://", {"engine": "postgresql://"}, "must be a sqlalchemy.Engine"),
+        ("sqlalchemy://", {"engine": ENGINE, "password": "canary"}, "has its own password"),
+        ("postgresql://u:canary@h/d", {"engine": ENGINE}, "must be 'sqlalchemy://'"),
+        ("sqlalchemy://?tll=3", {"engine": ENGINE}, "must be 'sqlalchemy://'"),
         ("sqlalchemy+nonsense", {}, "not a URL"),
         ("sqlalchemy+martian://u:canary@h/d", {}, "not an URL that SQLAlchemy knows"),
     ],

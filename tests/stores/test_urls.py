@@ -3,25 +3,79 @@ change."""
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 import traceback
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
+import django
 import pytest
+from cache_settings import cache
+from database_settings import complete, mariadb, postgresql
+from django.db import connections
+from django.test import override_settings
+from lock_tables import engine_for
+from orders_django import mysql
 
 import lockkit
 from lockkit import aio
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.stores.registry import SCHEMES
+from lockkit_django import locks
+
+__all__ = ["mysql"]
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
+django.setup()
 
 SECRET = "canary-7f3a"
 HOSTS = {
     "redlock": "h1,h2,h3", "redlocks": "h1,h2,h3", "redis+sentinel": "h1,h2/shop",
     "rediss+sentinel": "h1,h2/shop", "redis+cluster": "h1,h2", "rediss+cluster": "h1,h2",
     "redis": "h/0", "rediss": "h/0", "zookeeper": "h1,h2/shop", "unix": "/run/redis.sock",
+    "sqlalchemy": "", "django": "default", "django-redis": "default", "django-cache": "default",
 }  # fmt: skip
 WITHOUT_SERVER = {"memory", "sqlite"}
-OF_OTHERS = {"sqlalchemy", "django", "django-redis", "django-cache"}
-"""Their URLs name an engine or an alias of somebody else's settings."""
+OF_OTHERS = {
+    "sqlalchemy": ("postgres", "mariadb"), "django": ("postgres", "mariadb"),
+    "django-redis": ("redis",), "django-cache": ("redis",),
+}  # fmt: skip
+"""Their URLs name an engine or an alias of somebody else's settings, for such a server."""
+
+NOWHERE = {"postgres": "postgresql://postgres@h/shop", "redis": "redis://h:6379/0"}
+
+
+class Given(Protocol):
+    """Has the engine or the alias lead to a server, and returns the OPTIONS of the locks."""
+
+    def __call__(self, scheme: str, url: str, user: str, password: str) -> dict[str, Any]: ...
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[Given]:
+    with ExitStack() as stack:
+
+        def given(scheme: str, url: str, user: str, password: str) -> dict[str, Any]:
+            if scheme == "sqlalchemy":
+                login = f"://{user}:{password}@"
+                engine = engine_for(re.sub("://.*@", login, url))
+                stack.callback(engine.dispose)
+                return {"engine": engine}
+            if scheme == "django":
+                kind = mariadb if url.startswith("mysql") else postgresql
+                place = {**kind(url), "USER": user, "PASSWORD": password}
+                monkeypatch.setitem(connections.settings, "default", complete(place))
+            else:
+                port = urlsplit(url).port or 0
+                entry = cache(scheme, port, f"{user}:{password}@")
+                stack.enter_context(override_settings(CACHES={"default": entry}))
+            return {}
+
+        yield given
 
 
 def url_of(key: str, login: str = "") -> str:
@@ -29,7 +83,7 @@ def url_of(key: str, login: str = "") -> str:
     return f"{scheme}://{login}{HOSTS.get(scheme, 'h/shop')}{mark}{query}"
 
 
-URLS = sorted(SCHEMES.keys() - WITHOUT_SERVER - OF_OTHERS)
+URLS = sorted(SCHEMES.keys() - WITHOUT_SERVER - OF_OTHERS.keys())
 every_url = pytest.mark.parametrize("key", URLS)
 
 
@@ -48,13 +102,16 @@ def test_a_password_is_shown_nowhere(key: str) -> None:
     assert SECRET not in said + client.store.database()
 
 
-@every_url
-def test_unknown_options_are_refused(key: str) -> None:
-    with pytest.raises(ConfigurationError, match="pasword"):
-        lockkit.connect(url_of(key), options={"pasword": SECRET})
-    url = url_of(key, f"shop:{SECRET}@")
+@pytest.mark.parametrize("key", [*URLS, *OF_OTHERS])
+def test_unknown_options_are_refused(key: str, given: Given) -> None:
+    login, options = f"shop:{SECRET}@", {}
+    if key in OF_OTHERS:
+        login, options = "", given(key, NOWHERE[OF_OTHERS[key][0]], "shop", SECRET)
+    with pytest.raises(ConfigurationError, match="no key 'pasword'"):
+        lockkit.connect(url_of(key), options={**options, "pasword": SECRET})
+    url = url_of(key, login)
     with pytest.raises(ConfigurationError) as refused:
-        lockkit.connect(f"{url}{'&' if '?' in url else '?'}conect_timeout=3")
+        lockkit.connect(f"{url}{'&' if '?' in url else '?'}conect_timeout=3", options=options)
     assert SECRET not in str(refused.value)
 
 
@@ -94,6 +151,60 @@ def test_an_error_does_not_show_what_the_url_says(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         lockkit.connect(url.format(SECRET))
     assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
+class Guarded(NamedTuple):
+    """A server that knows a user with the password SECRET."""
+
+    url: str
+    user: str
+
+
+@pytest.fixture
+def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
+    url = str(request.getfixturevalue(f"{request.param}_url"))
+    if request.param == "postgres":
+        yield Guarded(url, "postgres")  # it takes any password
+    elif request.param == "mariadb":
+        server = request.getfixturevalue("mariadb_server")
+        database = url.rpartition("/")[2]
+        server.execute(f"GRANT ALL ON {database}.* TO app IDENTIFIED BY '{SECRET}'")
+        yield Guarded(url, "app")
+        server.execute("DROP USER app")
+    else:
+        with request.getfixturevalue("redis_server").client() as admin:
+            admin.execute_command("ACL SETUSER", "app", "on", f">{SECRET}", "~*", "&*", "+@all")
+            yield Guarded(url, "app")
+            admin.execute_command("ACL DELUSER", "app")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    ("scheme", "guarded"),
+    [(scheme, server) for scheme, servers in OF_OTHERS.items() for server in servers],
+    indirect=["guarded"],
+)
+def test_a_password_of_others_is_shown_nowhere(
+    scheme: str, guarded: Guarded, is_known: bool, given: Given, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither once it has been used nor where the server refuses the user."""
+    caplog.set_level(logging.DEBUG)
+    options = given(scheme, guarded.url, guarded.user if is_known else "nobody", SECRET)
+    kept = {"LOCATION": url_of(scheme), "OPTIONS": options}
+    with override_settings(LOCKKIT={"default": kept}):
+        client = locks["default"]
+        shown = [client, client.settings, client.store, client.store.database(), client.lock("a")]
+        shown += [lockkit.connect(url_of(scheme), options=options)]
+        shown += [aio.connect(url_of(scheme), options=options)]
+        if is_known:
+            client.store.create_table()
+            with client.lock("a") as lease:
+                shown += [lease, client.inspect("a"), client, client.store]
+        else:
+            with pytest.raises(BackendUnavailable) as refused:
+                client.lock("a").acquire()
+            shown += [refused.value, str(refused.value), refused.value.__cause__]
+    assert SECRET not in f"{shown} {caplog.text}"
 
 
 def test_a_name_of_memory_has_no_query() -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import sqlalchemy
 
 PREFIX: Final = "sqlalchemy+"
+ENGINE: Final = "sqlalchemy://"
+"""The LOCATION beside an engine in OPTIONS."""
+
 SECONDS: Final = "5"
 
 DRIVERS: Final = {
@@ -52,7 +55,7 @@ def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
     engine = settings.options.get("engine")
     if engine is not None:
         return _checked(engine, sqlalchemy.Engine, settings)
-    if settings.location == "sqlalchemy://":
+    if settings.location == ENGINE:
         raise ConfigurationError(
             f"the lock alias {settings.alias!r} needs OPTIONS {{'engine': engine}}, "
             "or a LOCATION such as 'postgresql://user@host/database'"
@@ -87,6 +90,11 @@ def _checked(
         raise ConfigurationError(
             f"the lock alias {settings.alias!r} has OPTIONS['engine'], which has its own password: "
             "OPTIONS['password'] is for URLs"
+        )
+    if settings.location not in {ENGINE, f"{ENGINE}?mode=table"}:
+        raise ConfigurationError(
+            f"the lock alias {settings.alias!r} has an engine in its OPTIONS, which says where its "
+            f"database is: the LOCATION must be {ENGINE!r}"
         )
     return engine
 

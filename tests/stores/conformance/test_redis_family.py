@@ -6,19 +6,49 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from over_a_wire import BY_TASKS, LOSES_SOCKETS, REACHED, OverAWire, Reached, by_tls
-from redis_family import ClusterGroup, ClusterStore, SentinelGroup, SentinelStore
+from over_a_wire import BY_TASKS, LOSES_SOCKETS, REACHED, OverAWire, Reached, all_of, by_tls
+from redis_family import ClusterGroup, ClusterStore, Group, SentinelGroup, SentinelStore
 
 import lockkit
 from lockkit.stores import redis as redis_store
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.conformance.base import Connect
+from lockkit.testing.conformance.base import Connect, Spawn, queued
 from lockkit.testing.store import Store
 
 
-class TestSentinel(OverAWire):
+class WithPasswords:
+    """Of several servers, which all take another one at once."""
+
+    def test_a_password_may_change(
+        self, store: Group, connect: Connect, name: str, spawn: Spawn
+    ) -> None:
+        """A function is asked for it at each new connection."""
+        current = ["first"]
+        asked: list[str] = []
+
+        def password() -> str:
+            asked.append(current[0])
+            return current[0]
+
+        store.set_password_of_app("first")
+        options = store.options_of_app(password)
+        client, other = (connect(store.url_of_app, options=options) for _ in range(2))
+        lease = client.lock(name).acquire()
+        assert set(asked) == {"first"}
+        current[0] = "second"
+        store.set_password_of_app("second")
+        lease.extend()
+        waiting = spawn(other.lock(name).acquire)
+        queued(client, name, 1)
+        assert lease.release()
+        assert waiting.result().release()
+        assert set(asked) == {"first", "second"}
+
+
+class TestSentinel(WithPasswords, OverAWire):
     """Of a current Valkey; tests/faults has Debian's Redis."""
 
+    asked = OverAWire.asked | all_of(WithPasswords)
     schemes = ("redis+sentinel",)
     tested = redis_store.SentinelStore
     reached = SentinelStore
@@ -42,8 +72,9 @@ class TestPlainKeysOverSentinel(Reached):
             yield SentinelStore(group, "protocol=plain", socket_timeout=10.0)
 
 
-class OverTLS(Reached):
+class OverTLS(WithPasswords, Reached):
     asked = REACHED | {
+        *all_of(WithPasswords),
         "test_certificates_are_verified_by_default",
         "test_the_certificate_of_the_master_is_verified_by_default",
     }
@@ -86,7 +117,7 @@ class TestSentinelOverTLS(OverTLS):
             connect(options=options).lock(name).acquire(timeout=0)
 
 
-class TestCluster(StoreConformance):
+class TestCluster(WithPasswords, StoreConformance):
     """Six servers of a current Valkey: names are on three of them, and the scripts that grant are
     others than those of a single server."""
 
@@ -94,7 +125,7 @@ class TestCluster(StoreConformance):
     tested = redis_store.ClusterStore
     reached = ClusterStore
     cycles = 800
-    by_tasks = BY_TASKS
+    by_tasks = BY_TASKS | all_of(WithPasswords)
 
     @pytest.fixture(scope="class")
     @classmethod
