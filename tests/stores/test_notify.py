@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import django
 import psycopg
 import pytest
 import sqlalchemy as sa
 from bouncer import BouncerServer
+from database_settings import complete, postgresql
+from django.db import connections
 from forking import in_child
 from lock_tables import make_table
 
@@ -27,6 +31,9 @@ from lockkit.stores.sql.dialect import Dialect
 from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued, waiters
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
+django.setup()
 
 Locks = Callable[..., lockkit.LockClient]
 
@@ -364,9 +371,18 @@ def bouncer(postgres_server: PostgresServer) -> Iterator[BouncerServer]:
         yield server
 
 
-@pytest.fixture
-def pooled(bouncer: BouncerServer, url: str) -> str:
-    return bouncer.of(url)
+@pytest.fixture(params=["sqlalchemy", "django"])
+def pooled(
+    request: pytest.FixtureRequest,
+    bouncer: BouncerServer,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    if request.param == "sqlalchemy":
+        return bouncer.of(url)
+    database = {**postgresql(url), "PORT": bouncer.port}
+    monkeypatch.setitem(connections.settings, "pooled", complete(database))
+    return "django://pooled"
 
 
 def test_tables_work_behind_a_transaction_pooler(pooled: str, url: str, locks: Locks) -> None:
