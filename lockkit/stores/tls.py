@@ -84,14 +84,25 @@ def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str
     if not mode:
         return {}
     if driver == "mysqldb":
-        return {
-            "ssl_mode": mode,
-            "ssl": files if files.keys() & CAS else {"ca": _bundle(), **files},
-        }
+        return _for_mysqlclient(mode, files, alias)
     if mode == "DISABLED":
         return {"ssl_disabled": True}
     _needs_strictness(alias)
     return {"ssl": _context(mode, files, alias)}
+
+
+def _for_mysqlclient(mode: str, files: dict[str, str], alias: str) -> dict[str, Any]:
+    """The library that it is made of speaks TLS if it is told any file."""
+    if mode == "REQUIRED":  # MariaDB's library goes on in plain text
+        raise ConfigurationError(
+            f"the lock alias {alias!r} says ssl_mode=REQUIRED, which mysqlclient does without when "
+            "the server, or somebody between, says that it has no TLS: name the authority to trust "
+            "as ssl_ca=FILE, or take PyMySQL"
+        )
+    if mode == "DISABLED":
+        return {"ssl_mode": mode}
+    known = files if files.keys() & CAS else {"ca": _bundle(), **files}
+    return {"ssl_mode": mode, "ssl": known}
 
 
 def _needs_strictness(alias: str) -> None:

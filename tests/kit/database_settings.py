@@ -25,7 +25,7 @@ def sqlite(path: Path) -> dict[str, Any]:
 
 
 def mariadb(url: str, **options: object) -> dict[str, Any]:
-    """With PyMySQL, by ``orders_django.mysql``."""
+    """With PyMySQL or mysqlclient, as ``orders_django.mysql`` has it."""
     parts = urlsplit(url)
     return {
         "ENGINE": "django.db.backends.mysql",

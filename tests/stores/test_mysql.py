@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import mysqlclient
 import pymysql
 import pytest
 import sqlalchemy as sa
@@ -16,7 +18,7 @@ from lock_tables import engine_for, make_table, table_at
 from pymysql.constants import CLIENT
 
 import lockkit
-from lockkit.stores.sql import create_table
+from lockkit.stores.sql import create_table, engines
 from lockkit.stores.sql.connector import Connection
 from lockkit.stores.sql.dialect import load_dialect
 from lockkit.testing.conformance.base import eventually
@@ -26,10 +28,10 @@ Locks = Callable[..., lockkit.LockClient]
 LOOK_ALIKE = ["a", "A", "a ", "\u00e9", "e\u0301", "\u00c9", "\u00df", "ss", "\u2603", "\U0001f512"]
 
 
-@pytest.fixture
-def url(mariadb_url: str) -> str:
+@pytest.fixture(params=mysqlclient.SCHEMES)
+def url(request: pytest.FixtureRequest, mariadb_url: str) -> str:
     make_table(mariadb_url)
-    return mariadb_url
+    return mariadb_url.replace("mysql", request.param, 1)
 
 
 @pytest.fixture
@@ -55,15 +57,20 @@ def locks(url: str) -> Iterator[Locks]:
 
 def made_with(url: str, **arguments: Any) -> sa.Engine:
     """An engine whose connections the application makes by itself."""
-    where = sa.make_url(url)
+    where, dialect = sa.make_url(url), engine_for(url).dialect
+    driver: Any = dialect.loaded_dbapi
 
     def connect() -> Any:
-        return pymysql.connect(
+        return driver.connect(
             host=where.host, port=where.port or 0, user=where.username, database=where.database,
             **{"charset": "utf8mb4", **arguments},
         )  # fmt: skip
 
-    return sa.create_engine("mysql+pymysql://", creator=connect)
+    return sa.create_engine(f"mysql+{dialect.driver}://", creator=connect)
+
+
+of_pymysql = pytest.mark.parametrize("url", ["mysql"], indirect=True)
+"""It has the server prepare statements; mysqlclient does not."""
 
 
 @contextmanager
@@ -265,6 +272,7 @@ def test_names_that_end_a_quotation(locks: Locks, url: str, mode: str) -> None:
         assert all(lease.release() for lease in leases)
 
 
+@of_pymysql
 def test_what_is_taken_and_freed_is_parsed_once(locks: Locks) -> None:
     client: Any = locks()
     for _ in range(3):
@@ -277,6 +285,7 @@ def test_what_is_taken_and_freed_is_parsed_once(locks: Locks) -> None:
     }
 
 
+@of_pymysql
 def test_statements_that_were_prepared_in_vain(locks: Locks) -> None:
     """By a proxy that gives the connection another session: sent as they are, from then on."""
     client: Any = locks()
@@ -292,6 +301,7 @@ def test_statements_that_were_prepared_in_vain(locks: Locks) -> None:
             assert locks().lock("a").try_acquire() is None
 
 
+@of_pymysql
 def test_a_statement_that_the_server_has_to_prepare_again(locks: Locks, engine: sa.Engine) -> None:
     """It says so (1615) if the table changes again and again meanwhile."""
     with engine.begin() as connection:
@@ -307,6 +317,7 @@ def test_a_statement_that_the_server_has_to_prepare_again(locks: Locks, engine: 
     assert client.store._steps.use(lambda c: c.execute("SELECT @once", {})).rows == ((1,),)
 
 
+@of_pymysql
 def test_statements_that_another_database_has_prepared(
     mariadb_server: MariaDBServer, locks: Locks, url: str
 ) -> None:
@@ -351,6 +362,7 @@ class Shared(pymysql.connections.Connection):  # type: ignore[misc]  # has no ty
             self.session.select_db(theirs)
 
 
+@of_pymysql
 def test_a_server_that_prepares_no_more_statements(
     mariadb_server: MariaDBServer, locks: Locks
 ) -> None:
@@ -430,3 +442,17 @@ def test_threads_of_one_client(locks: Locks) -> None:
         for future in [threads.submit(work) for _ in range(6)]:
             future.result()
     assert counter == [30]
+
+
+if mysqlclient.is_installed():
+
+    def test_mysqlclient_is_taken_where_pymysql_is_not(
+        mariadb_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engines, "find_spec", lambda name: name != "pymysql" or None)
+        monkeypatch.setitem(sys.modules, "pymysql", None)
+        with lockkit.connect(mariadb_url) as client:
+            store: Any = client.store
+            store.create_table()
+            client.lock("a").acquire().release()
+            assert store.connector.engine.driver == "mysqldb"

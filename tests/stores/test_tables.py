@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import mysqlclient
 import pytest
 import sqlalchemy as sa
 from lock_tables import engine_for, make_table
@@ -22,13 +23,20 @@ from lockkit.testing.servers import MariaDBServer
 OLD = 2 * 24 * 3600 * 1_000_000
 
 
-@pytest.fixture(params=["postgres_url", "mariadb_url"])
+@pytest.fixture(params=["postgres", *(f"mariadb {scheme}" for scheme in mysqlclient.SCHEMES)])
 def engine(request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
-    url = str(request.getfixturevalue(request.param))
+    server, _, scheme = request.param.partition(" ")
+    url = str(request.getfixturevalue(f"{server}_url"))
+    url = f"{scheme or 'postgresql'}://{url.partition('://')[2]}"
     make_table(url)
     engine = engine_for(url)
     yield engine
     engine.dispose()
+
+
+def scheme_of(engine: sa.Engine) -> str:
+    """A URL's, which leads to the same driver."""
+    return "mysql+mysqldb" if engine.driver == "mysqldb" else engine.url.get_backend_name()
 
 
 @pytest.fixture
@@ -92,7 +100,7 @@ def least(engine: sa.Engine) -> Iterator[str]:
     grants = "GRANT SELECT, INSERT, UPDATE, DELETE ON lockkit_lock TO app"
     run(engine, "CREATE USER app")
     run(engine, grants)
-    url = engine.url.set(username="app", drivername=engine.url.get_backend_name())
+    url = engine.url.set(username="app", drivername=scheme_of(engine))
     yield url.render_as_string(hide_password=False)
     if url.drivername == "postgresql":
         run(engine, "DROP OWNED BY app")
@@ -123,7 +131,7 @@ def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(engine: s
             raise OSError("the vault is shut")
         return ""
 
-    url = engine.url.set(drivername=engine.url.get_backend_name())
+    url = engine.url.set(drivername=scheme_of(engine))
     text = url.render_as_string(hide_password=False)
     with lockkit.connect(text, options={"password": password}) as client:
         with pytest.raises(BackendUnavailable, match=r"OPTIONS\['password'\] has failed") as caught:
@@ -139,7 +147,7 @@ def test_a_server_that_greets_nobody_is_given_up(
     """It takes connections, and says nothing."""
     monkeypatch.setattr(engines, "PATIENCE", {"read_timeout": "1"})
     with ThreadPoolExecutor() as threads, socket.create_server(("127.0.0.1", 0)) as silent:
-        where = f"{engine.url.get_backend_name()}://shop@127.0.0.1:{silent.getsockname()[1]}/shop"
+        where = f"{scheme_of(engine)}://shop@127.0.0.1:{silent.getsockname()[1]}/shop"
         client = lockkit.connect(f"{where}?connect_timeout=2")
         with pytest.raises(BackendUnavailable, match="cannot connect"):
             threads.submit(client.lock("a").acquire).result(20)

@@ -10,20 +10,25 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+import mysqlclient
 import pytest
 import sqlalchemy
 from garbage import collected
 
 import lockkit
 from lockkit.model.errors import ConfigurationError
-from lockkit.stores.tls import for_libpq
+from lockkit.stores.tls import for_libpq, for_mysql
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 
 ELSEWHERE = "@0.0.0.0"
 """It leads to this host as well, but does not say so."""
+
+DISTRUSTED = "(?i)verify failed|self-signed certificate"
+RENAMED = "(?i)does not match|not valid for|validation of SSL server certificate failed"
 
 
 class Certificate(NamedTuple):
@@ -63,7 +68,7 @@ class Served(NamedTuple):
     url: str
     authority: str  #: and the path of the certificate that is trusted
     plain: str  #: without TLS
-    anybody: str  #: TLS with whomever
+    anybody: str  #: TLS with whomever, if the driver can
     own: Certificate
     other: Certificate
 
@@ -73,7 +78,7 @@ class Served(NamedTuple):
         return self.url.replace("@127.0.0.1", host) + (f"?{query}" if query else "")
 
 
-@pytest.fixture(scope="module", params=["postgresql", "mariadb"])
+@pytest.fixture(scope="module", params=["postgresql", "mysql"])
 def served(
     request: pytest.FixtureRequest, make: Callable[[str, str], Certificate]
 ) -> Iterator[Served]:
@@ -88,16 +93,24 @@ def served(
         else:
             own, other = make("mariadb", "mysql"), make("other", "mysql")
             mariadb = MariaDBServer(f"--ssl-cert={own.path}", f"--ssl-key={own.key}")
-            url = stack.enter_context(mariadb).url
-            said = "ssl_ca=", "ssl_mode=DISABLED", "ssl_mode=required"
+            url = stack.enter_context(mariadb).url.replace("mysql", request.param, 1)
+            anybody = "ssl_mode=required" if request.param == "mysql" else ""
+            said = "ssl_ca=", "ssl_mode=DISABLED", anybody
         with lockkit.connect(url) as client:
             client.store.create_table()
         yield Served(url, *said, own, other)
 
 
-@pytest.fixture(params=["", "mode=advisory"], ids=["table", "session"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+by_mode = pytest.mark.parametrize("mode", ["", "mode=advisory"], ids=["table", "session"])
+every_way = pytest.mark.parametrize(
+    ("served", "mode"),
+    [
+        *product(["postgresql", "mysql"], ["", "mode=advisory"]),
+        *product(mysqlclient.SCHEMES[1:], [""]),
+    ],
+    indirect=["served"],
+    scope="module",  # so that tests of one server come together
+)
 
 
 @pytest.fixture
@@ -111,16 +124,23 @@ def trusting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/nonexistent")
 
 
+def by_socket(served: Served) -> bool:
+    """Whether its driver takes localhost for the name of a socket file."""
+    return "mysqldb" in served.url
+
+
 def lock(url: str) -> None:
     with lockkit.connect(url) as client, client.lock("a") as lease:
         lease.extend()
 
 
+@every_way
 @pytest.mark.usefixtures("trusting")
 def test_a_server_that_is_verified(served: Served, mode: str) -> None:
     lock(served.at(mode, f"{served.authority}{served.own.path}"))
 
 
+@every_way
 @pytest.mark.usefixtures("trusting")
 def test_a_server_whom_this_python_trusts(
     served: Served, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -129,30 +149,35 @@ def test_a_server_whom_this_python_trusts(
     lock(served.at(mode))
 
 
+@every_way
 @pytest.mark.usefixtures("trusting")
 def test_a_server_that_is_another(served: Served, mode: str) -> None:
     for said in ("", f"{served.authority}{served.other.path}"):
-        with pytest.raises(lockkit.BackendUnavailable, match=r"(?i)verify failed") as refused:
+        with pytest.raises(lockkit.BackendUnavailable, match=DISTRUSTED) as refused:
             lock(served.at(mode, said))
         assert served.plain in str(refused.value)
         assert served.authority in str(refused.value)
 
 
+@every_way
 @pytest.mark.usefixtures("trusting")
 def test_a_server_with_another_name(served: Served, mode: str) -> None:
-    with pytest.raises(lockkit.BackendUnavailable, match=r"(?i)does not match|not valid for"):
-        lock(served.at(mode, f"{served.authority}{served.own.path}", host="@localhost"))
+    host = "@127.1" if by_socket(served) else "@localhost"
+    with pytest.raises(lockkit.BackendUnavailable, match=RENAMED):
+        lock(served.at(mode, f"{served.authority}{served.own.path}", host=host))
 
 
+@every_way
 @pytest.mark.usefixtures("trusting")
 def test_what_a_url_can_do_without(served: Served, mode: str) -> None:
-    for said in (served.plain, served.anybody):
+    for said in filter(None, (served.plain, served.anybody)):
         lock(served.at(mode, said))
 
 
+@every_way
 @pytest.mark.usefixtures("trusting")
 def test_a_server_on_this_host_need_not_prove_who_it_is(served: Served, mode: str) -> None:
-    for host in ("@127.0.0.1", "@localhost"):
+    for host in ("@127.0.0.1",) if by_socket(served) else ("@127.0.0.1", "@localhost"):
         lock(served.at(mode, host=host))
 
 
@@ -164,18 +189,20 @@ def test_the_tables_of_an_engine_are_reached_as_it_says(served: Served) -> None:
         client.lock("a").acquire().release()
 
 
+@by_mode
 def test_a_server_that_speaks_no_tls(
     postgres_server: PostgresServer, mariadb_server: MariaDBServer, mode: str
 ) -> None:
-    for server, plain in (
-        (postgres_server, "sslmode=disable"),
-        (mariadb_server, "ssl_mode=DISABLED"),
+    schemes = ["mysql"] if mode else mysqlclient.SCHEMES
+    for url, plain in (
+        (postgres_server.url, "sslmode=disable"),
+        *((mariadb_server.url.replace("mysql", s, 1), "ssl_mode=DISABLED") for s in schemes),
     ):
-        url = server.url.replace("@127.0.0.1", ELSEWHERE)
         with pytest.raises(lockkit.BackendUnavailable, match=plain):
-            lock(f"{url}?{mode}")
+            lock(f"{url.replace('@127.0.0.1', ELSEWHERE)}?{mode}")
 
 
+@by_mode
 def test_a_driver_that_would_go_on_without_tls_is_refused(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +211,7 @@ def test_a_driver_that_would_go_on_without_tls_is_refused(
         lock(f"mysql://shop.example/shop?{mode}")
 
 
+@by_mode
 def test_what_the_environment_of_libpq_says(
     lock_table_url: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,11 +228,19 @@ def test_what_the_environment_of_libpq_says(
         ("mysql://127.0.0.1/shop?mode=row&ssl_ca=/nonexistent", "cannot be read"),
         ("postgresql+pg8000://shop.example/shop", "hand over an engine"),
         ("mysql+mysqlconnector://shop.example/shop", "hand over an engine"),
+        ("mysql+mysqldb://127.0.0.1/shop?mode=row", "another driver than PyMySQL"),
+        ("mysql+mysqldb://127.0.0.1/shop?ssl_mode=required", "which mysqlclient does without"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(url: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         lockkit.connect(url)
+
+
+def test_mysqlclient_is_told_no_file_where_it_is_to_do_without_tls() -> None:
+    """Told of one, its library speaks TLS."""
+    said = {"ssl_mode": "disabled", "ssl_ca": "/ca"}
+    assert for_mysql("mysqldb", "shop.example", said, "default") == {"ssl_mode": "DISABLED"}
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,12 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
     except ValueError:  # its text shows a part of the URL
         raise wrong from None
     more = dict(parse_qsl(parts.query))
-    if parts.scheme not in SCHEMES or not more.keys() <= {*SAID}:
+    if parts.scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"the LOCATION of lock alias {settings.alias!r} names another driver than PyMySQL, the "
+            "only one for locks of sessions: it must begin with mysql:// or mariadb://"
+        )
+    if not more.keys() <= {*SAID}:
         raise wrong
     host = parts.hostname or "localhost"
     verified = for_mysql("pymysql", "" if "unix_socket" in more else host, more, settings.alias)

@@ -9,6 +9,7 @@ from typing import Any
 
 import django
 import given_mysql
+import mysqlclient
 import pytest
 import pytest_django
 from database_settings import complete, environment, mariadb, postgresql, sqlite
@@ -63,7 +64,8 @@ class PostgreSQLOfDjango(OfDjango, PostgresTable):
 
 
 class MariaDBOfDjango(OfDjango, MariaDBTable):
-    pass
+    if mysqlclient.is_installed():
+        writes = mysqlclient.WRITES
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import given_mysql
+import mysqlclient
 import pytest
 from lock_tables import make_table, table_at
 from over_a_wire import BY_OTHERS_TASKS, all_of
@@ -43,6 +44,25 @@ class TestMariaDB(StoreConformance):
     def store(cls) -> Iterator[MariaDBTable]:
         with MariaDBServer() as server, table_at(server) as url:
             yield MariaDBTable(server, url)
+
+
+if mysqlclient.is_installed():
+
+    class ByMysqlclient(MariaDBTable):
+        writes = mysqlclient.WRITES
+
+    class TestMariaDBByMysqlclient(StoreConformance):
+        schemes = ("mysql",)
+        tested = SQLAlchemyMySQL
+        reached = ByMysqlclient
+        by_tasks = BY_OTHERS_TASKS
+        cycles = 600
+
+        @pytest.fixture(scope="class")
+        @classmethod
+        def store(cls) -> Iterator[ByMysqlclient]:
+            with MariaDBServer() as server, table_at(server) as url:
+                yield ByMysqlclient(server, url.replace("mysql", "mysql+mysqldb", 1))
 
 
 if given_mysql.URL:
