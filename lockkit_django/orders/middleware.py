@@ -103,7 +103,8 @@ class IdempotentOrderMiddleware:
         if options.exempt or options.inside or not covered:
             _stand_by(request, options)
             return None
-        visit = Visit(request, view, options, checked=False, next_is_view=self._is_last)
+        is_next = self._is_last and not is_locked  # a lock of a method's begins below the handler's
+        visit = Visit(request, view, options, checked=False, next_is_view=is_next)
         return await entered(visit, way, begin=not is_locked)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> Any:

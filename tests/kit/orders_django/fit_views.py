@@ -6,10 +6,12 @@ Here the view is known by the ``kind`` that it sells.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
 from django.forms import CharField, Form
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import include, path
@@ -252,6 +254,48 @@ class SalesMixed(IdempotentMixin, Sales):
     pass
 
 
+def recovers(request: Any) -> int:
+    """Sells, although a block of its own fails."""
+    number = sell("recovers")
+    with suppress(LookupError, IntegrityError), transaction.atomic():
+        Sale.objects.create(pk=number if "clash" in request.GET else None, sku="undone")
+        raise LookupError
+    return number
+
+
+class Recovers(View):
+    @lock_view("stock:recovers")
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(f"sold {recovers(request)}", status=201)
+
+
+class RecoversInside(View):
+    post = idempotent(Recovers.post)
+
+
+class ApiRecovers(APIView):
+    authentication_classes = ()
+    permission_classes = ()
+
+    @lock_view("stock:recovers")
+    def post(self, request: Any) -> Response:
+        return Response({"sold": recovers(request._request)}, status=201)
+
+
+class ApiSetRecovers(viewsets.ViewSet):
+    authentication_classes = ()
+    permission_classes = ()
+    buy = ApiRecovers.post
+
+
+@api_view(["POST"])
+@authentication_classes([])
+@permission_classes([])
+@lock_view("stock:recovers")
+def api_recovers(request: Any) -> Response:
+    return Response({"sold": recovers(request._request)}, status=201)
+
+
 class LockedData(APIView):
     permission_classes = (ReadsData,)
     parser_classes = (StreamParser,)
@@ -328,6 +372,12 @@ def ninja_locked(request: HttpRequest, sku: str, buy: Buy) -> Any:
     return Status(201, {"sold": sell("ninja-locked")})
 
 
+@api.post("/recovers", response={201: dict[str, Any]}, auth=None)
+@lock_view("stock:recovers")
+def ninja_recovers(request: HttpRequest) -> Any:
+    return Status(201, {"sold": recovers(request)})
+
+
 @api.post("/exempt")
 @idempotent.exempt
 def ninja_exempt(request: HttpRequest, buy: Buy) -> Any:
@@ -369,6 +419,11 @@ KINDS = {
     "on-behalf-method": OnBehalfMethod.as_view(),
     "on-behalf-inside": OnBehalfInside.as_view(),
     "on-behalf-hidden": on_behalf_hidden,
+    "recovers": Recovers.as_view(),
+    "recovers-inside": RecoversInside.as_view(),
+    "api-recovers": ApiRecovers.as_view(),
+    "api-set-recovers": ApiSetRecovers.as_view({"post": "buy"}),
+    "api-function-recovers": api_recovers,
     "locked-data": LockedData.as_view(),
     "api-set": ApiSet.as_view({"post": "buy"}),
 }

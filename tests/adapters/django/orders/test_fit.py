@@ -83,6 +83,28 @@ def test_functions_below_the_callback(kind: str, atomic: bool) -> None:
     assert (len(views.calls), Sale.objects.count()) == (1, 1)
 
 
+@pytest.mark.parametrize("failure", ["", "?clash"])
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [
+        ("recovers", 201),
+        ("recovers-inside", 201),
+        ("api-recovers", 201),
+        ("api-set-recovers", 201),
+        ("api-function-recovers", 201),
+        ("ninja/recovers", 409),
+    ],
+)
+def test_a_locked_method_whose_own_block_fails_has_ordered(
+    kind: str, again: int, failure: str, atomic: bool
+) -> None:
+    """Its block is a savepoint also below the transaction that the handler has opened."""
+    assert [send(kind + failure).status_code for _ in range(2)] == [201, again]
+    assert [sale.sku for sale in Sale.objects.all()] == ["recovers"]
+    assert (views.calls, OrderRecord.objects.count()) == (["recovers"], 1)
+    assert not list(locks["default"].holders())
+
+
 def test_one_method_of_a_class_is_exempt_and_another_as_the_settings_say() -> None:
     with override_settings(
         LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "METHODS": ["PUT", "PATCH", "POST"]}
