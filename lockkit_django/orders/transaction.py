@@ -72,7 +72,7 @@ class OrderInDatabase(OpenOrder):
     def _has_raised(self, response: HttpResponseBase) -> bool:
         """Whether the view has raised. Django hears nothing of it if DRF, Ninja or a decorator
         makes the response."""
-        made_by_drf = getattr(response, "exception", False)
+        made_by_drf = getattr(response, "exception", False)  # no call: each order comes by here
         return self.failed or self.error is not None or made_by_drf
 
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
@@ -92,7 +92,7 @@ class SharedTransaction(OrderInDatabase):
     """BEGIN and the record before the view, COMMIT after its response is rendered."""
 
     _block: transaction.Atomic | None = None
-    _marked_by: str | None = None  #: the module, if only its ``set_rollback`` dooms all
+    _marked_by: str | None = None  #: the module whose ``set_rollback`` dooms all; "": several
     _connection: BaseDatabaseWrapper  #: from ``begin`` on, of that thread
 
     @property
@@ -165,9 +165,10 @@ class SharedTransaction(OrderInDatabase):
         if error is not None and status_of(error) is None:
             return response  # an accident: what is made of it does not change that
         self.undone = False  # a session may count guesses, too
-        if self.failed and self.in_request_block:
-            return response  # as ATOMIC_REQUESTS rolls back
-        if self._marked_by and not self.in_request_block and is_made_by_drf(response):
+        is_marked = self._marked_by is not None and is_made_by_drf(response)
+        if self.in_request_block and (self.failed or is_marked):
+            return response  # as ATOMIC_REQUESTS rolls back, whose own block may be a savepoint
+        if self._marked_by and is_marked:
             self._connection.set_rollback(False)
         if not is_rolled_back(self._connection):
             return self._commit(response, None)
@@ -187,7 +188,7 @@ class SharedTransaction(OrderInDatabase):
         if not self._connection.needs_rollback:
             self._marked_by = caller
         elif not self._marked_by == caller == DRF:
-            self._marked_by = None
+            self._marked_by = ""
         type(self._connection).set_rollback(self._connection, rollback)
 
     def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:

@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.exceptions import PermissionDenied
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.transaction import non_atomic_requests
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template import engines
@@ -19,6 +19,7 @@ from django.views import View
 from django_project.shop.models import Sale
 from ninja import NinjaAPI
 from ninja.errors import HttpError
+from rest_framework.decorators import api_view, authentication_classes, permission_classes
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler, set_rollback
@@ -169,6 +170,42 @@ class ApiWrapped(Api):
         return wrapped
 
 
+class Conflict(APIException):
+    status_code = 409
+
+
+def _of_method(*decorators: Callable[..., Any], base: type[Api] = Api) -> Any:
+    """A view of DRF's whose method has these decorators, the innermost first."""
+    post = base.post
+    for decorator in decorators:
+        post = decorator(post)
+    return type(base.__name__, (base,), {"post": post}).as_view(error=Conflict)
+
+
+def _of_function(*decorators: Callable[..., Any]) -> Any:
+    """The same below ``api_view``."""
+
+    def refuse(request: Any) -> Response:
+        guess()
+        raise Conflict
+
+    for decorator in (*decorators, permission_classes([]), authentication_classes([])):
+        refuse = decorator(refuse)
+    return api_view(["POST"])(refuse)
+
+
+class ApiMarks(Api):
+    """Its exception handler asks Django for the rollback, and then DRF's does it again."""
+
+    def get_exception_handler(self) -> Callable[..., Response | None]:
+        def handler(error: Exception, context: Any) -> Response | None:
+            if connection.settings_dict["ATOMIC_REQUESTS"]:
+                transaction.set_rollback(True)
+            return exception_handler(error, context)
+
+        return handler
+
+
 class Mixed(IdempotentMixin, Api):
     pass
 
@@ -210,6 +247,17 @@ VIEWS: dict[str, Any] = {
     "api": Api.as_view(),
     "api-denied": Api.as_view(error=PermissionDenied),
     "api-wrapped": ApiWrapped.as_view(),
+    "api-method": _of_method(),
+    "api-method-inside": _of_method(idempotent),
+    "api-method-guarded": _of_method(lock_view("guesses")),
+    "api-method-guarded-inside": _of_method(lock_view("guesses"), idempotent),
+    "api-function": _of_function(),
+    "api-function-inside": _of_function(idempotent),
+    "api-function-guarded": _of_function(lock_view("guesses")),
+    "api-function-guarded-inside": _of_function(lock_view("guesses"), idempotent),
+    "api-marks": _of_method(base=ApiMarks),
+    "api-marks-inside": _of_method(idempotent, base=ApiMarks),
+    "api-marks-guarded": _of_method(lock_view("guesses"), base=ApiMarks),
     "api-mixed": Mixed.as_view(),
     "api-mixed-denied": Mixed.as_view(error=PermissionDenied),
     "api-mixed-wrapped": MixedWrapped.as_view(),

@@ -67,7 +67,8 @@ def send(kind: str, order_id: str | None, query: str = "", **more: str) -> Any:
 
 def _bare(kind: str) -> str:
     """The same view without anything of lockkit's on it."""
-    kind = kind.replace("-inside", "").replace("ninja/inside", "ninja/raises")
+    kind = kind.replace("ninja/inside", "ninja/raises").replace("-inside", "")
+    kind = kind.replace("-guarded", "")
     return kind.replace("locked", "raises").replace("-mixed", "")
 
 
