@@ -7,8 +7,8 @@ handler's own would be open before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, TypeVar, cast, overload
 
@@ -179,7 +179,8 @@ async def _run(
     if http.method in SAFE_METHODS:
         return await call()
     visit, served = _visit(request, view, options), partial(_served, http, exempt)
-    with nullcontext() if exempt is None else request_blocks_suspended(http):
+    suspended = nullcontext() if exempt is None else request_blocks_suspended(http)
+    with _noting_errors(http), suspended:
         answer = await served(partial(entered, visit, begin=not has_lock(view)))
         if answer is not None:
             return answer
@@ -190,10 +191,19 @@ async def _run(
                 return await call()
             except OrderStopped as stop:
                 return await served(partial(gate.stopped, opened, stop))
-            except Exception as error:
-                opened.error = error  # others may make a response of it
-                raise
     return await call()
+
+
+@contextmanager
+def _noting_errors(http: HttpRequest) -> Iterator[None]:
+    """Others may make a response of them: of a cancellation, too, such as a deadline's."""
+    try:
+        yield
+    except BaseException as error:
+        opened = open_order(http)
+        if opened is not None:
+            opened.error = error
+        raise
 
 
 async def _called(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from ninja import NinjaAPI
 from ninja.errors import HttpError
 
 from lockkit_django.orders import idempotent
-from orders_django.views import Broken, sell
+from orders_django.views import Broken, calls, sell
 
 api = NinjaAPI(urls_namespace="answering")
 
@@ -62,4 +64,64 @@ def decorated(request: HttpRequest) -> HttpResponse:
     raise Broken
 
 
-urlpatterns = [path("orders/ninja/", api.urls), path("orders/decorated", decorated)]
+class Overdue(BaseException):
+    """As ``gevent.Timeout`` is one."""
+
+
+def _overdue_answered(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def answered(request: HttpRequest) -> Any:
+        try:
+            return view(request)
+        except Overdue:
+            return answer(request, None)
+
+    return answered
+
+
+@_overdue_answered
+@idempotent
+def overdue(request: HttpRequest) -> HttpResponse:
+    """The first time it is stopped half-way."""
+    sell("half")
+    if len(calls) == 1:
+        raise Overdue
+    return HttpResponse(f"sold {sell('rest')}", status=201)
+
+
+deadlines: list[asyncio.Timeout] = []
+
+
+def miss_deadline() -> None:
+    deadlines[-1].reschedule(asyncio.get_running_loop().time())
+
+
+def _with_deadline(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    async def within(request: HttpRequest) -> Any:
+        try:
+            async with asyncio.timeout(None) as deadline:
+                deadlines.append(deadline)
+                return await view(request)
+        except TimeoutError:
+            return answer(request, None)
+
+    return within
+
+
+@_with_deadline
+@idempotent
+async def async_overdue(request: HttpRequest) -> HttpResponse:
+    await sync_to_async(sell)("half")
+    if len(calls) == 1:
+        miss_deadline()
+        await asyncio.Event().wait()
+    return HttpResponse(f"sold {await sync_to_async(sell)('rest')}", status=201)
+
+
+urlpatterns = [
+    path("orders/ninja/", api.urls),
+    path("orders/decorated", decorated),
+    path("orders/overdue", overdue),
+    path("orders/async-overdue", async_overdue),
+]

@@ -3,14 +3,16 @@ Django Ninja, or a decorator above ``@idempotent``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connections
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
-from orders_django import views
+from orders_django import answering, views
 
 from lockkit_django.models import OrderRecord
 
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 REPLAYED = "Idempotent-Replayed"
 IN_REDIS = {"PATHS": ["^/orders/"], "STORE": "redis", "NAMESPACE": "shop", "WAIT": 0}
+HEADERS = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
 BROKEN = ["ninja/broken", "decorated"]
 
 
@@ -35,10 +38,17 @@ def atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def tries(kind: str) -> list[tuple[int, Any]]:
     """Status, and code or whether it is a replay."""
-    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
     client = Client(raise_request_exception=False)
-    found = [client.post(f"/orders/{kind}", headers=headers) for _ in range(2)]
-    return [(each.status_code, _code(each) or REPLAYED in each) for each in found]
+    return _told(client.post(f"/orders/{kind}", headers=HEADERS) for _ in range(2))
+
+
+async def tries_in_loop(kind: str) -> list[tuple[int, Any]]:
+    client = AsyncClient(raise_request_exception=False)
+    return _told([await client.post(f"/orders/{kind}", headers=HEADERS) for _ in range(2)])
+
+
+def _told(answers: Iterable[Any]) -> list[tuple[int, Any]]:
+    return [(each.status_code, _code(each) or REPLAYED in each) for each in answers]
 
 
 def _code(response: Any) -> Any:
@@ -93,3 +103,81 @@ def test_beside_a_payment_an_answer_is_one(
 ) -> None:
     with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=IN_REDIS):
         assert tries(kind) == expected
+
+
+OVERDUE = ["overdue", "async-overdue"]
+ENDS_OF_OVERDUE = [
+    (202, [(503, "order-not-saved"), (201, False)], (2, 1)),
+    (400, [(400, False), (400, True)], (0, 1)),
+    (408, [(408, False), (201, False)], (2, 1)),
+    (503, [(503, False), (201, False)], (2, 1)),
+]
+ENDS_BESIDE_A_PAYMENT = [
+    (202, [(202, False), (202, True)]),
+    (400, [(400, False), (400, True)]),
+    (408, [(408, False), (409, "order-orphaned")]),
+    (503, [(503, False), (409, "order-orphaned")]),
+]
+
+
+@pytest.mark.parametrize("kind", OVERDUE)
+@pytest.mark.parametrize(("status", "expected", "stays"), ENDS_OF_OVERDUE)
+def test_what_a_deadline_stops_half_way_is_rolled_back(
+    kind: str, status: int, expected: list[tuple[int, Any]], stays: tuple[int, int]
+) -> None:
+    assert tries(f"{kind}?status={status}") == expected
+    assert kept() == stays
+
+
+@pytest.mark.parametrize("kind", OVERDUE)
+@pytest.mark.parametrize(("status", "expected", "stays"), ENDS_OF_OVERDUE)
+async def test_what_a_deadline_stops_half_way_is_rolled_back_under_asgi(
+    kind: str, status: int, expected: list[tuple[int, Any]], stays: tuple[int, int]
+) -> None:
+    assert await tries_in_loop(f"{kind}?status={status}") == expected
+    assert await sync_to_async(kept)() == stays
+
+
+async def test_what_a_deadline_stops_before_the_view_is_no_success() -> None:
+    """While the record is written, in a thread that goes on."""
+
+    def slowly(execute: Any, sql: str, *args: Any) -> Any:
+        if sql.startswith("INSERT INTO") and not views.started.is_set():
+            views.started.set()
+            views.go_on.wait(60)
+        return execute(sql, *args)
+
+    wrappers = await sync_to_async(lambda: connections["default"].execute_wrappers)()
+    wrappers.append(slowly)
+    try:
+        found = asyncio.create_task(tries_in_loop("async-overdue?status=202"))
+        assert await asyncio.to_thread(views.started.wait, 60)
+        answering.miss_deadline()
+        for _ in range(20):  # the view is cancelled, and its answer made
+            await asyncio.sleep(0)
+        views.calls.append("the first, which has missed its deadline")
+        views.go_on.set()
+        assert await found == [(503, "order-not-saved"), (201, False)]
+    finally:
+        wrappers.remove(slowly)
+    assert await sync_to_async(kept)() == (2, 1)
+
+
+@pytest.mark.parametrize("kind", OVERDUE)
+@pytest.mark.parametrize(("status", "expected"), ENDS_BESIDE_A_PAYMENT)
+def test_what_a_deadline_stops_beside_a_payment_leaves_an_orphan(
+    kind: str, status: int, expected: list[tuple[int, Any]], redis_url: str
+) -> None:
+    with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=IN_REDIS):
+        assert tries(f"{kind}?status={status}") == expected
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.parametrize("kind", OVERDUE)
+@pytest.mark.parametrize(("status", "expected"), ENDS_BESIDE_A_PAYMENT)
+async def test_what_a_deadline_stops_beside_a_payment_leaves_an_orphan_under_asgi(
+    kind: str, status: int, expected: list[tuple[int, Any]], redis_url: str
+) -> None:
+    with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=IN_REDIS):
+        assert await tries_in_loop(f"{kind}?status={status}") == expected
+    assert await Sale.objects.acount() == 1
