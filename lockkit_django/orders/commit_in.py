@@ -7,7 +7,7 @@ it follows when the view has answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,10 @@ class OwnTransaction(OrderInDatabase):
 
     def abandon(self) -> None:
         """The view's own block has been left."""
+
+    def last_look(self, response: Any, blocks: Iterable[str]) -> Any:
+        """That was before the COMMIT of the view's own block."""
+        return response
 
     def fail(self, error: BaseException) -> HttpResponseBase | None:
         answer = super().fail(error)

@@ -224,7 +224,8 @@ async def _called(
     else:
         blocks = opened.besides(aliases)
     with atomic_blocks(http, blocks, durable=False):
-        return call()
+        answer = call()
+        return answer if opened is None else opened.last_look(answer, blocks)
 
 
 async def _served(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.db import transaction
+
 from lockkit.leases.aio_client import AsyncLease
-from lockkit.model.errors import ConfigurationError
-from lockkit.orders import gate, redis_records
+from lockkit.model.errors import ConfigurationError, LeaseLost
+from lockkit.orders import gate, redis_records, refusals
 from lockkit_django.orders.errors import is_answer, is_made_by_drf, is_of_check, is_of_handler
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
+    from lockkit.orders import Refusal
     from lockkit_django.orders.visit import Visit
 
 
@@ -68,6 +71,28 @@ class OpenOrder(gate.OpenOrder):
         self.in_request_block = self.database in aliases
         return [alias for alias in aliases if alias != self.database]
 
+    def last_look(self, response: Any, blocks: Iterable[str]) -> Any:
+        """Before these databases, whose transactions are around the view, commit. Returns what to
+        answer: if a lease is lost, they roll back, and the order does not end well."""
+        try:
+            for lease in self._watched:
+                lease.check()
+        except LeaseLost as error:
+            self.error = error
+            for alias in blocks:
+                transaction.set_rollback(True, using=alias)
+            return self.visit.refuse(self._lost)
+        return response
+
+    @property
+    def _watched(self) -> list[Any]:
+        """The leases that the view must still have at its end."""
+        return self.leases
+
+    @property
+    def _lost(self) -> Refusal:
+        return refusals.LEASE_LOST
+
 
 class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An exception that becomes nothing to be stored, a request that is cancelled, and a process
@@ -78,6 +103,15 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     def fail(self, error: BaseException) -> None:
         super().fail(error)
         self._refused = is_of_check(error)
+
+    @property
+    def _watched(self) -> list[Any]:
+        """Those of the view's own locks. The fence of the order's decides about its record."""
+        return self.leases[:-1]
+
+    @property
+    def _lost(self) -> Refusal:
+        return refusals.outcome_unknown(may_repeat=self.orders.settings.retries_orphans)
 
     def _is_accident(self, response: HttpResponseBase) -> bool:
         if self.failed:

@@ -179,7 +179,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         before = call.lend(lease)
         try:
             with atomic_blocks(call.http, blocks, durable=False):
-                return await call.response()
+                return call.pending.last_look(await call.response(), blocks)
         finally:
             vars(call.http).update(before)
 

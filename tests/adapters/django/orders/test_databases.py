@@ -17,7 +17,7 @@ from django.db import connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
-from orders_django import elsewhere
+from orders_django import elsewhere, losing
 
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
@@ -102,6 +102,18 @@ def test_a_request_that_is_no_order_has_its_transactions_all_the_same(
     response = buy(kind, method, order_id)
     assert (response.status_code, b"orders other" in response.content) == (201, True)
     assert records("orders") == 0
+
+
+@pytest.mark.parametrize("kind", losing.KINDS)
+def test_under_a_lost_lease_no_database_commits(kind: str, files: Path) -> None:
+    with override_settings(ROOT_URLCONF="orders_django.losing"):
+        answers = [buy(f"{kind}?using=other") for _ in range(2)]
+    assert [(each.status_code, each.json()["code"]) for each in answers] == [
+        (503, "order-lease-lost"),
+        (503, "order-lease-lost"),
+    ]
+    assert (committed(files / "other"), records("orders")) == (0, 0)
+    assert not list(locks["default"].holders())
 
 
 class Replica:
