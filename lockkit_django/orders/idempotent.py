@@ -21,7 +21,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
 from lockkit.orders.gate import OrderStopped, Way
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, ordered_by
+from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, options_in, ordered_by
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -93,6 +93,16 @@ class IdempotentMixin:
 
     order_options: dict[str, Any] = {}  # noqa: RUF012  a default, replaced and never changed
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        others = (each for each in cls.__mro__ if not issubclass(each, IdempotentMixin))
+        is_view = any(hasattr(each, "as_view") for each in others)
+        if is_view and not hasattr(super(), "initial"):
+            raise ConfigurationError(
+                f"{cls.__name__} would make no orders: IdempotentMixin comes before DRF's class, "
+                f"as in class Orders(IdempotentMixin, APIView)"
+            )
+
     @classmethod
     def as_view(cls, *args: Any, **kwargs: Any) -> Any:
         view = super().as_view(*args, **kwargs)  # type: ignore[misc]
@@ -105,17 +115,20 @@ class IdempotentMixin:
         name = str(request.method).lower()
         handler = getattr(self, name, None)
         if handler is not None:
-            setattr(self, name, ordered(handler, _class_options(type(self)), _exempt(request)))
+            view = getattr(http_request(request).resolver_match, "func", None)
+            marked = (options_in([place]) for place in (view, handler))
+            exempted = next((options for options in marked if options.exempt), None)
+            options = exempted or _class_options(type(self))
+            setattr(self, name, ordered(handler, options, _exempt(view)))
 
 
 def _class_options(cls: type[IdempotentMixin]) -> ViewOptions:
     return ordered_by(where=cls.__name__, **cls.order_options)
 
 
-def _exempt(request: Any) -> Exempt | None:
+def _exempt(view: Any) -> Exempt | None:
     """What ``as_view`` has marked, and what was exempted since."""
-    match = http_request(request).resolver_match
-    marks = getattr(getattr(match, "func", None), "_non_atomic_requests", None)
+    marks = getattr(view, "_non_atomic_requests", None)
     return marks if isinstance(marks, Exempt) else None
 
 
@@ -176,7 +189,7 @@ async def _run(
     request, _ = request_and_rest(args)
     http = http_request(request)
     call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
-    if http.method in SAFE_METHODS:
+    if http.method in SAFE_METHODS or options.exempt:
         return await call()
     visit, served = _visit(request, view, options), partial(_served, http, exempt)
     suspended = nullcontext() if exempt is None else request_blocks_suspended(http)

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.forms import CharField, Form
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import include, path
@@ -180,7 +180,9 @@ class OnBehalf(APIView):
     permission_classes = (NotRefused,)
 
     def post(self, request: Any) -> Response:
-        return Response({"sold": sell("on-behalf"), "to": request.user.username}, status=201)
+        number, is_atomic = sell("on-behalf"), connection.in_atomic_block
+        to = request.user.username
+        return Response({"sold": number, "to": to, "atomic": is_atomic}, status=201)
 
 
 class OnBehalfMixed(IdempotentMixin, OnBehalf):
@@ -209,6 +211,12 @@ def on_behalf_hidden(request: HttpRequest) -> Any:
     """A DRF view that the URL does not show."""
     view = api_view(["POST"])(authentication_classes([ForCustomer])(unwrapped))
     return view(request)
+
+
+class ExemptMethodMixed(IdempotentMixin, OnBehalf):
+    @idempotent.exempt
+    def post(self, request: Any) -> Response:
+        return super().post(request)
 
 
 class StreamFormParser(StreamParser):
@@ -416,6 +424,8 @@ KINDS = {
     "form-mixed": FormMixed.as_view(),
     "on-behalf": OnBehalf.as_view(),
     "on-behalf-mixed": OnBehalfMixed.as_view(),
+    "exempt-mixed": idempotent.exempt(OnBehalfMixed.as_view()),
+    "exempt-method-mixed": ExemptMethodMixed.as_view(),
     "on-behalf-method": OnBehalfMethod.as_view(),
     "on-behalf-inside": OnBehalfInside.as_view(),
     "on-behalf-hidden": on_behalf_hidden,

@@ -9,15 +9,17 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connections
 from django.test import AsyncClient, Client, override_settings
+from django.views import View
 from django_project.shop.models import Sale
 from ninja.decorators import decorate_view
 from orders_django import fit_views, views
 from orders_django.people import to_sell
+from rest_framework.views import APIView
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
-from lockkit_django.orders import idempotent
+from lockkit_django.orders import IdempotentMixin, idempotent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -116,6 +118,32 @@ def test_one_method_of_a_class_is_exempt_and_another_as_the_settings_say() -> No
             ]
             assert [a.status_code for a in answers] == [201, 201]
             assert [REPLAYED in a for a in answers] == [False, expected]
+
+
+@pytest.mark.parametrize("kind", ["exempt-mixed", "exempt-method-mixed"])
+def test_a_view_of_the_mixin_or_its_method_may_be_exempt(kind: str, atomic: bool) -> None:
+    """It keeps the transaction of ATOMIC_REQUESTS."""
+    answers = [send(kind) for _ in range(2)]
+    assert [(a.status_code, REPLAYED in a) for a in answers] == [(201, False)] * 2
+    assert [a.json()["atomic"] for a in answers] == [atomic] * 2
+    assert (Sale.objects.count(), OrderRecord.objects.count()) == (2, 0)
+
+
+@pytest.mark.parametrize("bases", [(APIView, IdempotentMixin), (IdempotentMixin, View)])
+def test_a_mixin_that_would_do_nothing_is_refused(bases: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"class Orders\(IdempotentMixin, APIView\)"):
+        type("Orders", bases, {})
+
+
+def test_another_mixin_may_come_first() -> None:
+    class Tenant:
+        def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+            super().initial(request, *args, **kwargs)  # type: ignore[misc]
+
+    class OfTenant(Tenant, IdempotentMixin):
+        """Of a project, for its views."""
+
+    type("Orders", (OfTenant, APIView), {})
 
 
 async def test_an_async_method() -> None:
