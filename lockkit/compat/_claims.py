@@ -37,10 +37,18 @@ not released later: by then another may have been given the same token by its us
 class Acquisition:
     """What lockkit knows of an acquired lock. It is renewed as long as somebody has this."""
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Hold, by: int) -> None:
+        """``by``: the thread or task. Tasks, and threads without ``thread_local``, may share a
+        lock object, and what it knows is what the last of them has acquired."""
         self.hold = hold
+        self.by = by
         self._ended = False
         hold.share(self)
+
+    @property
+    def value(self) -> bytes:
+        """What the key says."""
+        return _value(self.hold.token)
 
     def end(self) -> None:
         self._ended = True
@@ -77,7 +85,7 @@ class Queueing:
         """The token of the grant that this thread (with ``thread_local``) has; grows with each.
 
         Limit: locks of redis-py's own have none. Raises LockError if it is not acquired."""
-        acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
+        acquisition = self._acquisition
         if acquisition is None or acquisition.hold.fence is None:
             raise LockError(
                 "Cannot tell the fencing token of an unlocked lock", lock_name=self.name
@@ -85,10 +93,14 @@ class Queueing:
         return acquisition.hold.fence
 
     @property
-    def _token(self) -> bytes | None:
-        """Of this thread; redis-py's own attribute has none in another thread than its maker's."""
-        token: bytes | None = getattr(self.local, "token", None)
-        return token
+    def _acquisition(self) -> Acquisition | None:
+        found: Acquisition | None = getattr(self.local, "acquisition", None)
+        return found
+
+    def _acquired_since(self, before: Acquisition | None, by: int) -> Acquisition | None:
+        """What this thread or task itself has acquired."""
+        found = self._acquisition
+        return None if found is None or found is before or found.by != by else found
 
     def _claim(
         self, sleep: Any, blocking: Any, blocking_timeout: Any, token: Any, owner: str
@@ -113,28 +125,28 @@ class Queueing:
     def _encoded(self, text: Any) -> bytes:
         return bytes(pool_of(self.redis).get_encoder().encode(text))
 
-    def _taken(self, client: LockClient | AsyncLockClient, hold: Hold) -> None:
-        self.local.acquisition = Acquisition(hold)
-        self.local.token = _value(hold.token)
+    def _taken(self, client: LockClient | AsyncLockClient, by: int, hold: Hold) -> None:
+        self.local.acquisition = acquisition = Acquisition(hold, by)
+        self.local.token = acquisition.value
         if self.renew and hold.ttl < FOREVER:
             client._watchdog.watch(hold)
 
     def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
         """The hold to be released in the store: that of the key with this value."""
-        acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
+        acquisition = self._acquisition
         token = UNKNOWN + value.hex()
         if acquisition is not None:
             acquisition.end()
             client._watchdog.unwatch(acquisition.hold)
             self.local.acquisition = None
-            if value == _value(acquisition.hold.token):
+            if value == acquisition.value:
                 token = acquisition.hold.token
         name = self._encoded(self.name).decode(errors="surrogateescape")
         return Hold(Request(name, token, FOREVER, ""), None, math.inf, now())
 
     def _extended(self, additional: Any, *, replaces: bool) -> None:
         """What was asked for is not cut short by a renewal."""
-        acquisition: Acquisition | None = getattr(self.local, "acquisition", None)
+        acquisition = self._acquisition
         if acquisition is None or not self.renew:
             return
         hold, moment = acquisition.hold, now()

@@ -16,8 +16,10 @@ key behind.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any, Literal, Self, cast
 
 from lockkit.model.errors import AcquireTimeout, DriverMissing
@@ -35,6 +37,7 @@ except ImportError as error:
 
 from lockkit.compat._claims import (
     UNKNOWN,
+    Acquisition,
     Queueing,
     acquiring,
     client_for,
@@ -69,9 +72,9 @@ class Lock(Queueing, redis.lock.Lock):
         claim = self._claim(sleep, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
-        client, before = client_for(self.redis, LockClient), self._token
+        client, before = client_for(self.redis, LockClient), self._acquisition
         try:
-            taken = partial(self._taken, client)
+            taken = partial(self._taken, client, get_ident())
             with errors_of_redis():
                 client._acquire(
                     cast(LentStore, client.store),
@@ -87,20 +90,20 @@ class Lock(Queueing, redis.lock.Lock):
         return True
 
     def __enter__(self) -> Self:
-        before = self._token
+        before = self._acquisition
         try:
             return super().__enter__()  # type: ignore[return-value]
         except BaseException:
             self._let_go(before)
             raise
 
-    def _let_go(self, before: bytes | None) -> None:
+    def _let_go(self, before: Acquisition | None) -> None:
         """Interrupted after it was acquired: nobody would release it."""
-        token = self._token
-        if token is not None and token != before:
-            self.local.token = before
+        acquisition = self._acquired_since(before, get_ident())
+        if acquisition is not None:
+            self.local.token = None
             with suppress(LockError):
-                self.do_release(token)
+                self.do_release(acquisition.value)
 
     def do_release(self, expected_token: Any) -> None:
         client = client_for(self.redis, LockClient)
@@ -129,11 +132,11 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         claim = self._claim(None, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
             return bool(await super().acquire(blocking, blocking_timeout, token))
-        client, before = client_for(self.redis, AsyncLockClient), self._token
+        client, before = client_for(self.redis, AsyncLockClient), self._acquisition
         try:
             try:
                 with errors_of_redis():
-                    taken = partial(self._taken, client)
+                    taken = partial(self._taken, client, _this_task())
                     await client.perform(acquiring(client._queue, claim, taken))
             finally:
                 if isinstance(client._wire, AsyncPoolWire):
@@ -145,13 +148,24 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
             raise
         return True
 
-    async def _let_go(self, before: bytes | None) -> None:
+    async def _let_go(self, before: Acquisition | None) -> None:
         """Cancelled after it was acquired: nobody would release it."""
-        token = self._token
-        if token is not None and token != before:
-            self.local.token = before
+        acquisition = self._acquired_since(before, _this_task())
+        if acquisition is not None:
+            self.local.token = None
             with suppress(LockError):
-                await self.do_release(token)
+                await self.do_release(acquisition.value)
+
+    async def release(self) -> None:
+        """As redis-py's, which forgets the token when the server has replied. By then another task
+        may have acquired the same object, and what it has is kept."""
+        before = self._acquisition
+        try:
+            await super().release()
+        finally:
+            acquisition = self._acquisition
+            if acquisition is not None and acquisition is not before:
+                self.local.token = acquisition.value
 
     async def do_release(self, expected_token: Any) -> None:
         client = client_for(self.redis, AsyncLockClient)
@@ -187,6 +201,10 @@ class AsyncRedis(redis.asyncio.Redis):
     def lock(self, name: Any, *args: Any, **options: Any) -> Any:
         args, options = _with_class(AsyncLock, args, options)
         return super().lock(name, *args, **options)
+
+
+def _this_task() -> int:
+    return id(asyncio.current_task())
 
 
 def _with_class(

@@ -299,6 +299,23 @@ async def test_cancelling_leaves_the_key_to_another_with_the_same_token(
     await first.release()
 
 
+async def test_a_release_keeps_what_another_task_has_acquired_by_the_same_object(
+    aclient: AsyncRedis,
+) -> None:
+    """Before the reply to the release was read. redis-py forgets the token of that task."""
+
+    class Slow(AsyncLock):
+        async def do_release(self, expected_token: Any) -> None:
+            await super().do_release(expected_token)
+            assert await asyncio.create_task(self.acquire())
+
+    lock = aclient.lock(NAME, timeout=LONG, lock_class=Slow)
+    assert await lock.acquire()
+    await lock.release()
+    assert await lock.owned()
+    await aclient.delete(NAME)
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_late_release_leaves_the_key_to_another_with_the_same_token(
     client: Redis, redis_server: RedisServer, is_known: bool

@@ -418,6 +418,43 @@ def test_its_timeout_may_be_changed(way: Driver, server: redis.Redis) -> None:
     way.do(lock.release)
 
 
+@pytest.mark.parametrize("kind", [redis.lock.Lock, Lock])
+def test_giving_up_leaves_what_another_thread_has_by_the_same_object(
+    redis_url: str, server: redis.Redis, kind: type
+) -> None:
+    way = Driver(redis_url, kind)
+    lock = way.lock(timeout=LONG, sleep=1, blocking_timeout=1.5, thread_local=False)
+    server.set(NAME, "theirs")
+    first = Waiting(lambda: lock.acquire(sleep=0.01, blocking_timeout=SOON))
+    time.sleep(0.2)
+    second = Waiting(lambda: _error_of(lambda: way.enter(lock)))
+    time.sleep(0.2)
+    server.delete(NAME)
+    assert first.result() is True
+    assert isinstance(second.result(), LockError)
+    assert lock.owned()
+    lock.release()
+    way.close()
+
+
+@pytest.mark.parametrize("kind", [redis.asyncio.lock.Lock, AsyncLock])
+async def test_a_cancelled_wait_leaves_what_another_task_has_by_the_same_object(
+    redis_url: str, kind: type
+) -> None:
+    client = redis.asyncio.Redis.from_url(redis_url, socket_timeout=10)
+    lock = client.lock(NAME, timeout=LONG, lock_class=kind)
+    assert await lock.acquire()
+    waiting = [asyncio.create_task(lock.acquire()) for _ in range(2)]
+    await asyncio.sleep(0.2)
+    await lock.release()
+    _, (late,) = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    late.cancel()
+    await asyncio.wait([late])
+    assert await lock.owned()
+    await lock.release()
+    await client.aclose()
+
+
 @pytest.mark.parametrize("mine", [True, False])
 @pytest.mark.parametrize("kind", [redis.lock.Lock, Lock])
 def test_another_thread_has_a_token_of_its_own(redis_url: str, kind: type, mine: bool) -> None:
@@ -469,6 +506,14 @@ def test_methods_take_the_same_arguments(ours: type, theirs: type) -> None:
     for name, method in vars(theirs).items():
         if inspect.isfunction(method) and name != "__init__":
             assert _arguments(getattr(ours, name)) == _arguments(method)
+
+
+def _error_of(work: Callable[[], Any]) -> Exception | None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
 
 
 def _arguments(method: Any) -> list[tuple[str, Any]]:
