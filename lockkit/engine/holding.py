@@ -202,7 +202,7 @@ def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
     requests = [holds[0].ask(holds[0].wanted(sent), sent)]
     requests += [hold.ask(hold.wanted(sent), sent, requests[0].number) for hold in holds[1:]]
     sent = now()
-    renewals = yield from store.extend(requests)
+    renewals = yield from store.renew(requests)
     moment = now()
     unreadable = None
     for hold, request, renewal in zip(holds, requests, renewals, strict=True):

@@ -88,6 +88,11 @@ class Store(ABC):
         says what is left. An unreadable record is an error in its own answer, and in no other.
         """
 
+    def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        """As ``extend``, by the watchdog, which soon tries again what fails: nothing that delays
+        the others is waited for. Default: ``extend``."""
+        return self.extend(requests)
+
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
         """The last words of the lease with this fence. Default: none are kept."""
         return at_once(None)

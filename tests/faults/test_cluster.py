@@ -474,6 +474,50 @@ def test_what_is_renewed_together_fails_apart(group: ClusterGroup) -> None:
         assert tried < len(its) / 2
 
 
+def test_a_refused_bucket_is_refused_alone(group: ClusterGroup, other: lockkit.LockClient) -> None:
+    """Its server answers well to all other requests of the same step."""
+    names = one_of_each_bucket()
+    owner = Owner("host", 1, "thread", "").encode()
+    requests = [Request(name, new_token(), 60.0, owner, mode=Mode.TRY) for name in names]
+    for request in requests:
+        assert isinstance(other.perform(other.store.acquire(request)), Grant)
+    bucket = b"{lockkit:%d}:b" % bucket_of(names[0])
+    with owner_of(group, slot_of(bucket)).client() as admin:
+        record = admin.dump(bucket)
+        admin.set(bucket, "not a hash")
+        renewals = other.perform(other.store.extend(requests))
+        admin.restore(bucket, 0, record, replace=True)
+    assert [renewal.error is not None for renewal in renewals] == [True] + [False] * 63
+    for request in requests:
+        assert other.perform(other.store.release(request)) is Release.RELEASED
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_slot_that_is_on_its_way_delays_no_renewal(group: ClusterGroup, api: Api) -> None:
+    """One claim alone cannot be renewed: what it needs is half here, half there."""
+    names = one_of_each_bucket()
+    ttl = 1.5
+    client = connect(api, group.url, ttl=ttl)
+    halfway = client.semaphore(names[0], permits=2).acquire()
+    leases = [client.lock(name).acquire() for name in names[1:]]
+    slot = slot_of_name(names[0])
+    source = owner_of(group, slot)
+    target = next(one for one in group.masters if one is not source)
+    begin(slot, source, target)
+    bucket = b"{lockkit:%d}:b" % bucket_of(names[0])
+    source.says("MIGRATE", HOST, target.port, bucket, 0, 5000)
+    try:
+        until(lambda: halfway.state is not lockkit.LeaseState.HELD, "its renewal fails")
+        threading.Event().wait(1.5 * ttl)
+        assert {lease.state for lease in leases} == {lockkit.LeaseState.HELD}
+        assert all(lease.release() for lease in leases)
+    finally:
+        finish(group, slot, source, target)
+        move(group, slot, source)
+        halfway.release()
+        client.close()
+
+
 def connections_to(server: ClusterServer) -> int:
     return int(server.says("INFO", "stats")["total_connections_received"])
 

@@ -58,5 +58,7 @@ class AskingStore:
     def extend(self, requests: Sequence[Request]) -> Asking:
         return (yield Extend(requests))
 
+    renew = extend
+
     def ended(self, name: str, fence: int | None) -> Asking:
         return (yield Why(name, fence))

@@ -18,14 +18,15 @@ import redis.asyncio
 from lockkit.engine.effects import Exchange, Step
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Finding, Page
+from lockkit.model.types import Finding, Page, Renewal, Request
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
+from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
 from lockkit.stores.redis.listing import Cursor
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redis.settings import maker
-from lockkit.stores.redis.slots import Slots, slot_of, slot_of_command
+from lockkit.stores.redis.slots import AT_ONCE, Slots, slot_of, slot_of_command
 from lockkit.stores.redis.store import RedisStore
 from lockkit.stores.wires import AsyncWire
 
@@ -72,6 +73,10 @@ class ClusterStore(RedisStore):
         made = maker(hosts.one, redis.asyncio.ConnectionPool)
         return AsyncClusterWire(self._slots, made, self.inbox)
 
+    def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        """While the slot of one is on its way, the others are renewed."""
+        return _directed(self.extend(requests), AT_ONCE)
+
     def _extended(self, commands: Sequence[Command]) -> Step[list[Any]]:
         """Each by itself: a server that is down says nothing of the others, and is asked once."""
         replies: list[Any] = []
@@ -81,7 +86,7 @@ class ClusterStore(RedisStore):
             try:
                 replies.append(down.get(owner) or (yield from self._confirmed([command]))[0])
             except LockError as error:
-                if isinstance(error, BackendUnavailable) and owner is not None:
+                if isinstance(error, BackendUnavailable) and owner and not refused(error):
                     down[owner] = error
                 replies.append(error)
         if commands and all(isinstance(reply, LockError) for reply in replies):
@@ -123,8 +128,8 @@ class ClusterStore(RedisStore):
         return self._slots.identity
 
 
-def _directed(step: Step[Any], node: Node) -> Step[Any]:
-    """The same, at this server."""
+def _directed(step: Step[Any], route: Node | str) -> Step[Any]:
+    """The same, at this server, or by this way."""
     reply, error = None, None
     while True:
         try:
@@ -132,7 +137,7 @@ def _directed(step: Step[Any], node: Node) -> Step[Any]:
         except StopIteration as end:
             return end.value
         try:
-            reply = yield Exchange(cast(Exchange, effect).payload, node)
+            reply = yield Exchange(cast(Exchange, effect).payload, route)
             error = None
-        except LockError as failure:
+        except BaseException as failure:  # noqa: BLE001  the step knows what becomes of it
             error = failure

@@ -28,6 +28,9 @@ REDIRECTIONS = 8
 PAUSE, PATIENCE = 0.01, 2.0
 """Seconds between two tries while a slot is on its way, at first, and for all of them together."""
 
+AT_ONCE = "at once"
+"""The route of a request that is not tried again while its slot is on its way."""
+
 
 def slot_of(key: bytes) -> int:
     """CRC-16/XMODEM of the hash tag, or of the key, modulo 16384."""
@@ -69,16 +72,21 @@ class Slots:
         payload, route = effect
         if isinstance(route, Node):
             return (yield effect)
+        patience = 0.0 if route == AT_ONCE else PATIENCE
         if isinstance(payload, bytes):
-            return (yield from self._send(slot_of_command(payload), payload))
+            return (yield from self._send(slot_of_command(payload), payload, patience))
         slots = [slot_of_command(packed) for packed in payload]
         wanted = [slot for slot in dict.fromkeys(slots) if slot is not None]
         if len(wanted) < 2:  # noqa: PLR2004
-            return (yield from self._send(wanted[0] if wanted else None, payload))
-        return (yield from self._send_each(wanted, slots, payload))
+            return (yield from self._send(wanted[0] if wanted else None, payload, patience))
+        return (yield from self._send_each(wanted, slots, payload, patience))
 
     def _send_each(
-        self, wanted: Sequence[int], slots: Sequence[int | None], payload: Sequence[bytes]
+        self,
+        wanted: Sequence[int],
+        slots: Sequence[int | None],
+        payload: Sequence[bytes],
+        patience: float,
     ) -> Step[list[Any]]:
         """A list for each slot: what has no key goes with each of them."""
         replies: list[Any] = [None] * len(payload)
@@ -86,7 +94,7 @@ class Slots:
         for slot in wanted:
             places = [i for i, found in enumerate(slots) if found in (slot, None)]
             try:
-                found = yield from self._send(slot, [payload[i] for i in places])
+                found = yield from self._send(slot, [payload[i] for i in places], patience)
             except BackendUnavailable as error:
                 if not is_begun:
                     raise
@@ -96,7 +104,7 @@ class Slots:
                 replies[place] = _fewer(replies[place], reply)
         return replies
 
-    def _send(self, slot: int | None, payload: Any) -> Step[Any]:
+    def _send(self, slot: int | None, payload: Any, patience: float) -> Step[Any]:
         way, hops, waited = Elsewhere((yield from self.owner(slot))), 0, 0.0
         while True:
             try:
@@ -104,7 +112,7 @@ class Slots:
             except LockError as error:
                 way = yield from self._elsewhere(error, slot, way)
                 hops += not way.later
-                if waited > PATIENCE or hops > REDIRECTIONS:
+                if (way.later and waited >= patience) or hops > REDIRECTIONS:
                     raise
             if way.later:
                 pause = max(PAUSE, waited / 10)
