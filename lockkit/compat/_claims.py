@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from lockkit.stores.redis.plain.language import FOREVER
 C = TypeVar("C", LockClient, AsyncLockClient)
 
 OURS = "_lockkit"
-"""The attribute of a pool by which lockkit's client for it is found, and ends with it."""
+"""The attribute of a pool by which lockkit's clients for it are found, and end with it."""
 
 UNKNOWN = "0" * 32 + ":"
 """Stands for the token of an acquisition of which only the value of the key is known. Such a one is
@@ -207,16 +208,20 @@ def _value(token: str) -> bytes:
     return bytes.fromhex(value) if colon else token.encode()
 
 
-def client_for(handed: Any, kind: type[C]) -> C:
-    """One for each pool, with which it ends."""
+def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | None = None) -> C:
+    """One for each pool, with which it ends; of asyncio, one for each event loop that uses it."""
     pool = pool_of(handed)
-    known = vars(pool).get(OURS)
+    clients: dict[asyncio.AbstractEventLoop | None, Any] = vars(pool).setdefault(OURS, {})
+    known = clients.get(loop)
     if known is None:
+        for other in list(clients):
+            if other is not None and other.is_closed():
+                clients.pop(other, None)
         settings = AliasSettings(
             "redis-py", "redis://", key_prefix="", max_queue=None, options={"client": pool},
             backend=f"{LentStore.__module__}:{LentStore.__name__}",
         )  # fmt: skip
-        known = vars(pool).setdefault(OURS, kind(LentStore.from_settings(settings), settings))
+        known = clients.setdefault(loop, kind(LentStore.from_settings(settings), settings))
     return cast(C, known)
 
 

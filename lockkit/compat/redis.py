@@ -132,7 +132,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         claim = self._claim(None, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
             return bool(await super().acquire(blocking, blocking_timeout, token))
-        client, before = client_for(self.redis, AsyncLockClient), self._acquisition
+        client, before = self._client(), self._acquisition
         try:
             try:
                 with errors_of_redis():
@@ -147,6 +147,9 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
             await self._let_go(before)
             raise
         return True
+
+    def _client(self) -> AsyncLockClient:
+        return client_for(self.redis, AsyncLockClient, asyncio.get_running_loop())
 
     async def _let_go(self, before: Acquisition | None) -> None:
         """Cancelled after it was acquired: nobody would release it."""
@@ -168,7 +171,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
                 self.local.token = acquisition.value
 
     async def do_release(self, expected_token: Any) -> None:
-        client = client_for(self.redis, AsyncLockClient)
+        client = self._client()
         hold = self._released(client, self._encoded(expected_token))
         with errors_of_redis():
             step = holding.release(client._queue, hold)
