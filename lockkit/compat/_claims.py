@@ -23,7 +23,7 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Waited
 from lockkit.stores.redis.handed import LentStore, pool_of
-from lockkit.stores.redis.plain.language import FOREVER
+from lockkit.stores.redis.plain.language import FOREVER, LONGEST
 
 C = TypeVar("C", LockClient, AsyncLockClient)
 
@@ -116,7 +116,7 @@ class Queueing:
         request = Request(
             name=self._encoded(self.name).decode(errors="surrogateescape"),
             token="",
-            ttl=FOREVER if milliseconds is None else milliseconds / 1000,
+            ttl=FOREVER if milliseconds is None else min(milliseconds / 1000, LONGEST),
             owner=owner,
             mode=Mode.TRY if wait == 0 else Mode.ENQUEUE,
         )

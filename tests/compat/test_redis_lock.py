@@ -21,6 +21,7 @@ from lockkit.testing.servers import RedisServer
 NAME = "stock:42"
 LONG = 30.0
 SOON = 20.0
+YEAR = 365 * 86_400
 UNLOCKED = "not owned or is already unlocked|an unlocked lock"  # it depends on the version
 
 WAYS = {
@@ -124,6 +125,20 @@ def test_a_timeout_that_the_server_refuses(
     lock = way.lock(timeout=timeout)
     with pytest.raises(ResponseError, match="invalid expire time"):
         way.do(lock.acquire)
+    assert server.get(NAME) is None
+
+
+def test_a_timeout_of_decades(way: Driver, server: redis.Redis) -> None:
+    first, second = (way.lock(timeout=2**31 - 1) for _ in range(2))
+    assert way.do(first.acquire)
+    assert server.ttl(NAME) > 20 * YEAR
+    assert way.do(first.extend, YEAR) is True
+    assert way.do(first.reacquire) is True
+    second, waiting = _acquiring(way, second)
+    time.sleep(0.2)
+    way.do(first.release)
+    assert waiting.result() is True
+    way.do(second.release)
     assert server.get(NAME) is None
 
 

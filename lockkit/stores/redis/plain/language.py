@@ -19,6 +19,9 @@ from lockkit.stores.redis.protocol import (
 FOREVER = 9.4e8
 """Seconds: the key of a claim for so long a time has no TTL. See plain_value.lua."""
 
+LONGEST = 8.9e8
+"""Seconds, 28 years: the longest TTL of a key. A record has no room for one of a billion."""
+
 
 class PlainLanguage(Packed):
     """Requests to bytes, for one key prefix. ``repairs``: a claim gives a key that has no TTL, and
