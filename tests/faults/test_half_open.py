@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import lockkit
+from lockkit.model.clock import now
 from lockkit.testing.blocking import AnyClient, Api, connect
 from lockkit.testing.conformance.base import eventually, queued
 from lockkit.testing.proxy import FaultProxy
@@ -21,7 +22,8 @@ from lockkit.testing.servers import RedisServer
 
 NAME = "stock:42"
 TURNS = 3
-VISITORS = 5
+VISITORS, WAITERS = 5, 8
+SOCKET_TIMEOUT = 1.0
 PATIENCE = 12.0
 """Seconds for one turn: a starved waiter would have had dozens of turns."""
 
@@ -49,7 +51,7 @@ def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator
     with FaultProxy("127.0.0.1", redis_server.port) as proxy, ExitStack() as stack:
         near = connect("sync", redis_server.url, ttl=30)
         stack.callback(near.close)
-        options = {"socket_timeout": 1.0, "client_name": "far"}
+        options = {"socket_timeout": SOCKET_TIMEOUT, "client_name": "far"}
         far = connect(api, f"redis://127.0.0.1:{proxy.port}/0", ttl=30, options=options)
         stack.callback(getattr(far, "stop", far.close))
         yield Scene(redis_server, proxy, near, far)
@@ -141,6 +143,19 @@ def waiting_behind(scene: Scene) -> Iterator[Callable[[], bool]]:
             queued(scene.near, NAME, 1)
             yield waiting.done
         assert waiting.result().release()
+
+
+def test_a_subscription_that_hangs_delays_all_who_want_it_once(scene: Scene) -> None:
+    """One attempt is for all who wait for it: none of them makes another after it."""
+    with scene.near.lock(NAME).acquire(), ThreadPoolExecutor(WAITERS) as threads:
+        fault = scene.proxy.delay_requests(WAITERS, matching=b"SUBSCRIBE")
+        started = now()
+        lock = scene.far.lock(NAME, timeout=0.5)
+        for waiting in [threads.submit(lock.acquire) for _ in range(WAITERS)]:
+            with pytest.raises(lockkit.BackendError):
+                waiting.result()
+        assert now() - started < 2 * SOCKET_TIMEOUT + 1
+        fault.release()
 
 
 def test_what_is_told_gone_for_other_reasons_keeps_its_subscription(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.runtime import native, process
 from lockkit.stores.redis.connections import Connections, connect, exchange, whole
-from lockkit.stores.redis.failures import from_reply, lost_on_the_way
+from lockkit.stores.redis.failures import anew, from_reply, lost_on_the_way
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import Replies
 from lockkit.stores.redis.settings import Connection
@@ -45,6 +45,7 @@ class RedisWire:
         self._choosing = threading.RLock()  # the handler of a signal may come to wait, too
         self._opening = threading.RLock()
         self._connection: Connection | None = None  #: of the subscription
+        self._failure: BackendError | None = None  #: of the last attempt to subscribe that failed
 
     @property
     def is_awaited(self) -> bool:
@@ -55,9 +56,13 @@ class RedisWire:
         return exchange(self._connections, effect.payload)
 
     def listen(self, _: Listen) -> None:
+        before = self._failure
         with self._opening:
-            if self._connection is None and not self._inbox.is_forbidden:
-                self._subscribe()
+            if self._connection is not None or self._inbox.is_forbidden:
+                return
+            if self._failure is not None and self._failure is not before:
+                raise anew(self._failure)  # of the attempt that it has waited for
+            self._try_to_subscribe()
 
     def park(self, effect: Park) -> None:
         signal, seconds = effect
@@ -175,9 +180,16 @@ class RedisWire:
                 return
             inbox.pace.tried()
             try:
-                self._subscribe()
+                self._try_to_subscribe()
             except BackendError:
                 inbox.have_all_ask()
+
+    def _try_to_subscribe(self) -> None:
+        try:
+            self._subscribe()
+        except BackendError as error:
+            self._failure = anew(error)
+            raise
 
     def _subscribe(self) -> None:
         connection = self._connections.fresh()
