@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.engine import holding
 from lockkit.model.clock import now
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
 from lockkit.model.types import Request
 from lockkit.runtime import process
@@ -35,8 +36,8 @@ class AsyncWatchdog(BaseWatchdog):
 
     When the interpreter exits no loop runs any more, so what is still held is released by a
     blocking store of the same settings, or over the same connections if they need no loop. Limits:
-    not in ``memory://``, which ends with the process; and not what a client held that was closed,
-    as by the end of its loop.
+    not in ``memory://``, which ends with the process; not over somebody else's asyncio client; and
+    not what a client held that was closed, as by the end of its loop.
     """
 
     def __init__(self, store: Store, wire: AsyncWire, again: Callable[[], Store]) -> None:
@@ -129,7 +130,10 @@ class AsyncWatchdog(BaseWatchdog):
         if self._left:
             without_loop = getattr(self._wire, "without_loop", None)
             store = self._store if without_loop else self._again()
-            wire = without_loop() if without_loop else store.wire()
+            try:
+                wire = without_loop() if without_loop else store.wire()
+            except ConfigurationError:  # over a client of redis.asyncio, which needs a loop
+                return
             run(holding.release_all(store, self._left, until), wire)
 
 

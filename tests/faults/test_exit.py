@@ -102,6 +102,28 @@ with sqlite3.connect({str(path)!r}) as rows:
     assert ended.stderr.count("release of 'spoilt' not confirmed") == 1
 
 
+def test_what_only_an_ended_loop_could_release_is_left_to_expire(redis_url: str) -> None:
+    """Somebody else's client makes connections of asyncio alone. Nothing fails."""
+    program = """
+import asyncio, sys
+import redis.asyncio
+from lockkit import aio
+
+async def hold():
+    global lease
+    client = redis.asyncio.Redis.from_url(sys.argv[1])
+    lease = await aio.connect(client=client, ttl=600).lock("kept").acquire()
+
+asyncio.run(hold())
+"""
+    process = run(program, redis_url)
+    assert (process.returncode, process.stderr) == (0, "")
+    with lockkit.connect(redis_url) as locks:
+        info = locks.inspect("kept")
+        assert info is not None
+        assert locks.break_("kept", fence=info.fence or 0)
+
+
 def test_also_what_is_not_renewed_any_more(url: str, locks: lockkit.LockClient) -> None:
     """It is over MAX_HOLD, and has the rest of its TTL."""
     program = f"""
