@@ -252,6 +252,20 @@ def test_giving_up_leaves_the_key_to_another_with_the_same_token(
     assert server.get(NAME) is None
 
 
+def test_what_has_expired_is_told_by_its_token(way: Driver, server: redis.Redis) -> None:
+    """Also if another lock has the same. It is not released by the first: see the extras."""
+    first, second = way.lock(timeout=10), way.lock(timeout=LONG)
+    assert way.do(first.acquire, token="mine")
+    server.delete(NAME)  # it expires
+    assert way.do(second.acquire, token="mine")
+    assert way.do(first.owned)
+    assert way.do(first.extend, LONG) is True
+    assert server.ttl(NAME) > LONG + 10
+    assert way.do(first.reacquire) is True
+    assert server.ttl(NAME) <= 10
+    way.do(second.release)
+
+
 def test_a_waiter_with_a_token_of_the_users(way: Driver, server: redis.Redis) -> None:
     first = way.lock(timeout=LONG)
     assert way.do(first.acquire)
