@@ -279,6 +279,8 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _exit() -> None:
+    if os.getpid() != _process.known_as:
+        _notice_fork()  # what is held, and the threads that would release it, are the parent's
     until = now() + EXIT_SECONDS
     _call_each(_beginning_exit)
     _call_each(_finishing_exit, until)

@@ -202,6 +202,26 @@ print(locks.inspect("kept").fence == lease.fencing_token)
     assert (locks.inspect("kept by the child") is None) == ("os._exit" not in end)
 
 
+@pytest.mark.parametrize("holding", ["threads", "loop", "gevent"])
+def test_nor_does_a_child_that_was_forked_in_c_and_only_ends(holding: str, redis_url: str) -> None:
+    """Python hears nothing of such a fork. Nor does the child wait for its parent's threads."""
+    held = HOLDING_IN_A_LOOP if holding == "loop" else HOLDING
+    patch = "from gevent import monkey\nmonkey.patch_all()\n" if holding == "gevent" else ""
+    program = f"""{patch}{held}
+import ctypes, os, lockkit
+from lockkit.runtime import process
+process.EXIT_SECONDS = 2 * {SOON}
+child = ctypes.PyDLL(None).fork()
+if not child:
+    sys.exit()
+os.waitpid(child, 0)
+lease.check()
+print(lockkit.connect(sys.argv[1]).inspect("kept").fence == lease.fencing_token)
+"""
+    process = run(program, redis_url)
+    assert process.stdout == "True\n", process.stderr
+
+
 SLOW = """
 from lockkit.runtime import process
 process.EXIT_SECONDS = 0  # as if the first release took so long
