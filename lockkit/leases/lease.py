@@ -153,7 +153,7 @@ class BaseLease:
 
     def _extending(self, ttl: float | None) -> Step[None]:
         hold, client = self._hold, self._client
-        if self.released or hold.is_over(now()):
+        if self.released or self._foreign or hold.is_over(now()):
             self.check()
         seconds = hold.ttl if ttl is None else client._ttl(ttl)
         try:
@@ -162,6 +162,7 @@ class BaseLease:
             client._watchdog.watch(hold)  # it may be due sooner than before
 
     def _downgrading(self) -> Step[None]:
+        process.notice_fork()
         self.check()
         if self._hold.request.kind is not Kind.RW:
             raise ConfigurationError(
@@ -172,11 +173,11 @@ class BaseLease:
     def _releasing(self) -> Step[bool]:
         if not self._finish():
             return False
+        if self._foreign:
+            return False
         client, hold = self._client, self._hold
         if self._entry is not None and self._is_inner():
             return not hold.is_over(now())
-        if self._foreign:
-            return False
         try:
             return (yield from holding.release(client._queue, hold))
         finally:  # somebody may be waiting for the release, nobody for this

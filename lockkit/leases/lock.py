@@ -15,7 +15,7 @@ from lockkit.model.checks import check_on_lost, check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.model.names import check_name
 from lockkit.model.types import UNSET, Granted, Kind, Mode, Request, Terms, Unset, Usage
-from lockkit.runtime import entrants
+from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Direct, Reentrant, Waited
@@ -202,6 +202,7 @@ class BaseLock(Generic[AnyLease]):
 
     def _entrant(self) -> str:
         """The key by which it may be entered again: the owner's, or this thread's or task's."""
+        process.notice_fork()  # else a child enters what its parent holds
         owner = self._usage.owner
         return entrants.named(owner) if owner else self._itself()
 

@@ -140,6 +140,13 @@ def is_generation(number: int) -> bool:
     return number == _process.generation
 
 
+def notice_fork() -> None:
+    """To be called before what is kept here is relied on. One made in C, as uWSGI's, tells nobody;
+    then what the child asks for would be its parent's, and free as soon as that is gone."""
+    if os.getpid() != _process.known_as:
+        _notice_fork()
+
+
 def host() -> str:
     return _process.host
 
@@ -256,8 +263,6 @@ def _call(registered: list[_Method]) -> None:
 
 
 def _notice_fork() -> None:
-    """One made in C, as uWSGI's, tells nobody; then what the child asks for would be its parent's,
-    and free as soon as that is gone."""
     with _process.noticing:
         if os.getpid() != _process.known_as:
             _in_child()
@@ -279,8 +284,7 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _exit() -> None:
-    if os.getpid() != _process.known_as:
-        _notice_fork()  # what is held, and the threads that would release it, are the parent's
+    notice_fork()  # what is held, and the threads that would release it, are the parent's
     until = now() + EXIT_SECONDS
     _call_each(_beginning_exit)
     _call_each(_finishing_exit, until)

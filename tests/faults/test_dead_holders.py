@@ -57,6 +57,25 @@ os.waitpid(child, 0)
 lease.release()
 """
 
+FIRST = """\
+import ctypes, os, sys, lockkit
+locks = lockkit.connect(sys.argv[1], ttl=600)
+entered = locks.lock("entered", reentrant=True)
+named = locks.lock("named", reentrant=True, owner="us")
+written = locks.rwlock("written").write()
+leases = [lock.acquire() for lock in (entered, entered, named, written)]
+outer, inner, of_us, writers = leases
+fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+if (child := fork()) == 0:
+    try:
+        print(eval(sys.argv[3]))
+    except lockkit.LeaseLost as loss:
+        print(loss)
+    sys.exit()
+os.waitpid(child, 0)
+print(all(lease.release() for lease in leases))
+"""
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -196,6 +215,32 @@ def test_a_child_has_none_of_the_tokens_that_its_parent_has_drawn(url: str, how:
     program = [sys.executable, "-c", BOTH, url, how]
     said = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert said.stdout.split() == ["None"]
+
+
+ITS_PARENTS = "belongs to the process that this one was forked from"
+
+
+@pytest.mark.parametrize("how", ["python", "c"])
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("entered.try_acquire()", "None"),
+        ("written.try_acquire()", "None"),
+        ("named.acquire(timeout=0).token == of_us.token", "False"),
+        ("inner.release()", "False"),
+        ("outer.extend(900)", ITS_PARENTS),
+        ("writers.downgrade()", ITS_PARENTS),
+    ],
+)
+def test_a_child_neither_enters_nor_extends_its_parents(
+    url: str, how: str, first: str, said: str
+) -> None:
+    """Whatever it does first: of a fork that is made in C it finds out by that."""
+    program = [sys.executable, "-W", "ignore", "-c", FIRST, url, how, first]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    child, parent = done.stdout.splitlines()
+    assert said in child
+    assert parent == "True"
 
 
 def in_child(change: Callable[[], object], owner: Owner) -> bool:
