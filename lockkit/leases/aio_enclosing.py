@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
 
 from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.leases.enclosing import C, ClientsByAlias
+from lockkit.leases.reentry import takers
 from lockkit.leases.until import (
     InAtomic,
     TransactionOptions,
@@ -18,6 +20,7 @@ from lockkit.leases.until import (
 )
 from lockkit.model.errors import BackendError, OpenTransaction
 from lockkit.per_loop import PerLoop
+from lockkit.runtime import entrants
 
 if TYPE_CHECKING:
     from lockkit.engine.effects import Step
@@ -51,6 +54,8 @@ class AsyncEnclosingLease(AsyncLease):
         """Raises OpenTransaction, so that the order is rolled back."""
         if self.released or hasattr(self, "_is_free") or not self._client._in_order():
             return (yield from super()._releasing())
+        if entrants.of_task(asyncio.current_task()) in takers(self._hold, but=self):
+            return (yield from super()._releasing())
         with suppress(BackendError):  # it may be free all the same
             yield from super()._releasing()
         raise OpenTransaction(
@@ -78,6 +83,11 @@ class _AsyncFreeLock(AsyncLock):
 
     def _leased(self, granted: Granted) -> AsyncLease:
         lease = super()._leased(granted)
+        lease._disown()
+        return lease
+
+    def _again(self, entry: Entry) -> AsyncLease:
+        lease = super()._again(entry)
         lease._disown()
         return lease
 
@@ -114,9 +124,7 @@ class AsyncEnclosingClient(AsyncLockClient):
         """Whether an order of this task has a transaction open."""
 
     def _lease(self, hold: Hold, entry: Entry | None = None) -> AsyncLease:
-        if entry is None:
-            return AsyncEnclosingLease(self, hold)
-        return AsyncLease(self, hold, entry)
+        return AsyncEnclosingLease(self, hold, entry)
 
     def _class(
         self, in_atomic: InAtomic = "refuse", until: Until | None = None

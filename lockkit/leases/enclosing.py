@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from lockkit.leases.client import Clients, Lease, Lock, LockClient
 from lockkit.leases.kinds import RWLock
+from lockkit.leases.reentry import takers
 from lockkit.leases.until import (
     CommitLock,
     InAtomic,
@@ -27,6 +28,7 @@ from lockkit.leases.until import (
 )
 from lockkit.model.checks import unknown_key
 from lockkit.model.options import MutexOptions
+from lockkit.runtime import entrants
 from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
@@ -82,9 +84,7 @@ class EnclosingClient(LockClient):
         """Those of orders that are open here. Asked at each release."""
 
     def _lease(self, hold: Hold, entry: Entry | None = None) -> Lease:
-        if entry is None:
-            return EnclosingLease(self, hold)
-        return Lease(self, hold, entry)  # the first one is left to the order
+        return EnclosingLease(self, hold, entry)
 
     def _class(
         self, in_atomic: InAtomic = "refuse", until: Until | None = None
@@ -98,7 +98,8 @@ class EnclosingClient(LockClient):
 
 
 class EnclosingLease(Lease):
-    """Whoever releases it while an order is open leaves it to the end of the order."""
+    """Whoever releases it while an order is open leaves it to the end of the order, unless this
+    thread has another lease on the claim."""
 
     __slots__ = ("_is_free",)  #: there if it is released where it is told so
     _client: EnclosingClient
@@ -114,6 +115,8 @@ class EnclosingLease(Lease):
 
     def _hand_on(self) -> None:
         if self.released or hasattr(self, "_is_free"):
+            return
+        if entrants.of_thread() in takers(self._hold, but=self):
             return
         for order in self._client._orders():
             if order not in self._kept_by:
@@ -134,14 +137,19 @@ class _FreeLock(Lock):
         lease._disown()
         return lease
 
+    def _again(self, entry: Entry) -> Lease:
+        lease = super()._again(entry)
+        lease._disown()
+        return lease
+
 
 class _EnclosingLock(Lock):
     __slots__ = ()
     _client: EnclosingClient
 
     def _permitted(self) -> None:
-        """Raises OpenTransaction inside a transaction, unless the lock was held before that began
-        and is entered again."""
+        """Raises OpenTransaction inside a transaction, unless this thread held the lock before that
+        began and enters it again."""
         if not self._is_inside():
             self._client._refuse(self.name)
 

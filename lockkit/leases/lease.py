@@ -38,7 +38,16 @@ T = TypeVar("T")
 class BaseLease:
     """A held claim as its holder sees it. The state is local: reading it costs no round trip."""
 
-    __slots__ = ("__weakref__", "_block", "_client", "_entry", "_hold", "_kept_by", "released")
+    __slots__ = (
+        "__weakref__",
+        "_block",
+        "_client",
+        "_entry",
+        "_hold",
+        "_kept_by",
+        "_taker",
+        "released",
+    )
 
     def __init__(self, client: BaseClient[Any], hold: Hold, entry: Entry | None = None) -> None:
         self._client = client
@@ -46,6 +55,7 @@ class BaseLease:
         self._entry = entry  #: by which several leases share the hold
         self._block: Block | None = None  #: the ``with`` statement that it is for
         self._kept_by: tuple[Transaction, ...] = ()  #: they give it back, and nobody else
+        self._taker: str  #: of a reentrant lock: the thread or task that has taken it
         self.released = False
         hold.share(self)
 

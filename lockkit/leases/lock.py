@@ -172,6 +172,7 @@ class BaseLock(Generic[AnyLease]):
                 lease._tell_when_lost(self.on_lost)
             client._watchdog.watch(lease._hold)
             if self._usage.kind is Kind.REENTRANT:
+                lease._taker = self._itself()
                 lease._entry = client._entries.begin(self._key(), lease._hold)
         except BaseException:
             lease._finish()
@@ -182,7 +183,7 @@ class BaseLock(Generic[AnyLease]):
     def _entering_again(self) -> Step[AnyLease | None]:
         """One lease more on what its owner holds in this process: most often without a request."""
         client = self._client
-        lease = client._entries.enter(self._key(), lambda e: client._lease(e.hold, e))
+        lease = client._entries.enter(self._key(), self._again)
         if lease is None or lease._entry is None:
             return None
         try:
@@ -192,13 +193,21 @@ class BaseLock(Generic[AnyLease]):
             if lease._tell_when_lost(self.on_lost) or is_longer:
                 client._watchdog.watch(lease._hold)
         except BaseException:  # interrupted as well: nobody would leave this entry
+            lease._disown()
             yield from lease._releasing()
             raise
         return lease
 
+    def _again(self, entry: Entry) -> AnyLease:
+        lease = self._client._lease(entry.hold, entry)
+        lease._taker = self._itself()
+        return lease
+
     def _is_inside(self) -> bool:
-        """Whether it would be entered again."""
-        return self._usage.kind is Kind.REENTRANT and self._client._entries.inside(self._key())
+        """Whether it would be entered again, and this very thread or task is inside."""
+        if self._usage.kind is not Kind.REENTRANT:
+            return False
+        return self._client._entries.is_by(self._key(), self._itself())
 
     def _entrant(self) -> str:
         """The key by which it may be entered again: the owner's, or this thread's or task's."""

@@ -45,6 +45,11 @@ class Entry:
         return is_longer
 
 
+def takers(hold: Hold, *, but: object = None) -> set[str]:
+    """The threads and tasks that have taken its leases, those that are in use."""
+    return {getattr(lease, "_taker", "") for lease in hold.leases() if lease is not but}
+
+
 class Entries:
     """What the owners of one client have entered. Thread-safe; a forked child starts with none."""
 
@@ -65,6 +70,11 @@ class Entries:
         """Whether this owner holds the name."""
         entry = self._held.get(key)
         return entry is not None and entry.hold.used and not entry.hold.lost(now())
+
+    def is_by(self, key: Key, taker: str) -> bool:
+        """Whether this owner holds the name by a lease that this thread or task has taken."""
+        entry = self._held.get(key) if self.inside(key) else None
+        return entry is not None and taker in takers(entry.hold)
 
     def begin(self, key: Key, hold: Hold) -> Entry:
         """The first lease on a claim that the store has just granted."""

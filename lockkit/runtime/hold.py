@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import count
 from typing import Any, Protocol
@@ -209,9 +209,14 @@ class Hold:
     @property
     def used(self) -> bool:
         """Whether somebody still has a lease on it, and has not begun to release that."""
-        if self._lease is None or _is_used(self._lease):
-            return True
-        return any(map(_is_used, list((self._others or {}).values())))
+        return self._lease is None or next(self.leases(), None) is not None
+
+    def leases(self) -> Iterator[_Lease]:
+        """Those of which ``used`` tells."""
+        for reference in (self._lease, *(self._others or {}).values()):
+            lease = None if reference is None else reference()
+            if lease is not None and not lease._ended:
+                yield lease
 
     def lose(self) -> None:
         self.dead = self.dead or True
@@ -292,8 +297,3 @@ class Hold:
         A lease that was handed to a waiter is always made whole: until then it is shorter.
         """
         return not self.is_over(now) and (now < self.renew_until or not self.whole)
-
-
-def _is_used(reference: weakref.ref[_Lease] | None) -> bool:
-    lease = None if reference is None else reference()
-    return lease is not None and not lease._ended

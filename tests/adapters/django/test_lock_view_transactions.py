@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -215,6 +216,18 @@ def test_a_lock_that_encloses_the_block_may_be_entered_again_in_it() -> None:
             locks["default"].lock("stock:A2", reentrant=True).acquire()
     with transaction.atomic(), pytest.raises(OpenTransaction):
         lock.acquire()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_that_another_thread_holds_for_the_same_owner_may_not() -> None:
+    """That thread may leave before this one's COMMIT."""
+    lock = locks["default"].lock("stock:A1", reentrant=True, owner="cart:7")
+    with ThreadPoolExecutor(1) as thread:
+        others = thread.submit(lock.acquire).result()
+        with transaction.atomic(), pytest.raises(OpenTransaction):
+            lock.acquire()
+        with lock, transaction.atomic(), lock:
+            assert thread.submit(others.release).result()
 
 
 def test_a_wrong_in_atomic_is_named() -> None:
