@@ -8,8 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
+from lockkit.model.clock import now
+from lockkit.model.errors import BackendUnavailable
 from lockkit.runtime import process
-from lockkit.runtime.wires import THREADS, Call, Lane
+from lockkit.runtime.wires import THREADS, TURN_SECONDS, Lane
 
 
 async def park_task(signal: Signal, seconds: float) -> None:
@@ -55,6 +57,8 @@ class AsyncLocalWire:
 class ThreadWire(AsyncLocalWire):
     """Calls in worker threads, started when they are needed.
 
+    One that has not begun after ``TURN_SECONDS``, because the store answers to none of those before
+    it, is not made, and raises BackendUnavailable as soon as a thread is free.
     Cancelling leaves a call that has begun running to its end; the next one of its route waits
     for it.
     """
@@ -72,6 +76,10 @@ class ThreadWire(AsyncLocalWire):
 
     async def exchange(self, exchange: Exchange) -> Any:
         (function, lane), route = exchange
+        return await self._called(lane, _in_time(function), route)
+
+    async def _called(self, lane: Lane, function: Callable[[], Any], route: Hashable) -> Any:
+        """However long it waits for its turn."""
         if (before := self._last.get(route)) is not None and not before.done():
             ended = asyncio.wrap_future(before)
             ended.add_done_callback(_heed)
@@ -94,10 +102,22 @@ class ThreadWire(AsyncLocalWire):
         return self._lanes[lane]
 
     async def close(self) -> None:
-        await self.exchange(Exchange(Call(self._close, Lane.ENDING)))
+        await self._called(Lane.ENDING, self._close, None)
         lanes, self._lanes = self._lanes, {}
         for threads in lanes.values():
             threads.shutdown(wait=False)
+
+
+def _in_time(function: Callable[[], Any]) -> Callable[[], Any]:
+    """The call, if it begins soon enough."""
+    until = now() + TURN_SECONDS
+
+    def begin() -> Any:
+        if now() > until:
+            raise BackendUnavailable(f"not sent: the store had not answered for {TURN_SECONDS:g} s")
+        return function()
+
+    return begin
 
 
 def _heed(ended: asyncio.Future[Any]) -> None:

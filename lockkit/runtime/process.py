@@ -136,7 +136,7 @@ def generation() -> int:
 def is_generation(number: int) -> bool:
     """Whether it is the number of this process, also after a fork that nobody has announced."""
     if os.getpid() != _process.known_as:
-        _notice_fork()
+        notice_fork()
     return number == _process.generation
 
 
@@ -144,7 +144,9 @@ def notice_fork() -> None:
     """To be called before what is kept here is relied on. One made in C, as uWSGI's, tells nobody;
     then what the child asks for would be its parent's, and free as soon as that is gone."""
     if os.getpid() != _process.known_as:
-        _notice_fork()
+        with _process.noticing:
+            if os.getpid() != _process.known_as:
+                _in_child()
 
 
 def host() -> str:
@@ -180,7 +182,7 @@ def owner(label: str) -> Owner:
 def owner_text(label: str, thread: str | None = None) -> str:
     """This process and thread, or the named asyncio task, as an encoded owner."""
     if os.getpid() != _process.known_as:
-        _notice_fork()
+        notice_fork()
     before, between, after = _process.owner_text
     name = thread or threading.current_thread().name
     return f"{before}{name}{between}{label and _printable(label)}{after}"
@@ -193,7 +195,7 @@ def new_token() -> str:
     those of its parent, whose leases it would share.
     """
     if os.getpid() != _process.known_as:
-        _notice_fork()
+        notice_fork()
     try:
         return _process.tokens.pop()  # atomic, so no two threads get the same
     except IndexError:
@@ -260,12 +262,6 @@ def _call(registered: list[_Method]) -> None:
     for reference in list(registered):
         if (method := reference()) is not None:
             method()
-
-
-def _notice_fork() -> None:
-    with _process.noticing:
-        if os.getpid() != _process.known_as:
-            _in_child()
 
 
 def _in_child() -> None:

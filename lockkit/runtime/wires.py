@@ -27,6 +27,10 @@ class Lane(IntEnum):
 THREADS = {Lane.ASKING: 4, Lane.ENDING: 2, Lane.RENEWING: 1}
 
 
+TURN_SECONDS = 10.0
+"""What a call waits for those of other threads or tasks before it: as long as one can take."""
+
+
 class Call(NamedTuple):
     """A payload: blocking, and over soon."""
 

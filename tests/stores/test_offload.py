@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import queue
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+
+import pytest
 
 from lockkit.aio import AsyncLockClient
 from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendUnavailable
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Gone, Grant, Release, Renewal, Request
+from lockkit.runtime import aio_wires
 from lockkit.runtime.aio_wires import ThreadWire
 from lockkit.runtime.run import run
-from lockkit.runtime.wires import Lane, call
+from lockkit.runtime.wires import THREADS, TURN_SECONDS, Lane, call
 from lockkit.stores.memory import MemoryStore
 
 WAITERS = 50
@@ -74,10 +78,10 @@ class Failing(Slow):
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_begun = threading.Event()
+        self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def _acquire(self, request: Request) -> Grant | Busy | Gone:
-        self.has_begun.set()
+        self.begun.put(request.token)
         self.go_on.wait()
         raise BackendUnavailable("the server has gone")
 
@@ -88,7 +92,7 @@ async def test_nobody_is_told_of_the_failure_of_a_call_that_was_cancelled() -> N
     backend = Failing()
     client = AsyncLockClient(backend, settings_from_url("memory://"))
     task = asyncio.create_task(client.lock("crowded").acquire())
-    await asyncio.to_thread(backend.has_begun.wait)
+    await asyncio.to_thread(backend.begun.get)
     task.cancel()
     await asyncio.sleep(0)  # it waits for the end of its call, to take back what that may get
     backend.go_on.set()
@@ -97,3 +101,22 @@ async def test_nobody_is_told_of_the_failure_of_a_call_that_was_cancelled() -> N
     await client.close()
     gc.collect()
     assert not told
+
+
+async def test_calls_that_no_thread_has_begun_in_time_are_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that is silent has each call wait for its time-out: all tasks hear of it, soon."""
+    moments = [0.0]
+    monkeypatch.setattr(aio_wires, "now", lambda: moments[-1])
+    backend = Failing()
+    client = AsyncLockClient(backend, settings_from_url("memory://"))
+    crowd = [asyncio.create_task(client.lock("crowded").acquire()) for _ in range(WAITERS)]
+    for _ in range(THREADS[Lane.ASKING]):
+        await asyncio.to_thread(backend.begun.get)
+    moments.append(TURN_SECONDS + 1)
+    backend.go_on.set()
+    failures = await asyncio.gather(*crowd, return_exceptions=True)
+    assert {type(failure) for failure in failures} == {BackendUnavailable}
+    assert backend.begun.empty()
+    await client.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 from lockkit.engine.effects import Exchange, Park
 from lockkit.runtime.aio_wires import ThreadWire, park_task
-from lockkit.runtime.wires import Call, CallWire, park
+from lockkit.runtime.wires import Call, CallWire, Lane, park
 from lockkit.stores.sessions.work import Blocking, Ready, Wanted, Work
 
 
@@ -63,7 +63,9 @@ class AsyncSessionWire(ThreadWire):
             return await _readable_for_task(wanted)
         if isinstance(wanted, Park):
             return await park_task(wanted.signal, wanted.seconds)
-        return await super().exchange(Exchange(Call(*wanted), exchange.route))
+        if wanted.lane is Lane.ASKING:
+            return await super().exchange(Exchange(Call(*wanted), exchange.route))
+        return await self._called(wanted.lane, wanted.function, exchange.route)  # it was sent
 
 
 def _wait(wanted: Park | Blocking) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lockkit.model.errors import BackendUnavailable, UnsupportedCapability
 from lockkit.runtime import native, process
+from lockkit.runtime.wires import TURN_SECONDS
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.guard import limited
 
@@ -253,9 +254,6 @@ class Slot:
             _inherited.append(self._connection)
         self._reset()
 
-
-TURN_SECONDS = 10.0
-"""What a step waits for those of other threads before it: as long as one can take."""
 
 FORK_WAIT = 5.0
 """Seconds a fork waits for a step of another thread; only a defect would make it wait so long."""
