@@ -1,21 +1,24 @@
-"""The one local clock. It is monotonic, and goes on while the machine sleeps.
+"""The one local clock. It is monotonic, and goes on while the machine sleeps (Linux, macOS).
 
-CLOCK_MONOTONIC stands still during suspend on Linux, so a lease would look alive on a laptop or
-a migrated virtual machine that slept past its TTL. CLOCK_BOOTTIME does not.
+``time.monotonic`` stands still during suspend on both, so a lease would look alive on a laptop or
+a migrated virtual machine that slept past its TTL. CLOCK_BOOTTIME does not, nor does macOS's
+CLOCK_MONOTONIC_RAW.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable
 
 
 def _choose() -> Callable[[], float]:
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    if boottime is None:
+    name = "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else "CLOCK_BOOTTIME"
+    clock = getattr(time, name, None)
+    if clock is None:
         return time.monotonic
-    return functools.partial(time.clock_gettime, boottime)
+    return functools.partial(time.clock_gettime, clock)
 
 
 now: Callable[[], float] = _choose()
