@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import IO
 
 from lockkit.leases.client import Lease, LockClient
 from lockkit.model.clock import now
@@ -40,19 +40,27 @@ PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SI
 GRACE = 10.0
 """Seconds in which a program may end after its lease was lost; then it is killed."""
 
+MOMENT = 1.0
+"""Seconds for what was killed to be gone."""
+
 PAUSE = 0.02
 """Seconds between looks whether others than a child of ours have ended."""
 
 STAND_BY = (
-    'exec 3< "$0" && read -r LOCKKIT_FENCE <&3 || exit; '
-    '( (trap "" HUP TERM; read -r _ <&3 || kill -s TERM -- "$1$$") & ) > /dev/null 2>&1; '
-    'shift; export LOCKKIT_FENCE; [ "$LOCKKIT_FENCE" ] || unset LOCKKIT_FENCE; exec "$@" 3<&-'
+    'read -r LOCKKIT_FENCE < "$0" || exit; export LOCKKIT_FENCE; '
+    '[ "$LOCKKIT_FENCE" ] || unset LOCKKIT_FENCE; exec "$@"'
 )
 """The program's process waits for the fencing token, and then becomes the program.
 
 So its pid is known when the lock is requested, and the process that does the work owns the lease.
-It leaves somebody behind who terminates it if the pipe ends without a word: nobody renews then.
 """
+
+GUARD = (
+    'trap "" HUP INT QUIT TERM; read -r whom; '
+    'read -r _ || { kill -s TERM -- "-$$"; kill -s TERM "$whom"; }'
+)
+"""Terminates the program if we end without a word: nobody renews its lease then. It leads a process
+group, which may have others in it as long as it is there, or is not reaped."""
 
 
 def run_program(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
@@ -88,7 +96,7 @@ def _run_under(lease: Lease, program: _Program, console: Console) -> int:
         return status
     if not program.is_lost:  # it was not heard of: this process was paused, or it is new
         console.complain(f"the lease on {printable(lease.name)!r} was lost meanwhile")
-    return status or Exit.ERROR
+    return Exit.ERROR
 
 
 def _limited(client: LockClient, max_hold: float | Unset | None) -> LockClient:
@@ -118,68 +126,95 @@ def _give_back(lease: Lease, console: Console) -> bool:
 @contextmanager
 def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Program]:
     """The program's process, which ends if the lock is not acquired. Both get our signals."""
-    reading, writing = os.pipe()
-    apart = not _has_terminal()
-    with open(writing, "w") as pipe:
-        told = ["/bin/sh", "-c", STAND_BY, f"/dev/fd/{reading}", "-" if apart else "", *words]
-        environment = {**os.environ, "LOCKKIT_NAME": name}
-        group = 0 if apart else None
+    if _is_main_thread() and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could say how it ended
+    with _guarded() as (guard, group):
+        reading, writing = os.pipe()
+        with open(writing, "wb", buffering=0) as pipe:
+            told = ["/bin/sh", "-c", STAND_BY, f"/dev/fd/{reading}", *words]
+            environment = {**os.environ, "LOCKKIT_NAME": name}
+            try:
+                child = subprocess.Popen(  # noqa: S603
+                    told, pass_fds=[reading], env=environment, process_group=group
+                )
+            finally:
+                os.close(reading)
+            program = _Program(child, pipe, console, group)
+            _say(guard, child.pid)
+            before = {number: signal.signal(number, program.hear) for number in _heard()}
+            try:
+                yield program
+            finally:
+                program.end()
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+
+@contextmanager
+def _guarded() -> Iterator[tuple[IO[bytes], int | None]]:
+    """What the guard reads, and the group that it leads. At a terminal there is none of its own:
+    keys and the shell's job control are for all of us."""
+    apart = 0 if not _has_terminal() else None
+    guard = subprocess.Popen(  # noqa: S603
+        ["/bin/sh", "-c", GUARD],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=apart,
+    )
+    assert guard.stdin is not None
+    with guard:
         try:
-            child = subprocess.Popen(  # noqa: S603
-                told, pass_fds=[reading], env=environment, process_group=group
-            )
+            yield guard.stdin, guard.pid if apart is not None else None
         finally:
-            os.close(reading)
-        program = _Program(child, pipe, console, apart=apart)
-        before = {number: signal.signal(number, program.hear) for number in _heard()}
-        try:
-            yield program
-        finally:
-            program.end()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            _say(guard.stdin, "it has ended")
 
 
 def _has_terminal() -> bool:
-    """Whether keys pressed at a terminal are for us: then the program must stay in our group."""
     try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
         return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    finally:
-        os.close(terminal)
+    return True
+
+
+def _say(pipe: IO[bytes], line: object) -> None:
+    with suppress(BrokenPipeError):  # somebody may have killed who reads it
+        pipe.write(f"{line}\n".encode())
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _heard() -> Iterator[int]:
     """The signals to pass on. The program ignores those that the command was told to ignore."""
-    if threading.current_thread() is threading.main_thread():
+    if _is_main_thread():
         numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
         yield from (each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN)
 
 
 class _Program:
-    """``apart``: in a process group of its own, so that what it starts can be ended with it."""
+    """``group``: the process group of it and of what it starts, to be ended together; or None."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], pipe: TextIO, console: Console, *, apart: bool
+        self, child: subprocess.Popen[bytes], pipe: IO[bytes], console: Console, group: int | None
     ) -> None:
         self.child = child
         self._pipe = pipe
         self._console = console
-        self._apart = apart
+        self._group = group
         self._runs = self.is_lost = False
         self._ended = threading.Event()
 
     def run(self, fence: str) -> int:
         """Start the program, wait for its end, and return its exit status."""
         self._runs = True
-        self._say(fence)
+        _say(self._pipe, fence)
         killed = self._wait()
         self._ended.set()
-        self._say("it has ended")
-        if self._apart and (killed or self.is_lost):
+        if killed or self.is_lost:
             self._end_group()
         status = self.child.wait()
         if self.is_lost:
@@ -202,9 +237,9 @@ class _Program:
         """While the lock is waited for, a signal ends the wait. Later it is passed to the program.
         Ctrl-C at a terminal reaches the program by itself: both are in the foreground."""
         if self._runs:
-            if self._apart or number not in (signal.SIGINT, signal.SIGQUIT):
-                with suppress(ProcessLookupError):  # it has just ended
-                    os.kill(self.child.pid, number)
+            by_itself = self._group is None and number in (signal.SIGINT, signal.SIGQUIT)
+            if not (by_itself or self._ended.is_set()):
+                os.kill(self.child.pid, number)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -217,11 +252,6 @@ class _Program:
             self.child.terminate()  # does nothing to one that has ended
         self.child.wait()
 
-    def _say(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # somebody may have killed it by now
-            self._pipe.write(f"{line}\n")
-            self._pipe.flush()
-
     def _wait(self) -> bool:
         """Until the program has ended; whether by a signal. It is not reaped yet, where the system
         can do that: as long as others of its group run, the lease's owner counts as alive."""
@@ -232,24 +262,35 @@ class _Program:
 
     def _signal(self, number: int) -> None:
         """To the program, and to what it has started."""
+        pid, group = self.child.pid, self._group
         with suppress(ProcessLookupError):
-            (os.killpg if self._apart else os.kill)(self.child.pid, number)
+            if group is None or os.getpgid(pid) != group:  # it has left it, as by setsid
+                os.kill(pid, number)
+        if group is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(group, number)
 
     def _end_group(self) -> None:
         """A script that a signal ends leaves behind what it has called, which goes on working."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            self._signal(number)
-            until = now() + GRACE
-            while self._works():
-                if now() > until:
-                    break
+        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, MOMENT)):
+            until = now() + seconds
+            if self._works():
+                self._signal(number)
+            while self._works() and now() < until:
                 time.sleep(PAUSE)
 
     def _works(self) -> bool:
-        """Whether something of its group does; False as well where the system does not say."""
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                state, _, group, *_ = stat.read_bytes().rpartition(b")")[2].split()
-                if int(group) == self.child.pid and state not in (b"Z", b"X"):
-                    return True
-        return False
+        """Whether something of its group does, but the guard. Also if the system does not say."""
+        if self._group is None:
+            return False
+        found = list(Path("/proc").glob("[0-9]*/stat"))
+        return not found or any(map(self._is_of_group, found))
+
+    def _is_of_group(self, stat: Path) -> bool:
+        try:
+            pid, _, rest = stat.read_bytes().rpartition(b")")
+        except OSError:  # it has ended
+            return False
+        state, _, group, *_ = rest.split()
+        is_guard = int(pid.split()[0]) == self._group
+        return int(group) == self._group and not is_guard and state not in (b"Z", b"X")

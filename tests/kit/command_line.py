@@ -65,7 +65,7 @@ def locks(
 
 
 def start(*argv: str, url: str, **environment: str) -> subprocess.Popen[str]:
-    """``python -m lockkit locks …`` as a process. The caller waits for it."""
+    """``python -m lockkit locks …`` as a process without a terminal. The caller waits for it."""
     return subprocess.Popen(
         [sys.executable, "-m", "lockkit", "locks", *argv],
         env={**os.environ, "LOCKKIT_URL": url, "PYTHONWARNINGS": "error", **environment},
@@ -73,6 +73,7 @@ def start(*argv: str, url: str, **environment: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 

@@ -15,6 +15,7 @@ from command_line import dead_port, hold, locks, locks_process, start, until
 
 import lockkit
 from lockkit.leases.client import LockClient
+from lockkit.operate import program
 
 READY = "import sys; print('ready', flush=True); "
 
@@ -241,6 +242,43 @@ def test_the_program_ends_with_a_command_that_is_killed(url: str, tmp_path: Path
         assert process.stdout.readline() == "ending\n"
         go.touch()
         until(lambda: is_gone(pid))
+
+
+def test_a_lost_lease_ends_a_program_that_has_left_for_a_session_of_its_own(
+    client: LockClient, url: str
+) -> None:
+    leaves = "import os, signal; os.setsid(); print('ready', flush=True); signal.pause()"
+    with start("run", "job", "--ttl", "1", *python(leaves), url=url) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        info = client.inspect("job")
+        assert info is not None
+        assert info.fence is not None
+        assert client.break_("job", fence=info.fence)
+        assert process.wait(40) == 1
+
+
+def test_a_program_that_does_not_end_is_killed(
+    client: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "GRACE", 0.2)
+    ignores = ("--", "/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
+    short = ("--ttl", "0.5", "--max-hold", "0.1")
+    assert locks(client, "run", "job", *short, *ignores).status == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("kill -9 0", 137), ("trap '' USR1; kill -USR1 0; exit 5", 5)]
+)
+def test_what_a_program_does_to_its_group_is_its_own(script: str, status: int, url: str) -> None:
+    assert locks_process("run", "job", "--", "/bin/sh", "-c", script, url=url).status == status
+
+
+def test_the_exit_status_under_a_parent_that_wants_to_know_none(url: str) -> None:
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job"]
+    ignoring = ["/bin/sh", "-c", 'trap "" CHLD; exec "$@"', "sh"]
+    done = subprocess.run([*ignoring, *command, *python("raise SystemExit(4)")], check=False)
+    assert done.returncode == 4
 
 
 def test_what_a_program_leaves_behind_on_purpose_stays(url: str) -> None:
