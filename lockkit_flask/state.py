@@ -14,6 +14,7 @@ from lockkit.leases.decorated import LockedOptions
 from lockkit.leases.decorator import locked_with
 from lockkit.leases.enclosing import ClientsByAlias
 from lockkit.model.errors import ConfigurationError
+from lockkit_flask.conf import refuse_late_settings
 from lockkit_flask.leases.client import FlaskLockClient
 from lockkit_flask.leases.db_session import behind
 
@@ -37,6 +38,7 @@ class AppLocks(ClientsByAlias[FlaskLockClient]):
         super().__init__(lambda: config.aliases, FlaskLockClient)
         self.config = config
         self.orders: Gate | None = None  #: None: LOCKKIT_ORDERS is not set
+        self.serves = False  #: a request has come, and no setting after ``config``
         self._in_loop: AsyncClients | None = None
         for alias in self:
             self[alias]
@@ -52,10 +54,14 @@ class AppLocks(ClientsByAlias[FlaskLockClient]):
 
 
 def app_locks(app: Flask | None = None) -> AppLocks:
-    """The locks of an app (default: the current one). Raises ConfigurationError without LockKit."""
-    found = (app or behind(current_app)).extensions.get(EXTENSION)
+    """The locks of an app (default: the current one). Raises ConfigurationError without LockKit,
+    and, before the first request, for a setting that came after that."""
+    app = app or behind(current_app)
+    found = app.extensions.get(EXTENSION)
     if not isinstance(found, AppLocks):
         raise ConfigurationError("lockkit is not set up on this app: LockKit(app)")
+    if not found.serves:
+        refuse_late_settings(app, found.config)
     return found
 
 

@@ -24,7 +24,6 @@ from lockkit.web.route_checks import (
     unknown_finding,
 )
 from lockkit.web.view_lock import view_locks_of
-from lockkit_flask.conf import refuse_late_settings
 from lockkit_flask.orders.authorize import ORDERED, unknown_check
 from lockkit_flask.orders.visit import options_of
 from lockkit_flask.state import app_locks
@@ -64,7 +63,6 @@ def every_finding(app: Flask) -> Iterator[Finding]:
     """Also those of the stores of locks and orders: asks them. Raises BackendError if that of the
     orders is down, and ConfigurationError for a setting that came after LockKit."""
     locks = app_locks(app)
-    refuse_late_settings(app, locks.config)
     yield from findings(app)
     for alias in locks:
         yield from store_findings(locks[alias])
@@ -79,7 +77,7 @@ def tell_at_first_request(app: Flask) -> None:
     """Then all routes are there. No request is let in if a setting came after LockKit."""
 
     def tell(sender: Flask, **_: object) -> None:
-        refuse_late_settings(sender, app_locks(sender).config)
+        app_locks(sender).serves = True
         request_started.disconnect(tell, sender)
         for finding in findings(sender):
             tell_it = log.error if finding.code in ERRORS else log.warning

@@ -10,7 +10,7 @@ from flask import Flask
 from flask_project import create_app, db
 
 from lockkit_flask import LockKit
-from lockkit_flask.state import app_locks
+from lockkit_flask.state import EXTENSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def make_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
     yield make
     for app in apps:
-        app_locks(app).close()
+        app.extensions[EXTENSION].close()
 
 
 @pytest.fixture(scope="session")
@@ -77,4 +77,4 @@ def make_shop(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         with app.app_context():
             for engine in db.engines.values():
                 engine.dispose()
-        app_locks(app).close()
+        app.extensions[EXTENSION].close()

@@ -85,8 +85,11 @@ def test_a_setting_that_comes_after_lockkit_is_not_ignored(
     assert not runs
     checked = app.test_cli_runner().invoke(args=["locks", "check"])
     assert checked.exit_code == 1
-    assert checked.output.endswith(f" locks: {refused.value}\n")
+    assert checked.output == f"Error: {refused.value}\n"
     assert "hunter2" not in checked.output
+    assert app.test_cli_runner().invoke(args=["locks"]).output.endswith(f"{refused.value}\n")
+    with app.app_context(), pytest.raises(lockkit.ConfigurationError, match=rf"\b{key}\b"):
+        locks["default"]
 
 
 def test_a_part_of_a_setting_that_comes_after_lockkit_is_not_ignored(make_app: MakeApp) -> None:
