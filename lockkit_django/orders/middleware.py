@@ -4,6 +4,7 @@ It acts in phases around the view, so that Django's own machinery stays in betwe
 
 - ``process_view``, after authentication and CSRF: look up, lock, BEGIN, insert the record;
 - ``process_exception``: what the view did is rolled back, whatever response is made of it;
+- ``process_template_response``: so it is if DRF has made the response, which is rendered next;
 - after ``get_response``: the rendered response into the record and COMMIT, or ROLLBACK;
 - at last, whatever happened: ROLLBACK if it is still open, then release the lock.
 
@@ -57,6 +58,8 @@ class IdempotentOrderMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.process_view: Callable[..., Any] = self._process_view
+        # not the class's: for ``rendered`` that one would be a middleware that changes responses
+        self.process_template_response: Callable[..., Any] = self._process_template_response
         self._mode = "sync"
         handler: Any = BaseHandler
         wrapped = getattr(getattr(get_response, "__wrapped__", None), "__func__", None)
@@ -64,6 +67,7 @@ class IdempotentOrderMiddleware:
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view
+            self.process_template_response = self._aprocess_template_response
             self._mode = "async"
         order_rules()
 
@@ -107,6 +111,12 @@ class IdempotentOrderMiddleware:
         visit = Visit(request, view, options, checked=False, next_is_view=is_next)
         return await entered(visit, way, begin=not is_locked)
 
+    def _process_template_response(self, request: HttpRequest, response: Any) -> Any:
+        return result_of(_before_render(request, response, THREAD))
+
+    async def _aprocess_template_response(self, request: HttpRequest, response: Any) -> Any:
+        return await _before_render(request, response, LOOP)
+
     def process_exception(self, request: HttpRequest, exception: Exception) -> Any:
         opened = open_order(request)
         return None if opened is None else opened.fail(exception)
@@ -138,6 +148,13 @@ def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
         keep_body(request, order_rules().settings.max_request)
     else:
         setattr(request, UNCOVERED, True)
+
+
+async def _before_render(request: HttpRequest, response: Any, way: Way) -> Any:
+    opened = open_order(request)
+    if opened is not None:
+        await way.do(opened.before_render, response)
+    return response
 
 
 async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) -> HttpResponseBase:

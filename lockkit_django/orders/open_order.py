@@ -33,6 +33,7 @@ class OpenOrder(gate.OpenOrder):
     visit: Visit
     database: str | None = None  #: whose transaction around the view is the order's, or the view's
     in_request_block = False  #: the order's transaction is that of ATOMIC_REQUESTS, too
+    _marked_by: str | None = None  #: the module whose ``set_rollback`` dooms all; "": several
     front: Any  #: the request as a view below ``@idempotent`` sees it: DRF wraps one
 
     def commit_in(self, block: Atomic) -> AbstractContextManager[None]:
@@ -83,6 +84,26 @@ class OpenOrder(gate.OpenOrder):
                 transaction.set_rollback(True, using=alias)
             return self.visit.refuse(self._lost)
         return response
+
+    def fail(self, error: BaseException) -> Any:
+        super().fail(error)
+        self._roll_back_request()
+
+    def before_render(self, response: HttpResponseBase) -> None:
+        """Django is about to render what the view has answered."""
+        if self._is_marked(response):
+            self.failed = True
+            self._roll_back_request()
+
+    def _roll_back_request(self) -> None:
+        """Now, as ATOMIC_REQUESTS does without orders: an error page may query."""
+        if self.in_request_block:
+            self.abandon()
+            self.begun = True  # not to be begun again, but to be ended
+
+    def _is_marked(self, response: HttpResponseBase) -> bool:
+        """Whether DRF has made it of an exception, and ``set_rollback`` was called."""
+        return self._marked_by is not None and is_made_by_drf(response)
 
     @property
     def _watched(self) -> list[Any]:

@@ -92,7 +92,6 @@ class SharedTransaction(OrderInDatabase):
     """BEGIN and the record before the view, COMMIT after its response is rendered."""
 
     _block: transaction.Atomic | None = None
-    _marked_by: str | None = None  #: the module whose ``set_rollback`` dooms all; "": several
     _connection: BaseDatabaseWrapper  #: from ``begin`` on, of that thread
 
     @property
@@ -120,7 +119,7 @@ class SharedTransaction(OrderInDatabase):
             vars(connection)["savepoint"] = lambda: vars(connection).pop("savepoint") and None
 
     def _end(self, response: HttpResponseBase) -> HttpResponseBase:
-        if self._block is None:
+        if not self.begun:
             return response
         self.undone = True  # until it is committed
         try:
@@ -165,7 +164,7 @@ class SharedTransaction(OrderInDatabase):
         if error is not None and status_of(error) is None:
             return response  # an accident: what is made of it does not change that
         self.undone = False  # a session may count guesses, too
-        is_marked = self._marked_by is not None and is_made_by_drf(response)
+        is_marked = self._is_marked(response)
         if self.in_request_block and (self.failed or is_marked):
             return response  # as ATOMIC_REQUESTS rolls back, whose own block may be a savepoint
         if self._marked_by and is_marked:

@@ -1,0 +1,115 @@
+"""Under ATOMIC_REQUESTS an error page may query, as it may without orders: all is rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from database_settings import complete, sqlite
+from django.db import connections
+from django.db.backends.signals import connection_created
+from django.test import AsyncClient, Client, override_settings
+from django_project.servers import database_of
+from django_project.shop.models import Sale
+from orders_django import error_pages
+
+from lockkit_django import locks
+from lockkit_django.models import OrderRecord
+
+MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
+STATUS = {"missing": 404, "denied": 403, "api-invalid": 400, "api-throttled": 429}
+RECORDED = {400, 404}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"], autouse=True)
+def database(
+    request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: Any, closed_at_last: None
+) -> Iterator[None]:
+    """The alias ``orders``, with the two tables; it has the records and ATOMIC_REQUESTS."""
+    project = override_settings(
+        ROOT_URLCONF="orders_django.error_pages",
+        MIDDLEWARE=[MIDDLEWARE],
+        LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "USING": "orders"},
+    )
+    with django_db_blocker.unblock(), project:
+        if request.param == "postgresql":
+            server = request.getfixturevalue("postgres_server")
+            with database_of(server, "orders", OrderRecord, Sale, ATOMIC_REQUESTS=True):
+                yield
+            return
+        settings = {**sqlite(tmp_path / "orders"), "ATOMIC_REQUESTS": True}
+        connections.settings["orders"] = complete(settings)
+        try:
+            with connections["orders"].schema_editor() as editor:
+                editor.create_model(OrderRecord)
+                editor.create_model(Sale)
+            yield
+        finally:
+            connections["orders"].close()
+            del connections["orders"]
+            del connections.settings["orders"]
+
+
+@pytest.fixture
+def closed_at_last() -> Iterator[None]:
+    """Under ASGI Django renders error pages in other threads, and leaves their connections open."""
+    opened: list[Any] = []
+
+    def note(connection: Any, **_: Any) -> None:
+        opened.append(connection.connection)
+
+    connection_created.connect(note)
+    yield
+    connection_created.disconnect(note)
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def post(request: pytest.FixtureRequest) -> Any:
+    if request.param == "wsgi":
+        return Client(raise_request_exception=False).post
+    return async_to_sync(AsyncClient(raise_request_exception=False).post)
+
+
+def skus() -> list[str]:
+    return sorted(Sale.objects.using("orders").values_list("sku", flat=True))
+
+
+@pytest.mark.parametrize("kind", error_pages.VIEWS)
+def test_an_error_page_sees_and_saves_what_it_does_without_orders(kind: str, post: Any) -> None:
+    headers = {"Authorization": "Token a"}
+    without = post(f"/orders/{kind}", headers=headers)
+    first, again = (
+        post(f"/orders/{kind}", headers={**headers, "Idempotency-Key": "A-1"}) for _ in range(2)
+    )
+    status = next(status for name, status in STATUS.items() if kind.startswith(name))
+    assert [each.status_code for each in (without, first, again)] == [status] * 3
+    assert b"sold: 0" in first.content
+    assert first.content == again.content == without.content
+    is_recorded = status in RECORDED
+    assert ("Idempotent-Replayed" in again) == is_recorded
+    assert skus() == ["page"] * (2 if is_recorded else 3)
+    assert OrderRecord.objects.using("orders").count() == is_recorded
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("kind", ["api-invalid", "api-invalid-mixed"])
+def test_a_success_that_a_middleware_puts_in_place_of_drfs_refusal_is_not_told(
+    kind: str, post: Any
+) -> None:
+    headers = {"Authorization": "Token a", "Idempotency-Key": "A-1"}
+    with override_settings(MIDDLEWARE=["orders_django.error_pages.Replaces", MIDDLEWARE]):
+        answers = [post(f"/orders/{kind}", headers=headers) for _ in range(2)]
+    assert [(each.status_code, each.json()["code"]) for each in answers] == [
+        (503, "order-not-saved")
+    ] * 2
+    assert (skus(), OrderRecord.objects.using("orders").count()) == ([], 0)
+
+
+def test_what_a_view_answers_is_rendered_under_its_lock() -> None:
+    """Only a middleware that may change the response lets it be rendered later."""
+    assert Client().post("/under-lock").content == b"held: shop"
