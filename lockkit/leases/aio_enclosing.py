@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
 
 from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
-from lockkit.leases.enclosing import C, ClientsByAlias
-from lockkit.leases.reentry import takers
+from lockkit.leases.enclosing import C, ClientsByAlias, takers_of_others
 from lockkit.leases.until import (
     InAtomic,
     TransactionOptions,
@@ -54,7 +53,7 @@ class AsyncEnclosingLease(AsyncLease):
         """Raises OpenTransaction, so that the order is rolled back."""
         if self.released or hasattr(self, "_is_free") or not self._client._in_order():
             return (yield from super()._releasing())
-        if entrants.of_task(asyncio.current_task()) in takers(self._hold, but=self):
+        if entrants.of_task(asyncio.current_task()) in takers_of_others(self):
             return (yield from super()._releasing())
         with suppress(BackendError):  # it may be free all the same
             yield from super()._releasing()

@@ -33,6 +33,7 @@ from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.engine.effects import Step
+    from lockkit.leases.lease import BaseLease
     from lockkit.leases.multi import MultiLock
     from lockkit.leases.reentry import Entry
     from lockkit.model.settings import AliasSettings
@@ -116,7 +117,7 @@ class EnclosingLease(Lease):
     def _hand_on(self) -> None:
         if self.released or hasattr(self, "_is_free"):
             return
-        if entrants.of_thread() in takers(self._hold, but=self):
+        if entrants.of_thread() in takers_of_others(self):
             return
         for order in self._client._orders():
             if order not in self._kept_by:
@@ -125,6 +126,12 @@ class EnclosingLease(Lease):
     def _disown(self) -> None:
         super()._disown()
         self._is_free = True
+
+
+def takers_of_others(lease: BaseLease) -> set[str]:
+    """Who has another lease on its claim, one that is to be left to an order in its turn."""
+    others = (each for each in lease._hold.leases() if each is not lease)
+    return takers(each for each in others if not hasattr(each, "_is_free"))
 
 
 class _FreeLock(Lock):

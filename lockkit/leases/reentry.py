@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from lockkit.model.clock import now
@@ -45,9 +45,9 @@ class Entry:
         return is_longer
 
 
-def takers(hold: Hold, *, but: object = None) -> set[str]:
-    """The threads and tasks that have taken its leases, those that are in use."""
-    return {getattr(lease, "_taker", "") for lease in hold.leases() if lease is not but}
+def takers(leases: Iterable[object]) -> set[str]:
+    """The threads and tasks that have taken them."""
+    return {getattr(lease, "_taker", "") for lease in leases}
 
 
 class Entries:
@@ -74,7 +74,7 @@ class Entries:
     def is_by(self, key: Key, taker: str) -> bool:
         """Whether this owner holds the name by a lease that this thread or task has taken."""
         entry = self._held.get(key) if self.inside(key) else None
-        return entry is not None and taker in takers(entry.hold)
+        return entry is not None and taker in takers(entry.hold.leases())
 
     def begin(self, key: Key, hold: Hold) -> Entry:
         """The first lease on a claim that the store has just granted."""

@@ -52,6 +52,12 @@ class Schedule:
             self._withdrawals[request.token] = (request, max(now + request.ttl, until))
             self._sooner(now + RETRY)
 
+    def postpone(self, request: Request) -> None:
+        """Behind the others, which may be at another server that is up."""
+        with self._lock:
+            if found := self._withdrawals.pop(request.token, None):
+                self._withdrawals[request.token] = found
+
     def withdrawn(self, request: Request) -> None:
         self._withdrawals.pop(request.token, None)
 

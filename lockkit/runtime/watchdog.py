@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError, ConfigurationError, DamagedRecord
+from lockkit.model.errors import BackendError, ConfigurationError, DamagedRecord, StoreRefused
 from lockkit.model.log import log
 from lockkit.model.types import Request
 from lockkit.runtime import native, process
@@ -88,11 +88,12 @@ class BaseWatchdog(ABC):
             self._notices.look_at(holds)
         for request in withdrawals:
             try:
-                yield from self._store.release(request)
-            except (ConfigurationError, DamagedRecord):
-                continue  # its own record cannot be read, and may be repaired
-            except BackendError:
-                break  # the store is still down: renewals must not queue behind its time-outs
+                yield from self._store.withdraw(request)
+            except (ConfigurationError, DamagedRecord, StoreRefused):
+                continue  # its own record, which may be repaired, or its own key
+            except BackendError:  # renewals must not queue behind the time-outs of a store
+                self._schedule.postpone(request)
+                break
             except Exception:  # noqa: BLE001  a defect must not end renewal: say it, go on
                 log.exception("%r is not given back, and will expire", request.name)
             self._schedule.withdrawn(request)

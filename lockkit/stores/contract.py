@@ -93,6 +93,10 @@ class Store(ABC):
         the others is waited for. Default: ``extend``."""
         return self.extend(requests)
 
+    def withdraw(self, request: Request) -> Step[Release]:
+        """As ``release``, by the watchdog, like ``renew``. Default: ``release``."""
+        return self.release(request)
+
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
         """The last words of the lease with this fence. Default: none are kept."""
         return at_once(None)

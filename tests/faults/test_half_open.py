@@ -5,7 +5,9 @@ This happens when a firewall forgets a connection, or when an address moves to a
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -156,6 +158,31 @@ def test_a_subscription_that_hangs_delays_all_who_want_it_once(scene: Scene) -> 
                 waiting.result()
         assert now() - started < 2 * SOCKET_TIMEOUT + 1
         fault.release()
+
+
+class Witness:
+    """Of what a thread had when it gave up."""
+
+
+def test_what_a_thread_had_that_could_not_subscribe_is_let_go(scene: Scene) -> None:
+    """Its leases, too, which would be renewed for ever. The client keeps only why it failed."""
+    seen: list[weakref.ref[Witness]] = []
+
+    def wait() -> None:
+        had = Witness()
+        seen.append(weakref.ref(had))
+        with pytest.raises(lockkit.BackendError):
+            scene.far.lock(NAME, timeout=0.5).acquire()
+        assert had
+
+    with scene.near.lock(NAME).acquire():
+        fault = scene.proxy.delay_requests(1, matching=b"SUBSCRIBE")
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+        fault.release()
+    gc.collect()
+    assert [each() for each in seen] == [None]
 
 
 def test_what_is_told_gone_for_other_reasons_keeps_its_subscription(scene: Scene) -> None:

@@ -227,7 +227,17 @@ def reader(admin: psycopg.Connection) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "forged", ["", "x", "{ticket}", "{ticket} x y", "{ticket} 2 3 4", "{ticket} 7 {late}"]
+    "forged",
+    [
+        "",
+        "x",
+        "{ticket}",
+        "{ticket} x y",
+        "{ticket} 2 3 4",
+        "{ticket} 7 {late}",
+        "{ticket} 7 {endless}",
+        "{ticket} -7 {soon}",
+    ],
 )
 def test_a_forged_message_grants_nothing(locks: Locks, url: str, reader: str, forged: str) -> None:
     """Not even for longer than any grant by message is: see docs/tables.md for shorter."""
@@ -239,9 +249,10 @@ def test_a_forged_message_grants_nothing(locks: Locks, url: str, reader: str, fo
         eventually(lambda: inbox_of(client).is_open)
         forger = Forger(url, reader, "a")
         claim = inbox_of(client)._claims[forger.digest]
-        late = round((time.time() + 60) * 1e6)
+        soon, late = (round((time.time() + after) * 1e6) for after in (1, 60))
+        said = forged.format(ticket=forger.ticket, soon=soon, late=late, endless="9" * 400)
         before = claim.seen
-        forger.send(f"{forger.digest} {forged.format(ticket=forger.ticket, late=late)}")
+        forger.send(f"{forger.digest} {said}")
         eventually(lambda: waiting.done() or claim.seen > before)  # it has asked
         assert not waiting.done()
         forger.close()

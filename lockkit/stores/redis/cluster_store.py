@@ -18,7 +18,7 @@ import redis.asyncio
 from lockkit.engine.effects import Exchange, Step
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Finding, Page, Renewal, Request
+from lockkit.model.types import Finding, Page, Release, Renewal, Request
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
 from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
@@ -76,6 +76,9 @@ class ClusterStore(RedisStore):
     def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         """While the slot of one is on its way, the others are renewed."""
         return _directed(self.extend(requests), AT_ONCE)
+
+    def withdraw(self, request: Request) -> Step[Release]:
+        return _directed(self.release(request), AT_ONCE)
 
     def _extended(self, commands: Sequence[Command]) -> Step[list[Any]]:
         """Each by itself: a server that is down says nothing of the others, and is asked once."""

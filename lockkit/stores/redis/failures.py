@@ -119,6 +119,16 @@ def anew(error: E) -> E:
     return made
 
 
+def bare(error: E) -> E:
+    """To be kept: without the frames that it came through, and all that these have."""
+    made = anew(error)
+    cause: BaseException | None = made
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
+    return made
+
+
 def refused(error: LockError) -> bool:
     """Whether the server replied with an error: to another request it may reply well."""
     return isinstance(error.__cause__, driver.ResponseError)

@@ -20,7 +20,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.runtime import native, process
 from lockkit.stores.redis.connections import Connections, connect, exchange, whole
-from lockkit.stores.redis.failures import anew, from_reply, lost_on_the_way
+from lockkit.stores.redis.failures import anew, bare, from_reply, lost_on_the_way
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import Replies
 from lockkit.stores.redis.settings import Connection
@@ -188,8 +188,9 @@ class RedisWire:
         try:
             self._subscribe()
         except BackendError as error:
-            self._failure = anew(error)
+            self._failure = bare(error)
             raise
+        self._failure = None
 
     def _subscribe(self) -> None:
         connection = self._connections.fresh()

@@ -22,6 +22,7 @@ from lockkit.model.types import Grant
 from lockkit.runtime import native
 from lockkit.runtime.background import LONGEST_SLEEP, Background
 from lockkit.stores.servers import shut_down
+from lockkit.stores.sql.codec import is_whole
 from lockkit.stores.sql.connector import Connector, Ear, Missed
 
 PROOF_SECONDS = 1.0
@@ -53,9 +54,10 @@ class Claim(Signal):
         message, self.message = self.message, ""
         try:
             told, fence, until = map(int, message.split())
-        except ValueError:
+            left = (until - self.seen) / SECOND
+        except (ValueError, OverflowError):
             return None
-        return Grant(token, fence, (until - self.seen) / SECOND) if told == ticket else None
+        return Grant(token, fence, left) if told == ticket and is_whole(fence) else None
 
 
 class Inbox(Background):

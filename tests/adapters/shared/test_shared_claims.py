@@ -145,6 +145,16 @@ def test_where_that_is_allowed_the_last_one_is_released_at_once(client: Client) 
         assert is_free(client)
 
 
+def test_one_that_may_end_in_the_order_takes_no_other_out_of_it(client: Client) -> None:
+    outer = client.lock("cart", **SHARED).acquire()
+    with order():
+        inner = client.lock("cart", in_atomic="allow", **SHARED).acquire()
+        assert outer.release()
+        assert inner.release()
+        assert not is_free(client)
+    assert is_free(client)
+
+
 async def test_a_lease_of_another_task_encloses_no_transaction_of_this_one(
     aclient: AsyncClient,
 ) -> None:
@@ -168,6 +178,17 @@ async def test_whichever_of_its_leases_is_the_last_may_not_end_in_the_order(
     with order(), pytest.raises(OpenTransaction):
         await second.release()
     await others.release()
+
+
+async def test_one_that_may_end_in_the_order_takes_no_other_out_of_it_by_asyncio(
+    aclient: AsyncClient,
+) -> None:
+    outer = await aclient.lock("cart", **SHARED).acquire()
+    with order():
+        inner = await aclient.lock("cart", in_atomic="allow", **SHARED).acquire()
+        with pytest.raises(OpenTransaction):
+            await outer.release()
+        await inner.release()
 
 
 async def test_where_that_is_allowed_the_last_one_ends_in_the_order(aclient: AsyncClient) -> None:
