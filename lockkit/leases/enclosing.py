@@ -129,7 +129,7 @@ class EnclosingLease(Lease):
 
 
 def takers_of_others(lease: BaseLease) -> set[str]:
-    """Who has another lease on its claim, one that is to be left to an order in its turn."""
+    """The threads and tasks with other leases on its claim, which are left to an order, too."""
     others = (each for each in lease._hold.leases() if each is not lease)
     return takers(each for each in others if not hasattr(each, "_is_free"))
 
