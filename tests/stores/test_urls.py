@@ -132,7 +132,6 @@ def test_a_mistyped_address_is_a_wrong_setting(key: str) -> None:
         "mysql://shop:p[{}]x@h/shop?mode=advisory",
         "mariadb://shop:p[{}@h/shop?mode=row",
         "postgresql://shop:\udcff{}@h/shop?mode=row",
-        "postgresql:///shop?host=h1:{}&host=h2",
         "postgresql://h/shop?mode={}",
         "postgresql://h/shop?password=a&{}=b",
         "postgresql://h/shop?mode=advisory&max_sessions={}",
