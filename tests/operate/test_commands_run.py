@@ -165,10 +165,7 @@ def test_a_lost_lease_ends_the_program(client: LockClient, url: str, tmp_path: P
     with start("run", "job", "--ttl", "1", *python("import sys; " + program), url=url) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        info = client.inspect("job")
-        assert info is not None
-        assert info.fence is not None
-        assert client.break_("job", fence=info.fence)
+        break_job(client)
         _, err = process.communicate(timeout=40)
     assert process.returncode == 1
     assert "the lease on 'job' is lost: " in err
@@ -181,14 +178,28 @@ def by_a_script(program: str) -> tuple[str, ...]:
 
 
 LINGERS = (
-    "import os, pathlib, signal, sys, time\n"
+    "import os, signal, sys\n"
     "def end(*_):\n"
     "    print('ending', flush=True)\n"
-    "    while not pathlib.Path({go!r}).exists(): time.sleep(0.01)\n"
+    "    open({go!r}).close()\n"
     "    sys.exit()\n"
     "signal.signal(signal.SIGTERM, end); print(os.getpid(), flush=True); signal.pause()"
 )
-"""When it is to end, it takes until there is this file."""
+"""When it is to end, it takes until somebody has written to this pipe."""
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Path:
+    """A pipe that a program waits for."""
+    os.mkfifo(tmp_path / "go")
+    return tmp_path / "go"
+
+
+def break_job(client: LockClient) -> None:
+    info = client.inspect("job")
+    assert info is not None
+    assert info.fence is not None
+    assert client.break_("job", fence=info.fence)
 
 
 def is_gone(pid: int) -> bool:
@@ -198,49 +209,41 @@ def is_gone(pid: int) -> bool:
 
 
 def test_the_lock_is_held_until_what_a_script_has_called_has_ended(
-    client: LockClient, url: str, tmp_path: Path
+    client: LockClient, url: str, go: Path
 ) -> None:
     """A signal ends the shell at once, and not what it waits for."""
-    go = tmp_path / "go"
     with start("run", "job", *by_a_script(LINGERS.format(go=str(go))), url=url) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         process.terminate()
         assert process.stdout.readline() == "ending\n"
         assert client.lock("job").try_acquire() is None
-        go.touch()
+        go.write_text("")
         assert process.wait(10) == 143
     assert is_gone(pid)
     assert client.inspect("job") is None
 
 
-def test_a_lost_lease_ends_what_a_script_has_called(
-    client: LockClient, url: str, tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
+def test_a_lost_lease_ends_what_a_script_has_called(client: LockClient, url: str, go: Path) -> None:
     program = by_a_script(LINGERS.format(go=str(go)))
     with start("run", "job", "--ttl", "1", *program, url=url) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
-        info = client.inspect("job")
-        assert info is not None
-        assert info.fence is not None
-        assert client.break_("job", fence=info.fence)
+        break_job(client)
         assert process.stdout.readline() == "ending\n"
-        go.touch()
+        go.write_text("")
         assert process.wait(10) == 1
     assert is_gone(pid)
 
 
-def test_the_program_ends_with_a_command_that_is_killed(url: str, tmp_path: Path) -> None:
+def test_the_program_ends_with_a_command_that_is_killed(url: str, go: Path) -> None:
     """Nobody renews its lease any more."""
-    go = tmp_path / "go"
     with start("run", "job", *by_a_script(LINGERS.format(go=str(go))), url=url) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         process.kill()
         assert process.stdout.readline() == "ending\n"
-        go.touch()
+        go.write_text("")
         until(lambda: is_gone(pid))
 
 
@@ -251,10 +254,7 @@ def test_a_lost_lease_ends_a_program_that_has_left_for_a_session_of_its_own(
     with start("run", "job", "--ttl", "1", *python(leaves), url=url) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        info = client.inspect("job")
-        assert info is not None
-        assert info.fence is not None
-        assert client.break_("job", fence=info.fence)
+        break_job(client)
         assert process.wait(40) == 1
 
 
@@ -289,18 +289,14 @@ def test_what_a_program_leaves_behind_on_purpose_stays(url: str) -> None:
 
 
 def test_a_loss_that_the_program_did_not_live_to_hear_of(
-    client: LockClient, url: str, tmp_path: Path
+    client: LockClient, url: str, go: Path
 ) -> None:
-    go = tmp_path / "go"
-    waits = f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
-    with start("run", "job", "--ttl", "60", *python(READY + "\n" + waits), url=url) as process:
+    waits = READY + f"open({str(go)!r}).close()"
+    with start("run", "job", "--ttl", "60", *python(waits), url=url) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        info = client.inspect("job")
-        assert info is not None
-        assert info.fence is not None
-        assert client.break_("job", fence=info.fence)
-        go.touch()
+        break_job(client)
+        go.write_text("")
         _, err = process.communicate(timeout=40)
     assert process.returncode == 1
     assert "the lease on 'job' was lost meanwhile" in err

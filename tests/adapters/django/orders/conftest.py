@@ -13,6 +13,7 @@ from typing import Any
 import django
 import pytest
 from django.db import connections
+from django.db.backends.signals import connection_created
 from django.utils import translation
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
@@ -129,3 +130,19 @@ def no_language() -> Iterator[None]:
     """LocaleMiddleware leaves its language with the thread."""
     yield
     translation.deactivate()
+
+
+@pytest.fixture
+def closed_at_last() -> Iterator[None]:
+    """Under ASGI Django leaves connections open: those of the threads that render its error pages,
+    and all of a handler that is cancelled at its own end."""
+    opened: list[Any] = []
+
+    def note(connection: Any, **_: Any) -> None:
+        opened.append(connection.connection)
+
+    connection_created.connect(note)
+    yield
+    connection_created.disconnect(note)
+    for each in opened:
+        each.close()

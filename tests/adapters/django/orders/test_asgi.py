@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,6 @@ from asgi_scope import http_scope
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
-from django.db.backends.signals import connection_created
 from django.test import override_settings
 from django_project.shop.models import Sale
 from orders_django import views
@@ -197,21 +196,6 @@ async def test_what_a_thread_opens_after_the_client_went_away_is_ended(
     again = await buy(application, kind)
     assert (again.status, REPLAYED in again.headers) == (201, False)
     assert await Sale.objects.acount() == 1
-
-
-@pytest.fixture
-def closed_at_last() -> Iterator[None]:
-    """Django closes nothing if its handler is cancelled at its own end."""
-    opened: list[Any] = []
-
-    def note(connection: Any, **_: Any) -> None:
-        opened.append(connection.connection)
-
-    connection_created.connect(note)
-    yield
-    connection_created.disconnect(note)
-    for each in opened:
-        each.close()
 
 
 @pytest.mark.usefixtures("closed_at_last")

@@ -10,7 +10,6 @@ import pytest
 from asgiref.sync import async_to_sync
 from database_settings import complete, sqlite
 from django.db import connections
-from django.db.backends.signals import connection_created
 from django.test import AsyncClient, Client, override_settings
 from django_project.servers import database_of
 from django_project.shop.models import Sale
@@ -51,21 +50,6 @@ def database(
             connections["orders"].close()
             del connections["orders"]
             del connections.settings["orders"]
-
-
-@pytest.fixture
-def closed_at_last() -> Iterator[None]:
-    """Under ASGI Django renders error pages in other threads, and leaves their connections open."""
-    opened: list[Any] = []
-
-    def note(connection: Any, **_: Any) -> None:
-        opened.append(connection.connection)
-
-    connection_created.connect(note)
-    yield
-    connection_created.disconnect(note)
-    for each in opened:
-        each.close()
 
 
 @pytest.fixture(params=["wsgi", "asgi"])
