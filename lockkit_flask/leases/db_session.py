@@ -152,7 +152,21 @@ def end_if_begun(session: Session) -> None:
 def has_writes() -> bool:
     """Whether the session has changes that are not committed."""
     session = current_session()
-    return session is not None and _has_changed(session)
+    return session is not None and has_changed(session)
+
+
+def has_changed(session: Session) -> bool:
+    """Whether something is new, changed or deleted in it, or was written since its last COMMIT.
+
+    A transaction that has failed is for the app to roll back, too.
+    """
+    if session.new or session.deleted or not session.is_active:
+        return True
+    if any(session.is_modified(changed) for changed in session.dirty):
+        return True
+    return any(
+        _has_written(session, connection, begun) for connection, begun, *_ in reached(session)
+    )
 
 
 def roll_back() -> None:
@@ -164,7 +178,7 @@ def roll_back() -> None:
 
 def is_to_stay(session: Session) -> str:
     """Why its transaction is not ours to end, for people; else nothing."""
-    if _has_changed(session):
+    if has_changed(session):
         return _CHANGED
     if session.in_nested_transaction():
         return "is inside begin_nested()"
@@ -190,20 +204,6 @@ def keep(session: Session, keeper: Transaction) -> None:
     session.info[KEEPER] = keeper
     event.listen(session, "before_commit", _before_commit)
     event.listen(session, "after_transaction_end", _after_transaction)
-
-
-def _has_changed(session: Session) -> bool:
-    """Whether something is new, changed or deleted in it, or was written since its last COMMIT.
-
-    A transaction that has failed is for the app to roll back, too.
-    """
-    if session.new or session.deleted or not session.is_active:
-        return True
-    if any(session.is_modified(changed) for changed in session.dirty):
-        return True
-    return any(
-        _has_written(session, connection, begun) for connection, begun, *_ in reached(session)
-    )
 
 
 def _has_written(session: Session, connection: Connection, begun: object) -> bool:

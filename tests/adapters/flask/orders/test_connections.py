@@ -212,6 +212,79 @@ def test_an_app_context_within_the_view_belongs_to_the_order(shop: Flask, status
     assert count(shop) == (3 if status == 201 else 0)
 
 
+@pytest.mark.parametrize("status", [201, 409])
+@pytest.mark.parametrize("end", ["leaves", "rolls back"])
+@pytest.mark.parametrize("begin", ["reads", "commits and reads"])
+def test_what_an_inner_app_context_has_committed_stays_where_the_view_only_reads(
+    shop: Flask, begin: str, end: str, status: int
+) -> None:
+    """Such as ``current_user``, before an eager task. The savepoint of the reads is around it."""
+
+    def order() -> ResponseReturnValue:
+        if begin == "commits and reads":
+            put("outer")
+            db.session.commit()
+        db.session.scalars(sa.select(Order)).all()
+        with shop.app_context():
+            put("inner")
+            db.session.commit()
+        if end == "rolls back":
+            db.session.rollback()
+        return "ok", status
+
+    shop.add_url_rule("/order", view_func=order, methods=["POST"])
+    assert post(shop, "/order").status_code == status
+    assert count(shop) == (2 if begin == "commits and reads" else 1)
+
+
+def test_an_inner_app_context_reads_within_what_the_view_has_not_committed(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        made = put("outer")
+        db.session.flush()
+        with shop.app_context():
+            db.session.scalars(sa.select(Order)).all()
+            db.session.commit()
+        made.name = "changed"
+        db.session.commit()
+        return "ok", 201
+
+    shop.add_url_rule("/order", view_func=order, methods=["POST"])
+    assert post(shop, "/order").status_code == 201
+    assert count(shop) == 1
+
+
+def test_an_inner_app_context_commits_nothing_that_the_view_could_still_undo(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        put("outer")
+        db.session.flush()
+        with shop.app_context():
+            put("inner")
+            db.session.commit()
+        return "ok", 409
+
+    shop.add_url_rule("/order", view_func=order, methods=["POST"])
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="another session of this order"):
+        post(shop, "/order")
+    assert (count(shop), count(shop, TABLE_NAME)) == (0, 0)
+
+
+def test_two_sessions_of_a_view_are_told_apart(shop: Flask) -> None:
+    """What one of them has flushed is not ended as if it had only read."""
+
+    def order() -> ResponseReturnValue:
+        with db.session.session_factory() as other:
+            other.add(Order(name="other"))
+            other.flush()
+            db.session.scalars(sa.select(Order)).all()
+            other.commit()
+        return "ok", 201
+
+    shop.add_url_rule("/order", view_func=order, methods=["POST"])
+    assert post(shop, "/order").status_code == 201
+    assert count(shop) == 1
+
+
 def test_a_request_within_the_view_is_told_that_a_transaction_is_open(shop: Flask) -> None:
     """Also in an app context of its own: its lock would end before the order's COMMIT."""
 
