@@ -26,6 +26,7 @@ from flask import (
     got_request_exception,
     has_request_context,
     request,
+    request_started,
 )
 
 from lockkit.leases.lease import result_of
@@ -37,7 +38,7 @@ from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, options_in, order
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
-from lockkit_flask.orders.visit import Visit, options_of
+from lockkit_flask.orders.visit import Visit, expect_whole_body, options_of
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.lock_view import note_place, places_of, take_locks, view_of
 
@@ -89,6 +90,7 @@ class Gate:
         """
         vars(app)["dispatch_request"] = partial(self._dispatch, app.dispatch_request)
         app.after_request_funcs.setdefault(None, []).insert(0, _finish)
+        request_started.connect(expect_whole_body, app)
         got_request_exception.connect(_note_failure, app)
         request_leases.after(app, "do_teardown_request", _abandon)
 

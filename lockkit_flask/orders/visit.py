@@ -165,21 +165,26 @@ class Visit(visit.Visit):
         return Payload(form=list(request.form.items(multi=True)), files=files)
 
     def _stream(self) -> IO[bytes]:
-        """The stream of a body with a length, which tells if it is cut short: its client went away.
-
-        A server that says where a body ends says so of what is left of it, too.
-        """
         request: Request = self.request
-        environ = dict(request.environ)
-        if request.content_length is not None:
-            environ.pop("wsgi.input_terminated", None)
         most = self._limit + 1  # a chunked body could go on for ever; it is seen to be too large
-        return get_input_stream(environ, True, min(request.max_content_length or most, most))
+        return get_input_stream(
+            request.environ, True, min(request.max_content_length or most, most)
+        )
 
     def known(self) -> visit.Known:
         user = user_of(self._gate.user_pk)
         self.of_guest = user is None and "Authorization" not in self.request.headers
         return user, _session_key(), guest_of(user)
+
+
+def expect_whole_body(_: object, **__: object) -> None:
+    """Have Werkzeug tell if a body with a length is cut short: its client went away.
+
+    A server that says where a body ends says so of what is left of it, too. Before every hook:
+    any of them may be the first that reads it.
+    """
+    if request.content_length is not None:
+        request.environ.pop("wsgi.input_terminated", None)
 
 
 def options_of(view: Any, method: str) -> ViewOptions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.http import HttpRequest
 
 
@@ -40,3 +42,13 @@ def may_see_sale(request: HttpRequest) -> bool:
     from orders_django import fit_views
 
     return request.headers["Authorization"].removeprefix("Token ") not in fit_views.revoked
+
+
+def reads_first(get_response: Callable[[HttpRequest], object]) -> Callable[[HttpRequest], object]:
+    """Middleware that reads what the request names, such as the form, for its token."""
+
+    def middleware(request: HttpRequest) -> object:
+        getattr(request, request.headers.get("X-Read", ""), None)
+        return get_response(request)
+
+    return middleware

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import AsyncClient, Client, override_settings
 from orders_django import views
@@ -90,3 +92,30 @@ def test_fields_of_files_may_come_in_any_order() -> None:
 
     assert both("a", "b").status_code == 201
     assert both("b", "a")[REPLAYED] == "true"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"],
+)
+@pytest.mark.parametrize("read_before", ["", "body", "POST"])
+def test_what_came_of_a_client_that_went_away_in_its_body_is_no_order(
+    kind: str, read_before: str
+) -> None:
+    """Whoever reads it first."""
+    body = b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\n12\r\n--b--\r\n'
+    reader = "orders_django.hooks.reads_first"
+    with override_settings(MIDDLEWARE=[reader, *settings.MIDDLEWARE]):
+        answers = [
+            Client().generic(
+                "POST",
+                "/orders/quick/",
+                content_type=kind,
+                headers={**A_1, "X-Read": read_before},
+                CONTENT_LENGTH=str(len(body)),
+                **{"wsgi.input": io.BytesIO(sent), "wsgi.input_terminated": True},  # type: ignore[arg-type]
+            )
+            for sent in (body[:-7], body)
+        ]
+    assert [answer.status_code for answer in answers] == [400, 201]
+    assert len(views.calls) == 1

@@ -509,18 +509,41 @@ def test_the_view_can_read_the_body_as_without_an_order(
     "kind",
     ["application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"],
 )
+@pytest.mark.parametrize("read_before", ["", "form", "data"])
 def test_what_came_of_a_client_that_went_away_in_its_body_is_no_order(
-    shop: Flask, kind: str
+    shop: Flask, kind: str, read_before: str
 ) -> None:
+    """Whoever reads it first, such as what looks for a token against forgery."""
+
+    @shop.before_request
+    def read() -> None:
+        if read_before:
+            assert request.form is not None if read_before == "form" else request.get_data()
+
     shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
     body = b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\n12\r\n--b--\r\n'
+    assert cut_and_whole(shop, kind, body) == [400, 201]
+    assert sold(shop) == 1
+
+
+def test_a_cut_body_that_a_lock_has_read_is_no_order(make_shop: Callable[..., Flask]) -> None:
+    shop = make_shop(LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": []})
+    view = lock_view("stock:{form.n:str}")(idempotent(sell))
+    shop.add_url_rule("/sell", view_func=view, methods=["POST"])
+    kind = "application/x-www-form-urlencoded"
+    assert cut_and_whole(shop, kind, b"n=A1&quantity=10") == [400, 201]
+    assert sold(shop) == 1
+
+
+def cut_and_whole(shop: Flask, kind: str, body: bytes) -> list[int]:
+    """The statuses; by a server that says where a body ends, also of what is left of it."""
     length = {"CONTENT_LENGTH": str(len(body)), "wsgi.input_terminated": True}
     statuses = []
     for sent in (body[:-7], body):
         came = {**length, "CONTENT_TYPE": kind, "wsgi.input": io.BytesIO(sent)}
         answer = shop.test_client().post("/sell", headers=A_1, environ_overrides=came)
         statuses.append(answer.status_code)
-    assert (statuses, sold(shop)) == ([400, 201], 1)
+    return statuses
 
 
 def test_a_body_without_a_length_that_the_server_does_not_end_is_411(shop: Flask) -> None:
