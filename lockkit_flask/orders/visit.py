@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
     from flask import Request, Response
     from werkzeug.datastructures import FileStorage
+    from werkzeug.routing import Rule
 
     from lockkit.orders import Order, Proceed, Refusal, Snapshot
     from lockkit.orders.decisions import Decision
@@ -60,7 +61,7 @@ class Visit(visit.Visit):
         return OrderRequest(
             method=request.method,
             path=request.path,
-            route=f"{rule.host or rule.subdomain or ''}{rule.rule}",
+            route=f"{_place_of(request, rule)}{rule.rule}",
             header=request.headers.get,
             read_payload=self._payload,
             read_identity=self.identity,
@@ -190,6 +191,12 @@ def expect_whole_body(_: object, **__: object) -> None:
 def options_of(view: Any, method: str) -> ViewOptions:
     """The options of a view: on this method, on the function, or on the class."""
     return options_in(reversed(places_of(view, method)))
+
+
+def _place_of(request: Request, rule: Rule) -> str:
+    """The host of a route. One that is a parameter, such as of a shop, counts as it was sent."""
+    place = rule.host or rule.subdomain or ""
+    return request.host.lower() if "<" in place else place
 
 
 def _is_unseen(environ: WSGIEnvironment) -> bool:

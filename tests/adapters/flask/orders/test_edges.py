@@ -18,7 +18,7 @@ from werkzeug.routing import BaseConverter
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import current_lease, idempotent, lock_view
+from lockkit_flask import LockKit, current_lease, idempotent, lock_view
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -555,6 +555,37 @@ def test_a_body_without_a_length_that_the_server_does_not_end_is_411(shop: Flask
         refused = shop.test_client().post("/sell", headers=headers, environ_overrides=unseen)
         assert (refused.status_code, refused.json["code"]) == (411, "order-length-required")
     assert sold(shop) == 0
+
+
+@pytest.mark.parametrize("matching", ["subdomain", "host"])
+def test_a_host_that_the_route_takes_as_a_parameter_tells_orders_apart(
+    database: str, matching: str
+) -> None:
+    """As it does the shops that it stands for."""
+    of_host = {"host_matching": True, "static_host": "shop.test"}
+    shop = Flask("shop", **(of_host if matching == "host" else {"subdomain_matching": True}))
+    shop.config.update(
+        SQLALCHEMY_DATABASE_URI=database,
+        SERVER_NAME=None if matching == "host" else "shop.test",
+        LOCKKIT_URL="memory://",
+        LOCKKIT_USER=lambda: "alice",
+        LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"]},
+    )
+    db.init_app(shop)
+    LockKit(shop)
+    place = {"host": "<shop>.shop.test"} if matching == "host" else {"subdomain": "<shop>"}
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"], **place)
+    with shop.app_context():
+        db.create_all()
+    answers = [
+        shop.test_client().post("/sell", headers=A_1, base_url=f"http://{host}")
+        for host in ("one.shop.test", "two.shop.test", "ONE.shop.test")
+    ]
+    app_locks(shop).close()
+    assert [answer.status_code for answer in answers] == [201, 201, 201]
+    assert [replayed(answer) for answer in answers] == [False, False, True]
+    with shop.app_context():
+        db.engine.dispose()
 
 
 class Basket:
