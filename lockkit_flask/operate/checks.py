@@ -22,6 +22,7 @@ from lockkit.web.route_checks import (
     path_findings,
     route_findings,
     unknown_finding,
+    wrappers,
 )
 from lockkit.web.view_lock import view_locks_of
 from lockkit_flask.orders.authorize import ORDERED, unknown_check
@@ -34,8 +35,12 @@ if TYPE_CHECKING:
     from werkzeug.routing import Rule
 
     from lockkit.orders import Orders
+    from lockkit.orders.visit import ViewOptions
 
-ERRORS = ("missing-alias", "missing-field", "path-of-no-route", "path-of-some-languages")
+ERRORS = (
+    *("missing-alias", "missing-field", "replaced-dispatch"),
+    *("path-of-no-route", "path-of-some-languages", "path-of-one-slash"),
+)
 
 
 def findings(app: Flask) -> Iterator[Finding]:
@@ -54,9 +59,11 @@ def view_findings(app: Flask) -> Iterator[Finding]:
     if orders is not None and orders.settings.paths:
         urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
         yield from path_findings(orders.settings.paths, urls)
+        yield from dict.fromkeys(_of_one_slash(app, orders))
+        yield from _replaced_dispatch(app)
     yield from route_findings(_routes(app), locks.config.aliases)
     if orders is not None and orders.settings.authorize_replay is None:
-        yield from _unknown_checks(app, orders)
+        yield from dict.fromkeys(_unknown_checks(app, orders))  # of several methods
 
 
 def every_finding(app: Flask) -> Iterator[Finding]:
@@ -86,21 +93,54 @@ def tell_at_first_request(app: Flask) -> None:
     request_started.connect(tell, app, weak=False)
 
 
-def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
-    """Views of orders whose answers are not given again."""
+def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:
+    """Views of orders that have two paths, of which PATHS fits one."""
+    for rule, method, options in _routed(app, orders):
+        fit = [path for path in _paths(rule) if orders.covers(method, path)]
+        other = next((other for path in fit if (other := _other(path)) not in fit), None)
+        if rule.strict_slashes or options.exempt or options.inside or other is None:
+            continue
+        yield Finding(
+            "path-of-one-slash",
+            f"LOCKKIT_ORDERS['PATHS'] fits {_other(other)!r}, but not {other!r}, which has the "
+            f"same route with strict_slashes=False: there two clicks are two orders",
+            "Let the pattern match both, as r'^/orders(/|$)' does, or leave strict_slashes out.",
+        )
+
+
+def _replaced_dispatch(app: Flask) -> Iterator[Finding]:
+    """What was put there after LockKit. It calls what was there if functools.wraps says so."""
+    gate, found = app_locks(app).orders, app.dispatch_request
+    if gate is not None and gate.dispatch not in wrappers(found):
+        name = getattr(found, "__qualname__", repr(found))
+        yield Finding(
+            "replaced-dispatch",
+            f"app.dispatch_request was replaced by {name} after LockKit(app): unless that calls "
+            f"what was there, PATHS makes no orders, and two clicks are two orders",
+            "Set up the extension that did so before LockKit(app). If it does call what was "
+            "there, let it use functools.wraps.",
+        )
+
+
+def _routed(app: Flask, orders: Orders) -> Iterator[tuple[Rule, str, ViewOptions]]:
+    """The routes with methods of orders."""
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
         for method in sorted(orders.settings.methods & (rule.methods or set())):
-            options = options_of(view, method)
-            below = below_order(places_of(view, method), ORDERED)
-            covered = any(orders.covers(method, path) for path in _paths(rule))
-            if view is None or options.exempt or not (covered or options.inside):
-                continue
-            unknown = unknown_check(view, method, below)
-            if unknown is not None:
-                line = "Put @idempotent below what checks: on the function, or on the method"
-                yield unknown_finding(_name_of(view, rule), rule.rule, unknown, line)
-                break
+            yield rule, method, options_of(view, method)
+
+
+def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
+    """Views of orders whose answers are not given again."""
+    for rule, method, options in _routed(app, orders):
+        view = app.view_functions.get(rule.endpoint)
+        covered = any(orders.covers(method, path) for path in _paths(rule))
+        if view is None or options.exempt or not (covered or options.inside):
+            continue
+        unknown = unknown_check(view, method, below_order(places_of(view, method), ORDERED))
+        if unknown is not None:
+            line = "Put @idempotent below what checks: on the function, or on the method"
+            yield unknown_finding(_name_of(view, rule), rule.rule, unknown, line)
 
 
 def _routes(app: Flask) -> Iterator[Route]:
@@ -129,10 +169,16 @@ def _is_text(converter: BaseConverter) -> bool:
 
 
 def _paths(rule: Rule) -> list[str]:
-    """Some that it may have."""
+    """Some that it may have; each with a last slash and without, if that is all the same to it."""
     regexes = {name: converter.regex for name, converter in rule._converters.items()}
     built = []
     for values in fillings(regexes):
         with contextlib.suppress(Exception):  # a converter of the app's may take no text
             built.append(rule.build(values, append_unknown=False))
-    return [found[1] for found in built if found is not None]
+    found = [each[1] for each in built if each is not None]
+    return found if rule.strict_slashes else [*found, *map(_other, found)]
+
+
+def _other(path: str) -> str:
+    """The same path without its last slash, or with one."""
+    return path.removesuffix("/") or "/" if path.endswith("/") else f"{path}/"

@@ -88,7 +88,8 @@ class Gate:
 
         The first ``after_request`` function of the list runs last.
         """
-        vars(app)["dispatch_request"] = partial(self._dispatch, app.dispatch_request)
+        self.dispatch = partial(self._dispatch, app.dispatch_request)
+        vars(app)["dispatch_request"] = self.dispatch
         app.after_request_funcs.setdefault(None, []).insert(0, _finish)
         request_started.connect(expect_whole_body, app)
         got_request_exception.connect(_note_failure, app)

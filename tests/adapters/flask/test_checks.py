@@ -130,6 +130,58 @@ def test_paths(make_shop: Callable[..., Flask], pattern: str, fits: bool) -> Non
     assert codes(app) == ["path-of-no-route"] * (not fits)
 
 
+@pytest.mark.parametrize("rule", ["/orders/<int:pk>/", "/orders/<int:pk>"])
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [(r"^/orders/\d+/$", False), (r"^/orders/\d+$", False), (r"^/orders/\d+(/|$)", True)],
+)
+def test_a_route_that_takes_its_path_with_a_last_slash_and_without(
+    make_shop: Callable[..., Flask], rule: str, pattern: str, fits: bool
+) -> None:
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": [pattern]})
+    assert of(app, rule, lambda pk: "done", strict_slashes=False) == ["path-of-one-slash"] * (
+        not fits
+    )
+    told = [finding.text for finding in view_findings(app)]
+    assert all("'/orders/1'" in text and "'/orders/1/'" in text for text in told)
+
+
+def test_a_route_with_any_last_slash_that_makes_no_orders(make_shop: Callable[..., Flask]) -> None:
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": ["^/orders/$"]})
+    app.add_url_rule("/orders/", "list", lambda: "all", strict_slashes=False)
+    assert of(app, "/orders/", lambda: "done", strict_slashes=True) == []
+
+
+def in_its_place(_: Any) -> Callable[[], Any]:
+    return lambda: "of an extension"
+
+
+def around_it(dispatch: Any) -> Callable[..., Any]:
+    @functools.wraps(dispatch)
+    def timed(*args: Any) -> Any:
+        return dispatch(*args)
+
+    return timed
+
+
+def untouched(dispatch: Any) -> Any:
+    return dispatch
+
+
+@pytest.mark.parametrize("extension", [in_its_place, around_it, untouched])
+def test_what_has_replaced_the_call_of_the_view_is_told(
+    make_shop: Callable[..., Flask], extension: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An extension that is set up after LockKit may do so, as Flask-DebugToolbar does."""
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": ["^/one"]})
+    vars(app)["dispatch_request"] = extension(app.dispatch_request)
+    found = ["replaced-dispatch"] * (extension is in_its_place)
+    assert codes(app) == found
+    app.test_client().post("/one")
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert ["in_its_place.<locals>.<lambda>" in each for each in told] == [True] * len(found)
+
+
 def test_what_is_wrong_is_told_at_the_first_request(
     make_shop: Callable[..., Flask], caplog: pytest.LogCaptureFixture
 ) -> None:
