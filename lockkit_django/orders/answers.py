@@ -21,7 +21,7 @@ REFUSAL = "_lockkit_reject"
 """Attribute of a response: the refusal that it tells."""
 
 ORDER_ID = "_lockkit_order_id"
-"""Attribute of a request: for the log, if it is refused."""
+"""Attribute of a request that may be an order: its ID, for the log, should it be refused."""
 
 _RUNS = re.compile(rb"[A-Za-z0-9]{32,}")
 

@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString, mark_safe
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.forms import field_of, hidden_field, new_secret, tell_uncovered
 from lockkit.web.view_lock import request_label
+from lockkit_django.orders.answers import ORDER_ID
 from lockkit_django.orders.request import GUEST, guest_of
 from lockkit_django.orders.visit import form_ids, order_rules
 from lockkit_django.web.request import http_request
@@ -48,11 +49,13 @@ def new_order_id(request: HttpRequest) -> str:
 
 
 def tell_if_uncovered(request: HttpRequest) -> None:
-    """A form with an order ID whose view was not an order is an error in the log.
+    """A form with an order ID is an error in the log if nothing has looked for an order.
 
     Looks at what Django keeps of a request once it was read, and has nothing read.
     """
     kept: dict[str, Any] = vars(request)
+    if ORDER_ID in kept:
+        return
     label = request_label(request.method or "", request.path)
     tell_uncovered(form_ids(), label, kept.get("_post"), kept.get("_body"))
 

@@ -109,6 +109,7 @@ class Visit(visit.Visit):
         by_drf: bool = False,
     ) -> None:
         super().__init__(order_rules(), request, options, checked=checked)
+        vars(request).setdefault(ORDER_ID)
         self.view, self.next_is_view = view, next_is_view
         self.by_drf = by_drf or is_drf(request.resolver_match.func)  # type: ignore[union-attr]
         rules = self.orders.settings

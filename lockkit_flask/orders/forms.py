@@ -24,6 +24,7 @@ from lockkit.orders.settings import UNSAFE_METHODS
 from lockkit.web.view_lock import request_label
 from lockkit_flask.conf import flask_login_user
 from lockkit_flask.state import app_locks
+from lockkit_flask.web.refusals import ORDER_ID
 
 if TYPE_CHECKING:
     from flask import Flask, Request, Response
@@ -95,11 +96,11 @@ def user_of(user_pk: UserHook) -> str | None:
 
 
 def tell_if_uncovered(request: Request) -> None:
-    """Tell of an order ID in a form whose view was not an order. Looks at what Werkzeug keeps of
-    what was read, and has nothing read."""
-    if request.method not in UNSAFE_METHODS:
-        return
+    """Tell of an order ID in a form if nothing has looked for an order. Looks at what Werkzeug
+    keeps of what was read, and has nothing read."""
     kept = vars(request)
+    if request.method not in UNSAFE_METHODS or ORDER_ID in kept:
+        return
     label = request_label(request.method, request.path)
     tell_uncovered(form_ids, label, kept.get("form"), kept.get("_cached_data"))
 

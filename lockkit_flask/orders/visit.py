@@ -48,6 +48,7 @@ class Visit(visit.Visit):
     def __init__(self, gate: Gate, options: ViewOptions, *, below: Any) -> None:
         current = request._get_current_object()  # type: ignore[attr-defined]
         super().__init__(gate.orders, current, options, checked=below is not None)
+        vars(current).setdefault(ORDER_ID)
         self.below = below
         self.records = gate.records_in(options.using)
         self._gate, self.thread = gate, gate.thread

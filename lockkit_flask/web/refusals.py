@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import flask
 
 ORDER_ID = "_lockkit_order_id"
-"""Where a request has what the log is told, should it be refused."""
+"""Where a request that may be an order has its ID, for the log, should it be refused."""
 
 
 def http_exception(refusal: Refusal, why: LockError) -> HTTPException:

@@ -218,12 +218,20 @@ def failing() -> str:
     raise ZeroDivisionError(request.form)
 
 
+placed = idempotent(order_id="form:order_id")(parsing)
+
+
+def calling() -> str:
+    return placed()
+
+
 for name, view in {
     "parsing": parsing,
     "reading": reading,
     "failing": failing,
     "exempt": idempotent.exempt(functools.partial(parsing)),
-    "inside": idempotent(order_id="form:order_id")(parsing),
+    "inside": placed,
+    "calling": calling,
 }.items():
     elsewhere.add_url_rule(f"/uncovered/{name}", name, view, methods=["POST", "PUT"])
 

@@ -61,6 +61,19 @@ class Uncovered(Suite):
         assert self.send(shop, view, shop.new_order_id()) == 200
         assert told(caplog) == []
 
+    @pytest.mark.parametrize(("user", "status"), [("alice", 200), (None, 403)])
+    def test_a_view_that_calls_what_makes_the_order(
+        self, shop: Shop, user: str | None, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Below its own checks. The form was shown to alice."""
+        body = f"order_id={shop.new_order_id()}&quantity=1".encode()
+        for _ in range(2):
+            answer = shop.send(
+                "calling", None, user=user, below="/uncovered/", body=body, content_type=FORM
+            )
+        assert (answer.status, answer.replayed) == (status, user is not None)
+        assert told(caplog) == []
+
     def test_what_we_have_not_signed(self, shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
         value = shop.new_order_id()
         for other in ("", "lk1.x", "A-17", value[:-1] + ("A" if value[-1] != "A" else "B")):

@@ -108,6 +108,13 @@ def failing(request: HttpRequest) -> HttpResponse:
     raise ZeroDivisionError(request.POST)
 
 
+placed = idempotent(order_id="form:order_id")(parsing)
+
+
+def calling(request: HttpRequest) -> HttpResponse:
+    return placed(request)
+
+
 urlpatterns = [
     path("orders/denies", denies),
     path("orders/denies-inside", denies_inside),
@@ -119,7 +126,8 @@ urlpatterns = [
     path("uncovered/reading", reading),
     path("uncovered/failing", failing),
     path("uncovered/exempt", idempotent.exempt(functools.partial(parsing))),
-    path("uncovered/inside", idempotent(order_id="form:order_id")(parsing)),
+    path("uncovered/inside", placed),
+    path("uncovered/calling", calling),
     path("orders/checked-above", checked_above),
     path("orders/checked", checked),
     path("orders/checked-below", checked_below),
