@@ -163,8 +163,10 @@ class Visit(visit.Visit):
         body = b"" if request.mimetype == MULTIPART else request.get_data()
         if request.mimetype not in FORMS or len(body) > self._limit:
             return Payload(body=body)
+        form = list(request.form.items(multi=True))
         files = [_file(name, file) for name, file in request.files.items(multi=True)]
-        return Payload(form=list(request.form.items(multi=True)), files=files)
+        # Werkzeug reads no field of a form with a byte that is not UTF-8.
+        return Payload(form=form, files=files, body=b"" if form else body)
 
     def _stream(self) -> IO[bytes]:
         request: Request = self.request

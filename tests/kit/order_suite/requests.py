@@ -144,6 +144,15 @@ class SameRequests(Suite):
         assert [send(other) for other in others] == [422] * 4
         assert shop.rows("fields") == 1
 
+    def test_a_form_with_a_byte_that_is_no_utf8_is_compared_as_it_was_sent(
+        self, shop: Shop
+    ) -> None:
+        """A framework may then read no field of it."""
+        sent = [b"note=\xe9&quantity=%d" % quantity for quantity in (1, 1, 100)]
+        answers = [shop.send("function", body=body, content_type=FORM) for body in sent]
+        assert [answer.status for answer in answers] == [201, 201, 422]
+        assert answers[1].replayed
+
     @pytest.mark.parametrize("method", ["POST", "PATCH"])
     def test_uploads_are_compared_by_content_whatever_their_boundary(
         self, shop: Shop, method: str
