@@ -80,6 +80,7 @@ def release(
     try:
         found = yield from give_back(store, request, made, hold.latest)
     except BackendError as error:
+        error.about(hold.name)
         if not broke_off(error, now() - sent):
             yield Later(request, hold.latest)
             raise

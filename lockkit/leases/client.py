@@ -256,11 +256,12 @@ class Lease(BaseLease, ThreadLease):
     def _end(self, error: type[BaseException] | None) -> None:
         if self.released:
             return
+        was_lost = self._overdue
         try:
             kept: bool | BackendError = self.release()
         except BackendError as failure:
             kept = failure
-        self._left(kept, error)
+        self._left(kept, error, was_lost)
 
     def _releasing(self) -> Step[bool]:
         if self._kept_by and any(keeper.is_open() for keeper in self._kept_by):

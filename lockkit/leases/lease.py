@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
-from lockkit.model.errors import (
-    BackendError,
-    ConfigurationError,
-    LeaseLost,
-    UnsupportedCapability,
-)
+from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost, UnsupportedCapability
 from lockkit.model.log import log
 from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
@@ -181,9 +176,7 @@ class BaseLease:
         yield from holding.downgrade(self._client._queue, self._hold)
 
     def _releasing(self) -> Step[bool]:
-        if not self._finish():
-            return False
-        if self._foreign:
+        if not self._finish() or self._foreign:
             return False
         client, hold = self._client, self._hold
         if self._entry is not None and self._is_inner():
@@ -199,24 +192,33 @@ class BaseLease:
         self._client.note_hold(hold.name, now() - hold.granted)
 
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
-        """At the end of a block. A store that cannot be told is not an error of the body, which
-        had the lock to its end. Raises LeaseLost if the body went through without it."""
+        """At the end of a block. A store that cannot be told is not an error of a body that had
+        the lock to its end. Raises LeaseLost if the body went through without it."""
         if self.released:
             return
         self._ends_by(error)
+        was_lost = self._overdue
         try:
             kept: bool | BackendError = yield from self._releasing()
         except BackendError as failure:
             kept = failure
-        self._left(kept, error)
+        self._left(kept, error, was_lost)
 
     def _ends_by(self, error: type[BaseException] | None) -> None:
         """The error that leaves its block, or None. Told before the release."""
 
-    def _left(self, kept: bool | BackendError, error: type[BaseException] | None) -> None:
+    @property
+    def _overdue(self) -> bool:
+        """As ``lost``, but not final: it is for the store to say, if that can be asked."""
+        return bool(self._hold.dead) or now() >= self._hold.deadline
+
+    def _left(
+        self, kept: bool | BackendError, error: type[BaseException] | None, was_lost: bool
+    ) -> None:
         if isinstance(kept, BackendError):
             log.warning("release of %r not confirmed: %s", self.name, kept)
-        elif not kept and error is None:
+            kept = not was_lost
+        if not kept and error is None:
             raise self._hold.loss(now())
 
     def _is_inner(self) -> bool:

@@ -107,16 +107,18 @@ class _MultiLease(Generic[AnyLease]):
 
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
         """Leases that the body has released itself are left alone."""
-        ours = [lease for lease in self._leases.values() if not lease.released]
+        ours: list[BaseLease] = [each for each in self._leases.values() if not each.released]
         for lease in ours:
             lease._ends_by(error)
-        try:
-            kept = yield from releasing_all(ours)
-        except BackendError as failure:
+        overdue: list[BaseLease] = [each for each in ours if each._overdue]
+        kept, failure = yield from _releasing_each(ours)
+        if isinstance(failure, BackendError):
             log.warning("release of %r not confirmed: %s", failure.name, failure)
-            return
+            kept = kept and not overdue
+        elif failure is not None:
+            raise failure
         if not kept and error is None:
-            raise _loss(ours)
+            raise _loss([*overdue, *ours])
 
 
 class MultiLease(_MultiLease["Lease"], ThreadLease):
@@ -130,6 +132,14 @@ class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
 
 def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
     """Try each, the last one first, whatever becomes of the others. Then raise the graver error."""
+    kept, failure = yield from _releasing_each(leases)
+    if failure is not None:
+        raise failure
+    return kept
+
+
+def _releasing_each(leases: Sequence[BaseLease]) -> Step[tuple[bool, BaseException | None]]:
+    """Whether all that could be released were still ours, and the graver error of the others."""
     left, kept = [*leases], True
     failure: BaseException | None = None
     while left:
@@ -141,9 +151,9 @@ def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
             raise
         except BaseException as error:  # noqa: BLE001  of several, one is raised below
             failure = _graver(failure, error)
-    if failure is not None:
-        raise failure
-    return kept
+            if left and left[-1].released:  # it has begun, so it has failed
+                left.pop()
+    return kept, failure
 
 
 def _graver(one: BaseException | None, other: BaseException) -> BaseException:

@@ -116,11 +116,12 @@ def _fence_of(lease: Lease) -> str:
 
 def _give_back(lease: Lease, console: Console) -> bool:
     """False if it was lost."""
+    was_lost = lease._overdue
     try:
         return lease.release()
     except BackendError as error:
         console.complain(f"the release was not confirmed: {printable(str(error))}")
-        return True
+        return not was_lost
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from command_line import dead_port, hold, locks, locks_process, start, until
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.operate import program
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
 
 READY = "import sys; print('ready', flush=True); "
 
@@ -195,6 +198,12 @@ def go(tmp_path: Path) -> Path:
     return tmp_path / "go"
 
 
+@pytest.fixture
+def network(redis_server: RedisServer, proxy: Callable[[RedisServer], FaultProxy]) -> FaultProxy:
+    redis_server.flush()
+    return proxy(redis_server)
+
+
 def break_job(client: LockClient) -> None:
     info = client.inspect("job")
     assert info is not None
@@ -300,6 +309,33 @@ def test_a_loss_that_the_program_did_not_live_to_hear_of(
         _, err = process.communicate(timeout=40)
     assert process.returncode == 1
     assert "the lease on 'job' was lost meanwhile" in err
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_the_store_is_away_at_the_end(
+    network: FaultProxy, go: Path, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock was lost if its TTL had passed before, as that of a command that was paused."""
+
+    def go_away() -> None:
+        with lockkit.connect(url) as other:
+            until(lambda: other.inspect("job"))
+            if is_over:
+                other.lock("job", timeout=None).acquire().release()
+        network.refuse()
+        network.cut()
+        go.write_text("")
+
+    url = f"redis://127.0.0.1:{network.port}/0"
+    ttl = "0.3" if is_over else "60"
+    with lockkit.connect(url) as client, ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(client._watchdog, "watch", lambda _: None)  # nor is it told
+        gone = threads.submit(go_away)
+        shown = locks(client, "run", "job", "--ttl", ttl, *python(f"open({str(go)!r}).close()"))
+        gone.result()
+    assert shown.status == (1 if is_over else 0)
+    assert "the release was not confirmed" in shown.err
+    assert ("the lease on 'job' was lost meanwhile" in shown.err) is is_over
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_program_once(url: str) -> None:
