@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import _GeneratorContextManagerBase
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +44,7 @@ def locked_with(
         For functions, methods, coroutine functions, partials and callable objects; put it below
         ``@app.task`` and its like, and directly above a coroutine function: what hides one is
         refused when it is called, as is all else that would go on after the release (a generator,
-        a task).
+        a task, a future, what @contextmanager makes).
         name: a template over the arguments, such as ``"report:{day}"``, or a callable that gets the
         arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
         ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for
@@ -140,7 +142,12 @@ class _Call:
 
     def done(self, result: Any) -> Any:
         """Refuse what has yet to run: the release comes first."""
-        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if isinstance(result, _GeneratorContextManagerBase):
+            raise ConfigurationError(
+                f"@locked: {self.shown} returned a context manager, whose block would run after "
+                "the release: take the lock in its body, as `with locks.lock(name): yield`"
+            )
+        if _goes_on(result):
             _end(result)
             raise ConfigurationError(
                 f"@locked: {self.shown} returned a {type(result).__name__}, which would run after "
@@ -204,6 +211,12 @@ def _shown(function: Callable[..., Any]) -> str:
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _goes_on(result: object) -> bool:
+    if inspect.isawaitable(result) or isinstance(result, Future):
+        return True
+    return inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
 def _end(unfinished: Any) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -237,9 +238,20 @@ def _task() -> Any:
     return asyncio.ensure_future(_later())
 
 
+def _submitted() -> Any:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(len, "")
+
+
 @pytest.mark.parametrize(
     ("function", "returned"),
-    [(_later, "coroutine"), (_task, "Task"), (_generator, "generator"), (_stream, "async_gen")],
+    [
+        (_later, "coroutine"),
+        (_task, "Task"),
+        (_generator, "generator"),
+        (_stream, "async_gen"),
+        (_submitted, "Future"),
+    ],
 )
 async def test_what_goes_on_after_the_release_is_refused(
     locks: LockClient, function: Any, returned: str
@@ -254,6 +266,19 @@ async def test_what_goes_on_after_the_release_is_refused(
     with pytest.raises(ConfigurationError, match=f"twin returned a {returned}"):
         await lockkit.locked("report", timeout=0)(twin)()
     await asyncio.sleep(0)  # a task that was not cancelled begins
+    assert held(locks) == {}
+
+
+@pytest.mark.parametrize("function", [contextmanager(_generator), asynccontextmanager(_stream)])
+async def test_so_is_a_context_manager(locks: LockClient, function: Any) -> None:
+    async def twin() -> Any:
+        return function()
+
+    said = "returned a context manager, whose block would run after the release: take the lock in"
+    with pytest.raises(ConfigurationError, match=f"(_generator|_stream) {said}"):
+        lockkit.locked("report", timeout=0)(function)()
+    with pytest.raises(ConfigurationError, match=f"twin {said}"):
+        await lockkit.locked("report", timeout=0)(twin)()
     assert held(locks) == {}
 
 
