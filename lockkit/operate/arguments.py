@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from lockkit.model.checks import nearest
 from lockkit.model.names import check_name
+from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET
 from lockkit.operate.console import UsageError
 from lockkit.operate.formats import FORMATS
@@ -72,10 +73,18 @@ def _fence(text: str) -> int:
     return int(text)
 
 
+@_shown
+def _pattern(text: str) -> str:
+    if not text:  # as of a shell's variable that is not set
+        raise ValueError("an empty pattern matches nothing")
+    return text
+
+
 FLAG: dict[str, Any] = {"action": "store_true"}
 DURATION: dict[str, Any] = {"type": _duration, "metavar": "DURATION"}
 COUNT: dict[str, Any] = {"type": _count, "metavar": "N"}
 SEVERAL: dict[str, Any] = {"action": "append"}
+GLOB: dict[str, Any] = {"type": _pattern, "metavar": "GLOB"}
 
 
 def _list(parser: Parser) -> None:
@@ -85,8 +94,8 @@ def _list(parser: Parser) -> None:
     add("--older-than", **DURATION, help="only leases held for longer: 90, 5m, 2h. They are stuck")
     add("--waiting-longer-than", **DURATION, help="only names waited for longer. They are stuck")
     add("--lost", **FLAG, help="also the last words of leases that were not released")
-    add("--match", metavar="GLOB", help="only names like this, such as 'stock:*'")
-    add("--owner", metavar="GLOB", help="only owners whose host, host:pid or label is like this")
+    add("--match", **GLOB, help="only names like this, such as 'stock:*'")
+    add("--owner", **GLOB, help="only owners whose host, host:pid or label is like this")
     add("--limit", **COUNT, help="at most N rows")
     add("--watch", type=_interval, metavar="SECONDS", help="again and again, until Ctrl-C")
     add("--fail-on-stuck", **FLAG, help="exit with 3 if a matching row is stuck")
@@ -121,7 +130,7 @@ def _run(parser: Parser) -> None:
     add = parser.add_argument
     unset: dict[str, Any] = {**DURATION, "default": UNSET}
     unlimited = {**unset, "type": _duration_or_none}
-    add("--alias", metavar="ALIAS", help="the default is 'default'")
+    add("--alias", metavar="ALIAS", default=DEFAULT_ALIAS, help="the default is 'default'")
     add("--ttl", **unset, help="how long the lease lives without renewal")
     add("--timeout", **unset, help="how long to wait; 0 does not wait")
     add("--max-hold", **unlimited, help="how long it may run, or none; default: MAX_HOLD")

@@ -115,7 +115,7 @@ def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
 
 def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
     """Show, ask, compare and change. Never more than one name."""
-    aliases = stores.select([arguments.alias] if arguments.alias else None)
+    aliases = stores.select(None if arguments.alias is None else [arguments.alias])
     rows = stores.of_name(aliases, arguments.name)
     if stores.ending() is not Exit.OK:
         choose = ". Choose one with --alias" if len(aliases) > 1 else ""

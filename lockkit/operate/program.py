@@ -29,7 +29,6 @@ from lockkit.model.errors import (
     LeaseLost,
     UnsupportedCapability,
 )
-from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.stores import Stores
@@ -65,7 +64,7 @@ group, which may have others in it as long as it is there, or is not reaped."""
 
 def run_program(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
     """The program's exit status (128 + n for signal n), 75, or 1 if the lease was lost."""
-    alias = stores.select([arguments.alias or DEFAULT_ALIAS])[0]
+    alias = stores.select([arguments.alias])[0]
     client = _limited(stores.client(alias), arguments.max_hold)
     with _standing_by(arguments.name, arguments.program, console) as program:
         try:

@@ -359,6 +359,12 @@ def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClien
         (["release", "x", "--match", "*"], "unrecognized"),
         (["release", "x", "--fence", "-1"], "fence"),
         (["run", "x"], "say what to run"),
+        (["--match", ""], "argument --match: an empty pattern matches nothing"),
+        (["--owner", ""], "argument --owner: an empty pattern matches nothing"),
+        (["--alias", ""], "there is no lock alias ''"),
+        (["run", "--alias", "", "x", "true"], "there is no lock alias ''"),
+        (["release", "--alias", "", "x", "--yes"], "there is no lock alias ''"),
+        (["resolve", "--alias", "", "x", "--done", "--yes"], "there is no lock alias ''"),
     ],
 )
 def test_usage_errors(memory: LockClient, argv: list[str], says: str) -> None:
