@@ -43,6 +43,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/|\#[^\n]*)*", re.DOTALL)
 _SET = "{set}"
 _CHECK = "{unless_stale}"
+_FOUND_ROWS = 2
+"""MySQL's client flag: an UPDATE counts the rows that it has found."""
 
 
 class Cursor(Protocol):
@@ -74,12 +76,18 @@ def execute(
     there. Raises ConfigurationError
 
     - if the driver does not say how many rows were written, as sqlite3 after WITH;
+    - if PyMySQL or mysqlclient counts the rows that were changed, and not those that were found: a
+      write that changes nothing would look like one that came too late. Connect with
+      ``client_flag=CLIENT.FOUND_ROWS``, and have other drivers of MySQL do the same;
     - for a statement without the two marks, and for a column name that is not plain;
     - for a lease that others may share, such as that of a semaphore.
 
     Roll back after LeaseLost, and if the driver does not say: some rows may be written.
     """
-    cursor.execute(_filled(statement, lease, column), parameters)
+    filled = _filled(statement, lease, column)
+    if rows > 0 and not _deletes(statement):
+        _check_that_found_rows_count(cursor)
+    cursor.execute(filled, parameters)
     if cursor.rowcount < 0 < rows:
         raise ConfigurationError(
             f"the driver does not say how many rows were written (rowcount {cursor.rowcount}), so "
@@ -161,12 +169,30 @@ def _found(
     return wrote.execute(rows).first() is not None
 
 
+def _check_that_found_rows_count(cursor: Cursor) -> None:
+    """Only PyMySQL and mysqlclient say so; Django and SQLAlchemy connect by them in this way."""
+    flags = getattr(getattr(cursor, "connection", None), "client_flag", None)
+    if isinstance(flags, int) and not flags & _FOUND_ROWS:
+        raise ConfigurationError(
+            "this connection counts the rows that a statement has changed, so one that changes "
+            "nothing would look like a stale holder's: connect with client_flag=CLIENT.FOUND_ROWS"
+        )
+
+
+def _without_comments(statement: str) -> str:
+    """Before its first word."""
+    return _COMMENTS.sub("", statement, count=1)
+
+
+def _deletes(statement: str) -> bool:
+    return _without_comments(statement)[:6].upper() == "DELETE"
+
+
 def _filled(statement: str, lease: BaseLease | MultiLease, column: str) -> str:
     if not _IDENTIFIER.fullmatch(column):
         raise ConfigurationError(f"column is {column!r}: it must be a plain column name")
-    words = _COMMENTS.sub("", statement, count=1)
-    deletes = words[:6].upper() == "DELETE"
-    for mark in (_CHECK,) if deletes else (_SET, _CHECK):
+    words = _without_comments(statement)
+    for mark in (_CHECK,) if _deletes(statement) else (_SET, _CHECK):
         if words.count(mark) != 1:
             unless = ", unless it begins with DELETE" if mark == _SET else ""
             raise ConfigurationError(

@@ -8,8 +8,10 @@ from contextlib import closing
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 import sqlalchemy as sa
+from pymysql.constants import CLIENT
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -167,6 +169,31 @@ class TestAnyDriver:
             with pytest.raises(ConfigurationError, match=r"rowcount -1.*roll back"):
                 fencing.execute(cursor, statement, lease=later)
             fencing.execute(cursor, statement, lease=later, rows=0)
+
+    def test_a_driver_that_counts_changed_rows_only_is_refused(
+        self, mariadb_url: str, stale: Lease, later: Lease
+    ) -> None:
+        """Of PyMySQL it is the default: a write that changes nothing is not one that is late."""
+        update = "UPDATE stock SET count = 9, {set} WHERE {unless_stale}"
+        delete = "DELETE FROM stock WHERE {unless_stale}"
+        at = sa.make_url(mariadb_url).translate_connect_args(username="user")
+        with (
+            pymysql.connect(**at) as changed,
+            pymysql.connect(**at, client_flag=CLIENT.FOUND_ROWS) as found,
+        ):
+            found.cursor().execute(TABLE)
+            found.cursor().execute(ROWS)
+            found.commit()
+            with pytest.raises(ConfigurationError, match=r"client_flag=CLIENT\.FOUND_ROWS"):
+                fencing.execute(changed.cursor(), update, lease=later, rows=2)
+            for _ in "twice":
+                fencing.execute(found.cursor(), update, lease=later, rows=2)
+            found.commit()
+            with pytest.raises(LeaseLost):
+                fencing.execute(found.cursor(), update, lease=stale, rows=2)
+            found.rollback()
+            fencing.execute(changed.cursor(), update, lease=later, rows=0)
+            fencing.execute(changed.cursor(), delete, lease=later, rows=2)
 
 
 class TestSQLAlchemy:
